@@ -113,6 +113,28 @@ def test_a_result_says_what_was_read_and_written_for_what_was_new(tmp_path: Path
     assert f"{second.bytes_written / second.bytes_new:.1f} for each byte that was new" in result.text()
 
 
+def test_an_exact_plan_says_what_a_clean_reads_and_writes(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    end = grown(logs, random.Random(1), start(logs))
+    clean(logs, index=True)
+    # One that supersedes a record, one that does not, and the active segment.
+    for at, key in enumerate([b"7", b"new", b"last"]):
+        make_log(logs / "t-0", (end + at, [data(end + at, key, size=2_000)]))
+    plan = cordwood.plan_exact(str(logs), **OPTIONS)
+    inodes = {path.stat().st_ino for path in (logs / "t-0").glob("*.log")}
+    done = clean(logs).in_place
+    assert done is not None
+    assert plan.work.bytes_written == done.bytes_written - done.index_bytes > 0
+    left = {path.stat().st_ino for path in (logs / "t-0").glob("*.log")}
+    # The active one stays, too.
+    assert plan.work.segments_kept == len(inodes & left) - 1 > 0
+    assert plan.work.segments_written == len(left - inodes) > 0
+    assert plan.work.segments_replaced == len(inodes - left)
+    assert 0 < plan.work.bytes_read <= done.bytes_read
+    assert f"files: {plan.work.segments_kept} segments kept, " in plan.text()
+    assert plan.document()["exact"]["work"]["bytes_written"] == plan.work.bytes_written
+
+
 # ---- copies ----------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ from cordwood.commands.copies import (
 )
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import PlanOptions, RunOptions
-from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, result_of
+from cordwood.engine.progress import total
+from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, Work, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
@@ -65,6 +66,7 @@ def plan_exact(
         with run.jobs(fs, work.progress) as jobs:
             failed = dict(not_recovered(copies, restored))
             outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, index_root=root, discard=True)
+            work_of_all = Work.of(outcomes.values(), total(fs, jobs.progress))
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
         plan = _with_exact_work_space(plan, outcomes)
@@ -78,6 +80,7 @@ def plan_exact(
             seconds=time.monotonic() - started,
             clean_seconds=jobs.seconds,
         ),
+        work_of_all,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -162,16 +163,50 @@ class CleanResult(Presentable):
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a clean would read and write, found out by one that wrote nothing.
+
+    Attributes:
+        segments_kept: whose files stay, as nothing in them would change.
+        segments_replaced: that would be written anew, alone or together.
+        segments_written: that would come of these.
+        bytes_read: by tasks, key indexes included; a proof and the copying of files aside.
+        bytes_written: new segments with their indexes; key indexes aside.
+    """
+
+    segments_kept: int
+    segments_replaced: int
+    segments_written: int
+    bytes_read: int
+    bytes_written: int
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Output | Failure], bytes_read: int) -> Work:
+        """What tasks would have written, and have read."""
+        outputs = [one for one in outcomes if isinstance(one, Output)]
+        written = [groups for one in outputs for groups in one.cleaned.written]
+        return cls(
+            sum(len(one.cleaned.kept) for one in outputs),
+            sum(len(replaced) for replaced, _ in written),
+            sum(len(new) for _, new in written),
+            bytes_read,
+            sum(size for one in outputs for _, size in one.files),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ExactPlan(Presentable):
     """A plan, and what the clean would do, found out by a clean that wrote nothing.
 
     Attributes:
         plan: with what retention takes, if asked for, as of after the clean.
         result: what `clean` would return, of the partitions that were asked for; there is no target.
+        work: what it would read and write.
     """
 
     plan: Plan
     result: CleanResult
+    work: Work
 
     def __str__(self) -> str:
         counts = self.result.counts

@@ -95,6 +95,12 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
     yield from _failed(found.result, "cannot be cleaned")
     yield from _notes(found.result, "would delete")
     yield from _summary(found.result)
+    if cleaned:
+        work = found.work
+        yield (
+            f"files: {number(work.segments_kept, 'segment')} kept, {work.segments_replaced} to be written anew as "
+            f"{work.segments_written}; {bytes_text(work.bytes_read)} to read, {bytes_text(work.bytes_written)} to write"
+        )
 
 
 def document(result: CleanResult) -> dict[str, Any]:
@@ -120,7 +126,7 @@ def document(result: CleanResult) -> dict[str, Any]:
 
 def exact_document(exact: ExactPlan) -> dict[str, Any]:
     """The plan, and what the clean would do, as one JSON value."""
-    return {**plan.document(exact.plan), "exact": document(exact.result)}
+    return {**plan.document(exact.plan), "exact": {**document(exact.result), "work": asdict(exact.work)}}
 
 
 def _partition_document(partition: PartitionResult) -> dict[str, Any]:
