@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cordwood
+from cordwood.cleaning.next_step import StepKind
 from cordwood.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
@@ -274,6 +275,24 @@ def test_a_result_and_a_plan_say_how_much_was_left(with_garbage: World) -> None:
     assert 0 < said["garbage_share"] < 0.3
     assert said["segments_spared"] and said["segments_written"]
     assert "left by --min-dead: " in result.text()
+
+
+def test_ls_shows_how_far_the_log_was_cleaned(with_garbage: World) -> None:
+    (found,) = cordwood.ls(ROOT, fs=with_garbage.fs, overrides=CONFIG).partitions
+    checkpoint = believed_checkpoint(LogView(PATH, fs=with_garbage.fs))
+    assert checkpoint is not None
+    assert found.first_dirty_offset == checkpoint.cleaned_to > with_garbage.kafkas_checkpoint()
+
+
+def test_get_says_that_a_record_is_superseded_and_was_left(with_garbage: World) -> None:
+    world = with_garbage
+    result = cordwood.get(ROOT, keys=[b"a"], fs=world.fs, overrides=CONFIG)
+    old, new = result.records
+    assert (old.record.offset, old.next_step.kind) == (0, StepKind.CLEAN)
+    assert old.next_step.what == (
+        f"superseded by offset {new.record.offset}, and left by a clean with --min-dead; a clean without it removes it"
+    )
+    assert new.next_step.what == "the value of its key"
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,14 @@ class Prospects:
         why_not: why it is not cleaned; empty: it is.
         ends_ms: for the base offset of each segment, when retention by time deletes it; empty: that is not known.
         config: of the topic; None: it has none.
+        left_below: a clean with `--min-dead` has left what was superseded below this offset; 0: there was none.
     """
 
     cleaned: CleanRange | None
     why_not: str
     ends_ms: Mapping[int, int]
     config: TopicConfig | None
+    left_below: int = 0
 
     def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
         """What happens to each record of one key next.
@@ -104,6 +106,11 @@ class Prospects:
             if at == len(committed):
                 what = "superseded, but the cleaner has passed both: a clean with --first-dirty removes it"
                 return NextStep(StepKind.KEPT, what)
+            if record.superseded_by < self.left_below:
+                by = f"superseded by offset {record.superseded_by}, and left by a clean with --min-dead"
+                return NextStep(
+                    StepKind.CLEAN, f"{by}; a clean without it removes it", by_ms=self._due_ms(committed[at])
+                )
             return self._removed(committed[at], committed[at].offset, f"superseded by offset {record.superseded_by}")
         if record.is_tombstone:
             return self._expires(record)

@@ -12,6 +12,7 @@ from cordwood.cleaning.selection import clean_range, first_dirty_offset, high_wa
 from cordwood.commands.policy import why_never
 from cordwood.engine.facts import segment_facts
 from cordwood.storage.formats.filenames import META_PROPERTIES
+from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import headers_from, newest_snapshot
@@ -46,7 +47,8 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
     found = clean_range(segments, first_dirty, stable, min_compaction_lag_ms=lag_ms, now_ms=now_ms)
     if found.bound is Bound.LAST_STABLE_OFFSET and stable == mark:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
-    return Prospects(found, "", ends, config)
+    own = believed_checkpoint(log)
+    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to)
 
 
 def _first_open(log: LogView, end: int, now_ms: int) -> int:

@@ -20,6 +20,7 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionDirectory,
     Temporary,
+    kind_in_index_folder,
     parse_directory,
     parse_file,
     parse_key_index,
@@ -127,7 +128,7 @@ def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: 
     if parse_key_index(name) is not None:
         return Role.KEY_INDEX
     if work:
-        return Role.WORK
+        return Role.WORK if not kind_in_index_folder(name) else Role.OTHER
     file = parse_file(name)
     if partition is None or file is None:
         return Role.OTHER

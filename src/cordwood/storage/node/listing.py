@@ -31,9 +31,11 @@ from cordwood.storage.formats.filenames import (
     LOCK,
     DirectoryState,
     FileKind,
+    clean_checkpoint_path,
     index_folder,
     parse_key_index,
 )
+from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
@@ -436,7 +438,7 @@ def _partition(
             break
     else:
         return None
-    directory, name = place.directory, place.name
+    name = place.name
     topic_partition = None if name is None else name.topic_partition
     policy = _policy(node, place.topic)
     current = topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT
@@ -450,7 +452,7 @@ def _partition(
         policy=policy,
         replicas=node.replica_count(topic_partition) if topic_partition is not None and current else None,
         first_dirty_offset=(
-            _first_dirty(directory, topic_partition, policy, log_start, next_offset)
+            _first_dirty(place, topic_partition, policy, log_start, next_offset)
             if topic_partition is not None and current
             else None
         ),
@@ -519,13 +521,23 @@ def _policy(node: Node, topic: str | None) -> Policy:
 
 
 def _first_dirty(
-    directory: LogDirectory, partition: TopicPartition, policy: Policy, log_start: int, next_offset: int
+    place: LocatedPartition, partition: TopicPartition, policy: Policy, log_start: int, next_offset: int
 ) -> int | None:
-    """Where Kafka's cleaner would continue. An entry in its checkpoint shows compaction where no policy is known."""
-    said = directory.cleaner_offsets.get(partition)
+    """Where the cleaner would continue. An entry in Kafka's checkpoint shows compaction where no policy is known."""
+    said = place.directory.cleaner_offsets.get(partition)
     if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
         return None
+    said = _own_checkpoint(place) or said
     return said if said is not None and log_start <= said <= next_offset else log_start
+
+
+def _own_checkpoint(place: LocatedPartition) -> int | None:
+    """How far a clean with `--min-dead` has come, which Kafka's checkpoint does not say; None: there was none."""
+    log = place.log()
+    if log.fs.reads_by_request(log.path) or not log.fs.exists(clean_checkpoint_path(log.path)):
+        return None
+    own = believed_checkpoint(log)
+    return None if own is None else own.cleaned_to
 
 
 def _next_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:

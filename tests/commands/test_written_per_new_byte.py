@@ -1,0 +1,92 @@
+"""How many bytes cleans write for each byte that is new, if little is new at a time: logs in memory, really cleaned.
+
+A log of live data, of which each key is updated again and again; after every segment of updates it is cleaned. At full
+effort it has a hundred segments, so that one in a hundred bytes is new; the figures are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from cordwood.api import clean_in_place
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.index import build as building
+from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from tests import knobs
+from tests.record.windows import window
+
+SEGMENTS = knobs.scaled(25, 100)
+#: Records of a segment, and of a batch.
+RECORDS, BATCH = 40, 4
+KEYS = SEGMENTS * RECORDS
+NOW_MS = 1_700_000_000_000
+PATH = "/logs/t-0"
+
+
+def zipf(source: np.random.Generator) -> np.ndarray:
+    weights = np.cumsum(1.0 / np.arange(1, KEYS + 1))
+    return np.searchsorted(weights / weights[-1], source.random(2 * KEYS))
+
+
+def wandering(source: np.random.Generator) -> np.ndarray:
+    """A twentieth of the keys is busy; which it is changes, so that each has been twice."""
+    at = np.arange(2 * KEYS) * 2 * KEYS // (2 * KEYS)
+    return (at + source.integers(0, max(KEYS // 20, 1), 2 * KEYS)) % KEYS
+
+
+def segments_of(keys: np.ndarray) -> Iterator[list[bytes]]:
+    return ([b"%07d" % key for key in some] for some in keys.reshape(-1, RECORDS).tolist())
+
+
+def append(fs: MemoryFileSystem, base: int, keys: list[bytes]) -> int:
+    """Write a segment; its size."""
+    data = b"".join(
+        encode_batch(
+            [Record(base + at + more, NOW_MS, key, bytes(200)) for more, key in enumerate(keys[at : at + BATCH])]
+        )
+        for at in range(0, len(keys), BATCH)
+    )
+    writer = SegmentWriter(fs, PATH, base, IndexLimits())
+    writer.append([np.frombuffer(data, np.uint8)], window(data).batches)
+    writer.finish(mtime_ns=(NOW_MS + base) * 1_000_000)
+    return len(data)
+
+
+def written_per_new_byte(updates: np.ndarray, min_dead: float | None) -> float:
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    fs.make_directory("/logs")
+    fs.make_directory(PATH)
+    source = np.random.default_rng(1)
+    base, written, new, size = 0, 0, 0, 0
+    for keys in segments_of(source.permutation(KEYS)):
+        size = append(fs, base, keys)
+        base += RECORDS
+    for number, keys in enumerate(segments_of(updates)):
+        # The first half settles how the log looks.
+        append(fs, base, keys)
+        base += RECORDS
+        found = clean_in_place(
+            "/logs", fs=fs, min_dead=min_dead, index=True, now_ms=NOW_MS + base, verify=False, ignore_ratio=True,
+            overrides=["cleanup.policy=compact", f"internal.segment.bytes={size}"],
+            single_copy=True, high_watermark="end", no_broker_elsewhere=True,
+        ).in_place  # fmt: skip
+        assert found is not None
+        if 2 * number >= updates.size // RECORDS:
+            written, new = written + found.bytes_written - found.index_bytes, new + size
+    return written / new
+
+
+@pytest.mark.slow
+def test_less_is_written_per_new_byte_the_more_may_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "SEGMENT_SHARE", 0)
+    source = np.random.default_rng(7)
+    exact = written_per_new_byte(wandering(source), None)
+    some = written_per_new_byte(zipf(source), 0.1)
+    print(f"{SEGMENTS} segments: exact, wandering window {exact:.2f}; --min-dead 10%, Zipf 1.0 {some:.2f}")
+    assert exact <= 8
+    assert some <= 5
