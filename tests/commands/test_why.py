@@ -695,6 +695,24 @@ def test_reading_for_keys_ends_with_what_is_allowed(tmp_path: Path) -> None:
     assert "keys were not counted in" in result.text()
 
 
+@pytest.mark.parametrize(
+    "name", ["min lag", "ratio", "active", "leftovers", "retention off", "cleaner dead", "damaged"]
+)
+def test_a_plan_says_the_same_in_a_line(tmp_path: Path, name: str) -> None:
+    paths, given = made(tmp_path, CASES[name])
+    plan = cordwood.plan(*paths, **given)
+    (partition,) = [one for one in plan.partitions if one.name == "t-0"]
+    assert partition.cause == found(cordwood.why(*paths, **given), "t-0").cause.what
+    assert f"  t-0: {partition.cause}" in plan.text().splitlines()
+    assert CASES[name].first_line in partition.cause
+
+
+def test_a_plan_does_not_judge_a_transaction_whose_coordinator_it_did_not_ask(tmp_path: Path) -> None:
+    paths, given = made(tmp_path, CASES["hanging"])
+    (partition,) = [one for one in cordwood.plan(*paths, **given).partitions if one.name == "t-0"]
+    assert partition.cause == "a transaction of producer 7 is open: nothing from offset 10 on is cleaned"
+
+
 # ---- ranks, sums, forms ----------------------------------------------------------------------------------------------
 
 

@@ -416,6 +416,7 @@ class PartitionPlan:
         division: how its clean is divided among the tasks of this machine; None where it is not cleaned.
         notes: what else is worth knowing.
         hint: what the user may want to do.
+        cause: what keeps it from being smaller, in a line, see `why`; empty where that was not asked for.
         is_unreadable: the file system did not give its files, which is no damage.
     """
 
@@ -437,6 +438,7 @@ class PartitionPlan:
     notes: tuple[str, ...] = ()
     hint: str = ""
     is_unreadable: bool = False
+    cause: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:

@@ -332,6 +332,7 @@ def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Ca
     assert facts.log is not None, "it has a bound"
     first, found = facts.log.open_transactions[0], facts.transaction
     kind, what = _OF_OUTLOOK[Outlook.UNKNOWN if found is None else _outlook(facts, found)]
+    what = "is open" if found is None else what
     whose = f"producer {first.producer_id}"
     evidence = [
         Evidence(f"open since offset {first.first_offset}", facts.plan.path),

@@ -10,7 +10,7 @@ doubt (`Node.doubt`); so do the limits of retention.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning import retention as retention_rules
@@ -27,11 +27,13 @@ from cordwood.cleaning.plan import (
     Setting,
     config_reason,
 )
+from cordwood.cleaning.why import causes_of
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.opening import broker_config, limited_by_map, offset_map_size, open_node, select_partitions
+from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.policy import Obstacle, policy_in_doubt, why_never
-from cordwood.config import TopicConfig
+from cordwood.commands.partition_facts import PlannedPartition, cleaner_enabled, collect_facts
+from cordwood.commands.policy import policy_in_doubt, why_never
+from cordwood.config import ConfigValue, TopicConfig
 from cordwood.engine.division import with_divisions
 from cordwood.engine.facts import log_facts
 from cordwood.errors import CorruptFileError, NotFoundError, RequestError
@@ -62,11 +64,17 @@ def make_plan(
     """Plan a clean of one broker's directories; see `cordwood.plan`."""
     selection = options.selection
     fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
-    return plan_node(open_node(fs, paths, selection), paths, options, clock=clock)
+    return plan_node(open_node(fs, paths, selection), paths, options, clock=clock, with_causes=True)
 
 
-def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: Clock = system_clock) -> Plan:
-    """Plan a clean of a node's directories, as they were when it was opened."""
+def plan_node(
+    node: Node, paths: Sequence[str], options: PlanOptions, *, clock: Clock = system_clock, with_causes: bool = False
+) -> Plan:
+    """Plan a clean of a node's directories, as they were when it was opened.
+
+    Args:
+        with_causes: say of each partition, too, what keeps it from being smaller.
+    """
     selection, choices = options.selection, options.choices
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
@@ -75,31 +83,20 @@ def plan_node(node: Node, paths: Sequence[str], options: PlanOptions, *, clock: 
     places = select_partitions(node.places, paths, selection)
     size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
-    planned = (plan_partition(node, place, choices, now_ms) for place in places)
-    enabled = broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
+    enabled = cleaner_enabled(node)
+
+    def planned() -> Iterator[PartitionPlan]:
+        for place in places:
+            one = plan_with_facts(node, place, choices, now_ms)
+            if one is not None:
+                yield _with_cause(node, place, one, enabled, now_ms) if with_causes else one.plan
+
     never = () if enabled.value else (f"the broker does not clean at all: {enabled.name}={enabled}",)
     partitions = tuple(
         limited_by_map(one if one.compaction is None else replace(one, notes=(*never, *one.notes)), size)
-        for one in planned
-        if one is not None
+        for one in planned()
     )
     return with_divisions(Plan(now_ms, partitions, choices), local_cores())
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPartition:
-    """A plan, and what it was made from.
-
-    Attributes:
-        log: None if it could not be opened.
-        facts: None where none were needed, or they could not be read.
-        obstacle: why it is never cleaned; None: it may be.
-    """
-
-    plan: PartitionPlan
-    log: LogView | None = None
-    facts: LogFacts | None = None
-    obstacle: Obstacle | None = None
 
 
 def _check_min_dead(options: PlanOptions) -> None:
@@ -117,6 +114,16 @@ def _check_min_dead(options: PlanOptions) -> None:
     }
     for other in (name for name, is_given in others.items() if is_given):
         raise RequestError(f"--min-dead leaves records that it remembers in the partition; it does not go with {other}")
+
+
+def _with_cause(
+    node: Node, place: LocatedPartition, planned: PlannedPartition, enabled: ConfigValue, now_ms: int
+) -> PartitionPlan:
+    try:
+        facts = collect_facts(node, place, planned, enabled, now_ms)
+    except (FileNotFoundError, NotFoundError):
+        return planned.plan  # a running broker deleted it
+    return replace(planned.plan, cause=causes_of(facts)[0].what)
 
 
 def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:

@@ -13,43 +13,30 @@ reading that is allowed is used up. Of each only its causes are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cordwood.report.why  # noqa: F401 - so that results can show themselves
-from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts, WhyPartition, WhyResult
+from cordwood.cleaning.causes import WhyPartition, WhyResult
 from cordwood.cleaning.plan import Bound, Choices, Decision
 from cordwood.cleaning.why import why_partition
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.coordinators import OnLogs
-from cordwood.commands.opening import broker_config, open_node, select_partitions
-from cordwood.commands.plan import PlannedPartition, plan_with_facts
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.partition_facts import PlannedPartition, cleaner_enabled, collect_facts
+from cordwood.commands.plan import plan_with_facts
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.transactions import Outlooks
 from cordwood.config import ConfigValue
 from cordwood.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.storage.formats.filenames import (
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    DirectoryState,
-    FileKind,
-    parse_file,
-)
+from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.key_sample import KeyCounts, KeySource, count_keys
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.storage.node.directory import LogDirectory
-from cordwood.storage.node.disk_usage import DiskUsage, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import NONE
 
 #: All samples together are at most so many times that of one log.
 _SAMPLES_MAX = 64
-#: A broker writes these again and again while it runs.
-_SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)
 
 
 def why(
@@ -66,9 +53,8 @@ def why(
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
     node = open_node(fs, paths, chosen)
     places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
-    enabled = broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
     root = options.index_place.root(fs, [place.path for place in places])
-    look = _Look(node, options, now_ms, enabled, Outlooks(node, now_ms), root)
+    look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
     found = []
     for done, place in enumerate(places, 1):
         partition = look.at(place)
@@ -113,15 +99,8 @@ class _Look:
         log, compaction = planned.log, planned.plan.compaction
         held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
         try:
-            facts = PartitionFacts(
-                plan=planned.plan,
-                usage=DiskUsage() if log is None else usage_of(self.node.fs, log),
-                cleaner=self._cleaner(place.directory),
-                now_ms=self.now_ms,
-                kind=_kind(place, planned),
-                log=planned.facts,
-                config=None if planned.facts is None or place.topic is None else self.node.config_of(place.topic),
-                active_first_ms=NONE if log is None or planned.facts is None else _first_timestamp(log),
+            facts = replace(
+                collect_facts(self.node, place, planned, self.enabled, self.now_ms),
                 transaction=self.outlooks.holding_back(place) if held else None,
                 keys=None if log is None or compaction is None else self._keys(planned, log),
             )
@@ -142,36 +121,3 @@ class _Look:
         if counts is not None and counts.source is not KeySource.INDEX:
             self._read_bytes += counts.read_bytes
         return counts
-
-    def _cleaner(self, directory: LogDirectory) -> CleanerFacts:
-        written = [info.mtime_ns // 1_000_000 for name in _SIGNS_OF_LIFE if (info := directory.info(name)) is not None]
-        checkpoint, failure = directory.info(CLEANER_OFFSETS), directory.cleaner_failure
-        return CleanerFacts(
-            enabled=self.enabled,
-            live=directory.live,
-            alive_ms=max(written, default=None),
-            checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
-            checkpoint_ms=None if checkpoint is None else checkpoint.mtime_ns // 1_000_000,
-            failure="" if failure is None else str(failure),
-        )
-
-
-def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | None:
-    if planned.obstacle is not None:
-        return planned.obstacle.kind
-    is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
-    if is_current and planned.plan.decision is Decision.REFUSE and not place.directory.live and place.directory.failure:
-        return CauseKind.OFFLINE
-    return None
-
-
-def _first_timestamp(log: LogView) -> int:
-    """The largest time of the active segment's first batch, by which it rolls; NONE without any."""
-    segment = log.segments[-1]
-    try:
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset, search=False):
-                return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
-    except OSError:
-        pass
-    return NONE

@@ -112,6 +112,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
         ("deleted only with --retention", _taken(plan, lambda one: one.only_with_retention, exact=False)),
         (_MANY_TASKS, _divisions(plan)),
         (_IN_TABLE, _tables(plan)),
+        ("what keeps them from being smaller", ((one.cause, one.name) for one in plan.partitions if one.cause)),
         ("notes", ((note, one.name) for one in plan.partitions for note in one.notes)),
         ("hints", ((one.hint, one.name) for one in plan.partitions if one.hint)),
     ):

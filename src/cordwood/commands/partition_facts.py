@@ -1,0 +1,105 @@
+"""A partition's plan with the facts that it was made from, and what else the causes of its size are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts
+from cordwood.cleaning.plan import Decision, LogFacts, PartitionPlan
+from cordwood.commands.opening import broker_config
+from cordwood.commands.policy import Obstacle
+from cordwood.config import ConfigValue
+from cordwood.storage.formats.filenames import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    DirectoryState,
+)
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.disk_usage import DiskUsage, usage_of
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.types import NONE
+
+#: A broker writes these again and again while it runs.
+_SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """A plan, and what it was made from.
+
+    Attributes:
+        log: None if it could not be opened.
+        facts: None where none were needed, or they could not be read.
+        obstacle: why it is never cleaned; None: it may be.
+    """
+
+    plan: PartitionPlan
+    log: LogView | None = None
+    facts: LogFacts | None = None
+    obstacle: Obstacle | None = None
+
+
+def cleaner_enabled(node: Node) -> ConfigValue:
+    """Whether the broker's cleaner runs at all."""
+    return broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
+
+
+def collect_facts(
+    node: Node, place: LocatedPartition, planned: PlannedPartition, enabled: ConfigValue, now_ms: int
+) -> PartitionFacts:
+    """What the causes of a partition's size are made from; its keys and its transactions are left out.
+
+    Raises:
+        FileNotFoundError: a running broker deleted it.
+    """
+    log, facts = planned.log, planned.facts
+    return PartitionFacts(
+        plan=planned.plan,
+        usage=DiskUsage() if log is None else usage_of(node.fs, log),
+        cleaner=_cleaner(place.directory, enabled),
+        now_ms=now_ms,
+        kind=_kind(place, planned),
+        log=facts,
+        config=None if facts is None or place.topic is None else node.config_of(place.topic),
+        active_first_ms=NONE if log is None or facts is None else _first_timestamp(log),
+    )
+
+
+def _cleaner(directory: LogDirectory, enabled: ConfigValue) -> CleanerFacts:
+    written = [info.mtime_ns // 1_000_000 for name in _SIGNS_OF_LIFE if (info := directory.info(name)) is not None]
+    checkpoint, failure = directory.info(CLEANER_OFFSETS), directory.cleaner_failure
+    return CleanerFacts(
+        enabled=enabled,
+        live=directory.live,
+        alive_ms=max(written, default=None),
+        checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
+        checkpoint_ms=None if checkpoint is None else checkpoint.mtime_ns // 1_000_000,
+        failure="" if failure is None else str(failure),
+    )
+
+
+def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | None:
+    if planned.obstacle is not None:
+        return planned.obstacle.kind
+    is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
+    if is_current and planned.plan.decision is Decision.REFUSE and not place.directory.live and place.directory.failure:
+        return CauseKind.OFFLINE
+    return None
+
+
+def _first_timestamp(log: LogView) -> int:
+    """The largest time of the active segment's first batch, by which it rolls; NONE without any."""
+    segment = log.segments[-1]
+    if log.fs.reads_by_request(segment.path):
+        return NONE  # when it rolls by time is not worth a request for each partition
+    try:
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset, search=False):
+                return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+    except OSError:
+        pass
+    return NONE
