@@ -76,11 +76,13 @@ def line_chart(
     *,
     x_title: str,
     y_text: Callable[[float], str],
+    x_marks: Sequence[tuple[float, str]] = (),
 ) -> str:
     """Curves over time, from 0 on both axes, with a legend below.
 
     Args:
         x_title: what the numbers on the x axis are.
+        x_marks: where it has words, and which; default: round numbers.
         y_text: a value of the y axis in words.
     """
     x_end = max([x for curve in curves for x, _ in curve.points], default=0) or 1
@@ -99,9 +101,9 @@ def line_chart(
             _text(_LEFT - 8, at + 4, y_text(number * y_step), anchor="end"),
         ]
     x_step = _tick(x_end)
-    for number in range(math.floor(x_end / x_step + 1e-9) + 1):
-        at, _ = place(number * x_step, 0)
-        lines.append(_text(at, _TOP + _HEIGHT + 18, f"{number * x_step:g}", anchor="middle"))
+    steps = (number * x_step for number in range(math.floor(x_end / x_step + 1e-9) + 1))
+    for x, words in x_marks or [(x, f"{x:g}") for x in steps]:
+        lines.append(_text(place(x, 0)[0], _TOP + _HEIGHT + 18, words, anchor="middle"))
     lines.append(_text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 36, x_title, anchor="middle"))
     for curve in curves:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in curve.points))

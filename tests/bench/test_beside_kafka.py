@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cordwood.bench.beside_kafka import compared
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
-from cordwood.bench.workloads import WORKLOADS
+from cordwood.bench.workloads import BY_SHARE, WORKLOADS
 from cordwood.cli.main import app
 from cordwood.errors import CordwoodError
 from cordwood.fs.posix import PosixFileSystem
@@ -47,7 +47,36 @@ def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, 
     assert [text.text for text in ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}text")][1] == "B, copy"
 
 
-@pytest.mark.parametrize("words", [["--against-copy"], ["--against-kafka", "--shape", "C"]])
+@pytest.mark.slow
+def test_the_more_of_a_log_is_new_the_further_right_it_is_drawn(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    chart = tmp_path / "chart.svg"
+    few = ("--size", "1", "--passes", "1", "--svg", str(chart), "--dir", str(tmp_path))
+    done = CliRunner().invoke(app, ["bench", "--against-kafka", "--by-share", *few, "--json"])
+    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    found = json.loads(done.stdout)
+    assert [(one["workload"], one["way"]) for one in found] == [
+        (name, way) for name, workload in BY_SHARE.items() for way in workload.ways
+    ]
+    assert {one["equal"] for one in found} == {"bytes"}
+    drawn = ElementTree.parse(chart)
+    lines = [line.get("points", "") for line in drawn.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert len(lines) == len({one["way"] for one in found})  # one for Kafka, none for copies
+    for line in lines:
+        places = [float(point.split(",")[0]) for point in line.split()]
+        assert len(places) == len(BY_SHARE) and places == sorted(set(places))
+    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert set(BY_SHARE) <= set(words) and "in place, indexed, proved" in words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--against-copy"],
+        ["--by-share"],
+        ["--against-kafka", "--shape", "C"],
+        ["--against-kafka", "--by-share", "--shape", "B"],
+    ],
+)
 def test_options_that_fit_nothing_are_refused(words: list[str]) -> None:
     done = CliRunner().invoke(app, ["bench", *words])
     assert done.exit_code == 2 and "--shape" in done.output

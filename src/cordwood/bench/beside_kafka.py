@@ -7,7 +7,8 @@ is not counted, and of the others the median is.
     Kafka       what it says of itself: map and copy, without the start of its JVM and the opening of the log. Of
                 several partitions: until its cleaner threads have nothing left to do
     Cordwood    its jobs on Spark in a running session, from start to result, with the check of what was written. In
-                place: all of the clean, as the renames count, and so does the proof
+                place: all of the clean, as the renames count, and so does the proof. Indexed: the same of segments
+                with key indexes, as the clean before left them
     one process the same work for one partition as a copy, without Spark, and without the check
     cp          copying the partitions, and syncing
 """
@@ -26,23 +27,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
-from cordwood.bench.workloads import TOPIC, WORKLOADS, Way, Workload, write
+from cordwood.bench.workloads import INDEXED, TOPIC, Way, Workload, write
+from cordwood.commands.index import index
+from cordwood.engine.division import tasks_at_once
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import RequestError
+from cordwood.fs.machine import local_cores
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.spark.session import running
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 #: Later than all that is generated.
 _NOW_MS = 1_800_000_000_000
@@ -152,22 +154,21 @@ class _Runs:
     cleaned_bytes: int = 0
 
 
-def compare(
-    oracle: Path,
-    folder: Path,
-    name: str,
-    spark: SparkSession,
-    measuring: Measuring,
-) -> list[Comparison]:
+def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring: Measuring) -> list[Comparison]:
     """Write a workload, have it cleaned by both, remove it."""
-    workload, source, runs = WORKLOADS[name], folder / "source", _Runs()
+    source, indexed, runs = folder / "source", folder / "indexed", _Runs()
     records = write(source, workload, measuring.share)
     size = _log_bytes(source)
-    with _Kafka(oracle) as kafka:
+    if set(INDEXED) & set(workload.ways):
+        _copied(source, indexed)
+        index(str(indexed))
+    tasks = tasks_at_once([_log_bytes(partition) for partition in source.glob(f"{TOPIC}-*")], local_cores())
+    with _Kafka(oracle) as kafka, running(tasks=tasks):
         # In turns, so that what else the machine does meets all.
         for _ in range(measuring.runs):
-            _run(kafka, folder, workload, spark, measuring, runs)
-    shutil.rmtree(source)
+            _run(kafka, folder, workload, measuring, runs)
+    for written in (source, indexed):
+        shutil.rmtree(written, ignore_errors=True)
     found = []
     for way, ours in runs.cordwood.items():
         alone = runs.one_process if way == "copy" else []
@@ -192,9 +193,7 @@ def compare(
     return found
 
 
-def _run(
-    kafka: _Kafka, folder: Path, workload: Workload, spark: SparkSession, measuring: Measuring, runs: _Runs
-) -> None:
+def _run(kafka: _Kafka, folder: Path, workload: Workload, measuring: Measuring, runs: _Runs) -> None:
     """One run of each side, and of what is measured beside them."""
     source, target, kafka_copy, alone = (folder / name for name in ("source", "ours", "kafka", "alone"))
     several = workload.partitions > 1
@@ -203,10 +202,10 @@ def _run(
     runs.kafka.append(kafka.bench(kafka_copy, measuring.threads) if several else kafka.clean(kafka_copy))
     for way in workload.ways:
         if way != "copy":
-            _copied(source, target)
+            _copied(folder / "indexed" if way in INDEXED else source, target)
         os.sync()
         with Usage() as usage:
-            seconds = _ours(way, source, target, spark)
+            seconds = _ours(way, source, target)
         runs.cordwood.setdefault(way, []).append((seconds, usage))
         runs.equal[way] = _compared_all(kafka_copy, target, compressed=bool(workload.shape.codec))
         runs.cleaned_bytes = _log_bytes(target)
@@ -221,7 +220,7 @@ def _run(
 
 
 def _log_bytes(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.glob(f"*/*{FileKind.LOG}"))
+    return sum(path.stat().st_size for path in root.rglob(f"*{FileKind.LOG}"))
 
 
 def _copied(source: Path, target: Path) -> None:
@@ -285,7 +284,7 @@ class _Kafka:
         return found
 
 
-def _ours(way: Way, source: Path, target: Path, spark: SparkSession) -> float:
+def _ours(way: Way, source: Path, target: Path) -> float:
     """Clean; return the seconds that it took."""
     overrides = ["cleanup.policy=compact"]
     result: CleanResult
@@ -293,7 +292,6 @@ def _ours(way: Way, source: Path, target: Path, spark: SparkSession) -> float:
         result = clean(
             str(source),
             output=str(target),
-            spark=spark,
             now_ms=_NOW_MS,
             overrides=overrides,
             ignore_ratio=True,
@@ -302,12 +300,12 @@ def _ours(way: Way, source: Path, target: Path, spark: SparkSession) -> float:
     else:
         result = clean_in_place(
             str(target),
-            spark=spark,
             now_ms=_NOW_MS,
             overrides=overrides,
             ignore_ratio=True,
             single_copy=True,
-            verify=way == "in place, proved",
+            verify=way.endswith("proved"),
+            index=way in INDEXED,
         )
     if len(result.with_fate(Fate.CLEANED)) < len(result.partitions):
         raise RequestError(f"Not all was cleaned: {next(one.why for one in result.partitions if one.why)}")

@@ -1,12 +1,13 @@
-"""A bar chart of how many times faster than Kafka's cleaner ours is, as SVG."""
+"""Charts of cleans beside those of Kafka's cleaner, as SVG."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cordwood.bench.workloads import WORKLOADS
-from cordwood.charts import Bar, bar_chart
+from cordwood.bench.workloads import BY_SHARE, WORKLOADS
+from cordwood.charts import COLORS, Bar, Curve, bar_chart, line_chart
 
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison
@@ -23,3 +24,29 @@ def ratio_chart(found: Sequence[Comparison]) -> str:
         )
 
     return bar_chart("Times faster than Kafka's cleaner; the line: what is to be reached", [*map(bar, found)])
+
+
+def shares_chart(found: Sequence[Comparison]) -> str:
+    """Seconds of each way of cleaning in place, and Kafka's, by which part of the log is new."""
+    first = min(BY_SHARE[one.workload].dirty for one in found)
+
+    def place(one: Comparison) -> float:
+        """On an axis where each step is so many times as much."""
+        return math.log10(BY_SHARE[one.workload].dirty / first)
+
+    ways = list(dict.fromkeys(one.way for one in found if one.way != "copy"))
+    each = [[one for one in found if one.way == way] for way in ways]
+    curves = [
+        Curve("Kafka", [(place(one), one.kafka.median) for one in each[0]], "#c33"),
+        *(
+            Curve(way, [(place(one), one.cordwood.median) for one in some], color, dashed="proved" in way)
+            for way, some, color in zip(ways, each, [COLORS[0], COLORS[0], COLORS[2], COLORS[2]], strict=True)
+        ),
+    ]
+    return line_chart(
+        "Seconds of a clean in place, by the share of the log that is new",
+        curves,
+        x_title="new since the last clean",
+        y_text=lambda seconds: f"{seconds:g} s",
+        x_marks=[(place(one), one.workload) for one in each[0]],
+    )

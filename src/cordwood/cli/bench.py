@@ -16,20 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.bench.chart import ratio_chart
+from cordwood.bench.chart import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
-from cordwood.bench.workloads import USUAL, WORKLOADS, Target
+from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, Target, Workload
 from cordwood.commands.read import open_log
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.session import session
 from cordwood.text import Column, table
 from cordwood.types import Codec
 
@@ -96,6 +95,13 @@ def main(
             help=f"With --against-kafka: which logs, of {', '.join(WORKLOADS)}; or all. Repeatable.",
         ),
     ] = None,
+    by_share: Annotated[
+        bool,
+        typer.Option(
+            "--by-share",
+            help="With --against-kafka: a log of which ever more is new, with key indexes and without.",
+        ),
+    ] = False,
     threads: Annotated[
         int,
         typer.Option(min=1, help="With --against-kafka: threads of Kafka's cleaner, for logs of several partitions."),
@@ -115,7 +121,7 @@ def main(
         ),
     ] = False,
     chart: Annotated[
-        str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: the ratios as a chart.")
+        str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: what was found as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -123,27 +129,31 @@ def main(
     if live and source:
         raise RequestError("--live and --source are two measurements: one at a time")
     if live or source:
-        if against_copy or shapes or chart:
-            raise RequestError(f"--against-copy, --shape and --svg do not go with --{'live' if live else 'source'}")
+        if against_copy or shapes or chart or by_share:
+            named = "--against-copy, --shape, --by-share and --svg"
+            raise RequestError(f"{named} do not go with --{'live' if live else 'source'}")
         run = _live if live else _source
         run(directory, size * 1_000_000, passes, against_kafka=against_kafka, as_json=as_json)
         return
     if against_kafka:
+        if by_share and shapes:
+            raise RequestError("--by-share has logs of its own; it does not go with --shape")
         names = list(WORKLOADS) if shapes == ["all"] else shapes or list(USUAL)
         if unknown := sorted(set(names) - WORKLOADS.keys()):
             raise RequestError(f"--shape {unknown[0]}: there are {', '.join(WORKLOADS)}, and all")
         from cordwood.bench.beside_kafka import Measuring
 
-        compared = _compare(names, directory, Measuring(size / 500, passes + 2, threads, with_copy=against_copy))
+        workloads = BY_SHARE if by_share else {name: WORKLOADS[name] for name in names}
+        compared = _compare(workloads, directory, Measuring(size / 500, passes + 2, threads, with_copy=against_copy))
         if chart is not None:
-            Path(chart).write_text(ratio_chart(compared))
+            Path(chart).write_text((shares_chart if by_share else ratio_chart)(compared))
         if as_json:
             print(json.dumps([{**asdict(one), "ratio": one.ratio} for one in compared], indent=2))
         else:
             print(_comparison_text(compared, full_size=size == 500))
         return
-    if against_copy or shapes or chart:
-        raise RequestError("--against-copy, --shape and --svg go with --against-kafka")
+    if against_copy or shapes or chart or by_share:
+        raise RequestError("--against-copy, --shape, --by-share and --svg go with --against-kafka")
     found = []
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, (shape, share) in SHAPES.items():
@@ -219,17 +229,17 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
-def _compare(names: list[str], directory: str | None, measuring: Measuring) -> list[Comparison]:
+def _compare(workloads: Mapping[str, Workload], directory: str | None, measuring: Measuring) -> list[Comparison]:
     from cordwood.bench import beside_kafka
 
     oracle = beside_kafka.find_oracle()
     found = []
     # Where outputs go must be a disk: syncing to memory costs nothing.
-    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder, session() as spark:
-        for name in names:
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        for name, workload in workloads.items():
             if sys.stderr.isatty():
                 print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
-            found += beside_kafka.compare(oracle, Path(folder), name, spark, measuring)
+            found += beside_kafka.compare(oracle, Path(folder), name, workload, measuring)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     return found
@@ -240,13 +250,13 @@ def _comparison_text(found: list[Comparison], *, full_size: bool) -> str:
     columns = [Column("LOG"), Column("CLEANED"), *(Column(title, right=True) for title in _CELLS)]
     rows = []
     for one in found:
-        target = WORKLOADS[one.workload].target(one.way) if full_size else None
+        target = _WORKLOADS[one.workload].target(one.way) if full_size else None
         rows.append([one.workload, one.way, *(cell(one, target) for cell in _CELLS.values())])
     lines = [
         "Kafka 4.3.1's cleaner and ours, synced to disk: seconds of the median run, with the least and the most",
         *table(columns, rows),
         "",
-        *(f"{name:<11} {WORKLOADS[name].title}" for name in dict.fromkeys(one.workload for one in found)),
+        *(f"{name:<11} {_WORKLOADS[name].title}" for name in dict.fromkeys(one.workload for one in found)),
         *(f"Kafka had {one.kafka_threads} threads for {one.workload}" for one in found if one.kafka_threads > 1),
     ]
     return "\n".join(lines)
@@ -262,6 +272,7 @@ def _at_most(value: float | None, limit: float | None) -> str:
     return f"{value:.1f}" + ("" if limit is None else f" of {limit:.1f}")
 
 
+_WORKLOADS = {**WORKLOADS, **BY_SHARE}
 #: Title and cell of each column; a ratio has its target behind it, and what would be better still.
 _CELLS: dict[str, Callable[[Comparison, Target | None], str]] = {
     "MB": lambda one, _: f"{one.size_bytes / 1e6:,.0f}",
