@@ -87,6 +87,7 @@ def test_help_of_a_command_shows_its_options_in_groups() -> None:
         "Arguments:",
         "Options:",
         "Only with --output:",
+        "Key indexes:",
         "Only with --in-place:",
         "Which partitions, with which configs:",
         "How partitions are cleaned:",

@@ -30,9 +30,9 @@ def shares_chart(found: Sequence[Comparison]) -> str:
     """Seconds of each way of cleaning in place, and Kafka's, by which part of the log is new."""
     first = min(BY_SHARE[one.workload].dirty for one in found)
 
-    def place(one: Comparison) -> float:
+    def place(comparison: Comparison) -> float:
         """On an axis where each step is so many times as much."""
-        return math.log10(BY_SHARE[one.workload].dirty / first)
+        return math.log10(BY_SHARE[comparison.workload].dirty / first)
 
     ways = list(dict.fromkeys(one.way for one in found if one.way != "copy"))
     each = [[one for one in found if one.way == way] for way in ways]

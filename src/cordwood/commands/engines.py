@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from cordwood.engine.division import tasks_at_once
 from cordwood.errors import RequestError
 from cordwood.fs.machine import local_cores
 from cordwood.option import Option
@@ -99,6 +98,9 @@ class Where:
 
 @contextmanager
 def _started(where: Where, sizes: Sequence[int]) -> Iterator[Runner]:
+    # It has kernels, and is loaded while Java starts.
+    from cordwood.engine.division import tasks_at_once
+
     tasks = tasks_at_once(sizes, local_cores())
     # One of them is never needed, and planning does without both.
     if where.is_spark:
