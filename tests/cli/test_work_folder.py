@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command:
 
     def run() -> tuple[int, str, str]:
         done = CliRunner().invoke(app, [verb, str(directory if of == "directory" else partition), *options])
-        return done.exit_code, done.stdout, done.stderr
+        return done.exit_code, _but_leftovers(done.stdout), done.stderr
 
     before = run()
     for path in directory.glob("*-*"):
@@ -54,6 +55,11 @@ def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command:
             plant(path)
     assert run() == before
     assert before[0] == 0 and before[1]
+
+
+def _but_leftovers(shown: str) -> str:
+    """What a verb says without the room that files take, which `du` sees, and without what it says of leftovers."""
+    return re.sub(r'"disk_(bytes|share)": [^,}]+|"usage": \{[^}]*\}|"cause": "[^"]*"', "", shown)
 
 
 def test_a_copy_has_no_work_folder_and_a_loader_would_not_touch_it(directory: Path, tmp_path: Path) -> None:
