@@ -199,13 +199,15 @@ def _run(kafka: _Kafka, folder: Path, workload: Workload, measuring: Measuring, 
     several = workload.partitions > 1
     _copied(source, kafka_copy)
     os.sync()
-    runs.kafka.append(kafka.bench(kafka_copy, measuring.threads) if several else kafka.clean(kafka_copy))
+    # Then those that lose nothing stay as they are.
+    overrides = [f"segment.bytes={workload.segment_bytes(measuring.share)}"] if workload.incremental else []
+    runs.kafka.append(kafka.bench(kafka_copy, measuring.threads) if several else kafka.clean(kafka_copy, overrides))
     for way in workload.ways:
         if way != "copy":
             _copied(folder / "indexed" if way in INDEXED else source, target)
         os.sync()
         with Usage() as usage:
-            seconds = _ours(way, source, target)
+            seconds = _ours(way, source, target, overrides)
         runs.cordwood.setdefault(way, []).append((seconds, usage))
         runs.equal[way] = _compared_all(kafka_copy, target, compressed=bool(workload.shape.codec))
         runs.cleaned_bytes = _log_bytes(target)
@@ -255,9 +257,10 @@ class _Kafka:
         self._process.communicate()
         self._said.close()
 
-    def clean(self, root: Path) -> float:
+    def clean(self, root: Path, overrides: Sequence[str]) -> float:
         """Clean a directory's partition, in as many rounds as Kafka's map needs; return the seconds that it took."""
-        line = self._ask("clean", ["clean", str(root), "--all", "--now", str(_NOW_MS)])
+        configs = [word for override in overrides for word in ("--config", override)]
+        line = self._ask("clean", ["clean", str(root), "--all", "--now", str(_NOW_MS), *configs])
         return float(line["total_seconds"])
 
     def bench(self, root: Path, threads: int) -> float:
@@ -284,9 +287,9 @@ class _Kafka:
         return found
 
 
-def _ours(way: Way, source: Path, target: Path) -> float:
+def _ours(way: Way, source: Path, target: Path, overrides: Sequence[str]) -> float:
     """Clean; return the seconds that it took."""
-    overrides = ["cleanup.policy=compact"]
+    overrides = ["cleanup.policy=compact", *overrides]
     result: CleanResult
     if way == "copy":
         result = clean(

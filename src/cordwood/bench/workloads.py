@@ -13,6 +13,8 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.types import Codec, TopicPartition
 
 TOPIC = "bench"
+#: Of a log of full size.
+_SEGMENT_BYTES = 1 << 28
 
 
 _SMALL, _KIB = Shape(), Shape(value_bytes=1024)
@@ -50,6 +52,10 @@ class Workload:
     incremental: bool = False
     dirty: float = 0
     targets: Mapping[Way, Target] | None = None
+
+    def segment_bytes(self, share: float) -> int:
+        """How large a segment is. A smaller log of which little is new has as many, of which as many are touched."""
+        return max(int(_SEGMENT_BYTES * share), 1 << 20) if self.incremental else _SEGMENT_BYTES
 
     def target(self, way: Way) -> Target | None:
         """What is to be reached."""
@@ -150,7 +156,13 @@ def write(root: Path, workload: Workload, share: float = 1.0) -> int:
         partition = root / f"{TOPIC}-{number}"
         partition.mkdir(parents=True)
         ends[TopicPartition(TOPIC, number)] = write_keyed_log(
-            PosixFileSystem(), str(partition), records=records, keys=keys, shape=workload.shape, seed=7 + number
+            PosixFileSystem(),
+            str(partition),
+            records=records,
+            keys=keys,
+            shape=workload.shape,
+            segment_bytes=workload.segment_bytes(share),
+            seed=7 + number,
         )
     (root / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode(ends))
     if workload.incremental:
