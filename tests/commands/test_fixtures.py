@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -48,8 +49,8 @@ def run(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: p
     (folder / "server.properties").write_text(pair.server_properties)
     times = pair.times_ms
 
-    def at_their_times(plan: Plan, location: Location[LocalFileSystem]) -> list[PartitionTask]:
-        tasks = tasks_of(plan, location)
+    def at_their_times(plan: Plan, location: Location[LocalFileSystem], *how: Any) -> list[PartitionTask]:
+        tasks = tasks_of(plan, location, *how)
         return [replace(task, now_ms=times.get(Path(task.path).name, plan.now_ms)) for task in tasks]
 
     with pytest.MonkeyPatch.context() as patch:
