@@ -6,7 +6,7 @@ import posixpath
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cordwood.cleaning.plan import LogFacts, PartitionPlan, config_reason
+from cordwood.cleaning.plan import LogFacts, PartitionPlan, Reason, config_reason
 from cordwood.config import ConfigValue, TopicConfig
 from cordwood.presentable import Presentable
 from cordwood.storage.index.key_sample import KeyCounts
@@ -88,6 +88,11 @@ class Evidence:
     what: str
     source: str = ""
 
+    @classmethod
+    def of(cls, reason: Reason) -> Evidence:
+        """What a reason says."""
+        return cls(reason.what, reason.source)
+
     def __str__(self) -> str:
         return f"{self.what} ({self.source})" if self.source else self.what
 
@@ -160,8 +165,7 @@ class PartitionFacts:
     def of_config(self, name: str) -> Evidence:
         """One of the topic's configs, and where it was set."""
         assert self.config is not None, "it is asked for logs whose topics are known"
-        reason = config_reason(name, self.config[name])
-        return Evidence(reason.what, reason.source)
+        return Evidence.of(config_reason(name, self.config[name]))
 
     def if_set(self, name: str) -> tuple[Evidence, ...]:
         """One of the topic's configs, unless it is only Kafka's default."""

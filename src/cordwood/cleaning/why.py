@@ -89,7 +89,7 @@ def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
 
 def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
     """The most bytes that a partition could lose."""
-    log_bytes = 0 if facts.log is None else sum(one.size_bytes for one in facts.log.segments)
+    log_bytes = 0 if facts.log is None else _sum(facts.log.segments)
     by_way = {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way}
     of_log = max(min(by_way[Way.COMPACTION], log_bytes or by_way[Way.COMPACTION]), by_way[Way.RETENTION])
     return min(facts.usage.total_bytes, by_way[Way.FILES] + of_log)
@@ -97,7 +97,7 @@ def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
 
 def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = "") -> Cause:
     """A cause that a plan has a reason for."""
-    evidence = (Evidence(reason.what, reason.source),) if reason.source else ()
+    evidence = (Evidence.of(reason),) if reason.source else ()
     return Cause(kind, reason.what, bytes_max, next_step, reason.until, evidence)
 
 
@@ -200,7 +200,7 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
             f"its broker does not clean at all: {said.what}",
             facts.compactable(compaction.log_bytes),
             "set log.cleaner.enable=true, and restart the broker; or run cordwood clean",
-            evidence=(Evidence(said.what, said.source), dirty),
+            evidence=(Evidence.of(said), dirty),
         )
         return
     if plan.decision is Decision.REFUSE:
@@ -219,9 +219,7 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
             evidence=(Evidence(facts.cleaner.failure, facts.cleaner.checkpoint_path), dirty),
         )
     elif plan.decision is Decision.CLEAN:
-        yield replace(
-            _due(facts, compaction, size), evidence=(_as_evidence(plan.reason), dirty, *_signs(facts.cleaner))
-        )
+        yield replace(_due(facts, compaction, size), evidence=(Evidence.of(plan.reason), dirty, *_signs(facts.cleaner)))
     elif compaction.cleanable_bytes and _is_due(facts, compaction):
         yield of_reason(
             CauseKind.DOUBT, plan.reason, size, "give what is unknown with --config, or repair the metadata"
@@ -235,10 +233,6 @@ def _is_due(facts: PartitionFacts, compaction: Compaction) -> bool:
     assert facts.config is not None, "it is compacted"
     ratio = compaction.cleanable_ratio or 0.0
     return compaction.must_compact_now or ratio > facts.config.real("min.cleanable.dirty.ratio")
-
-
-def _as_evidence(reason: Reason) -> Evidence:
-    return Evidence(reason.what, reason.source)
 
 
 def _signs(cleaner: CleanerFacts) -> Iterator[Evidence]:
@@ -336,7 +330,7 @@ def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Ca
     whose = f"producer {first.producer_id}"
     evidence = [
         Evidence(f"open since offset {first.first_offset}", facts.plan.path),
-        _as_evidence(compaction.bound_reason),
+        Evidence.of(compaction.bound_reason),
     ]
     until = ""
     if found is not None and found.known is not None:

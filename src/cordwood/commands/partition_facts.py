@@ -9,6 +9,7 @@ from cordwood.cleaning.plan import Decision, LogFacts, PartitionPlan
 from cordwood.commands.opening import broker_config
 from cordwood.commands.policy import Obstacle
 from cordwood.config import ConfigValue
+from cordwood.engine.facts import first_timestamp
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -17,7 +18,6 @@ from cordwood.storage.formats.filenames import (
     DirectoryState,
 )
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -92,14 +92,11 @@ def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | Non
 
 
 def _first_timestamp(log: LogView) -> int:
-    """The largest time of the active segment's first batch, by which it rolls; NONE without any."""
+    """See `engine.facts.first_timestamp`, of the active segment; NONE, too, if it cannot be read."""
     segment = log.segments[-1]
     if log.fs.reads_by_request(segment.path):
         return NONE  # when it rolls by time is not worth a request for each partition
     try:
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset, search=False):
-                return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+        return first_timestamp(segment)
     except OSError:
-        pass
-    return NONE
+        return NONE

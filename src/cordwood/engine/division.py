@@ -51,20 +51,23 @@ def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
     """The task as one that looks up records if that is better. It may yet be divided, so a core's share counts."""
     whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
     memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
-    little = _LITTLE_WITH_GARBAGE if task.garbage_share else _LITTLE
-    keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited, little)
+    dirty, leaves = task.first_uncleanable - task.first_dirty, task.garbage_share > 0
+    keys = _table_keys(task.dirty_part, dirty, memory, is_limited=is_limited, leaves_garbage=leaves)
     return replace(task, probing=keys > 0)
 
 
-def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, is_limited: bool, little: int) -> int:
+def _table_keys(
+    dirty_part: float, dirty: int, memory: MemoryShare | None, *, is_limited: bool, leaves_garbage: bool
+) -> int:
     """The most keys of a table in which records are looked up; 0: there is none.
 
     Args:
         dirty_part: which part of the log is dirty.
         dirty: how many offsets are.
         memory, is_limited: see `_reason`.
-        little: one of so many records may be dirty.
+        leaves_garbage: whether the clean may.
     """
+    little = _LITTLE_WITH_GARBAGE if leaves_garbage else _LITTLE
     fits = memory is None or table_bytes(dirty) <= memory.size_bytes
     return dirty if fits and not is_limited and little * dirty_part <= 1 else 0
 
@@ -105,9 +108,8 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
             return plan
         is_limited = plan.offset_map is not None
         records, dirty = plan.compaction.bounds.records_max, plan.compaction.range.offsets
-        garbage = plan.compaction.garbage_share > 0
-        little = _LITTLE_WITH_GARBAGE if garbage else _LITTLE
-        keys = _table_keys(plan.compaction.dirty_part, dirty, least, is_limited, little)
+        part, garbage = plan.compaction.dirty_part, plan.compaction.garbage_share > 0
+        keys = _table_keys(part, dirty, least, is_limited=is_limited, leaves_garbage=garbage)
         kept = None if records is None or keys else min(records, dirty)
         division = Division()
         if not (garbage and keys):

@@ -125,6 +125,14 @@ def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None
     return found
 
 
+def first_timestamp(segment: Segment) -> int:
+    """The largest time of a segment's first batch, by which it rolls; NONE without any."""
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset, search=False):
+            return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+    return NONE
+
+
 def segment_end_offset(segment: Segment) -> int:
     """The offset behind the last batch of a segment, looked for from its last index entry on."""
     with segment.open() as file:

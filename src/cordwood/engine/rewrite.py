@@ -33,7 +33,7 @@ from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
@@ -324,11 +324,8 @@ class _Reading:
 
 def _follow(segment: Segment, tracker: AbortTracker) -> None:
     """Let the tracker see the headers of a segment that stays as it is."""
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            if isinstance(item, Gap):
-                raise gap_error(segment, item)
-            tracker.discard(item)
+    for batches in segment.headers():
+        tracker.discard(batches)
 
 
 def _rewritten(

@@ -14,7 +14,7 @@ from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
 from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
-from cordwood.engine.facts import segment_facts
+from cordwood.engine.facts import first_timestamp, segment_facts
 from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
@@ -24,8 +24,6 @@ from cordwood.fs.overlay import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.types import NONE
 
 
 def clean_in_rounds(
@@ -79,15 +77,8 @@ def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settin
     if first_dirty >= first_uncleanable:
         return False
     facts = [segment_facts(segment) for segment in log.segments]
-    headers = [HeaderFacts(first_timestamp=_first_timestamp(segment)) for segment in log.segments]
+    headers = [HeaderFacts(first_timestamp=first_timestamp(segment)) for segment in log.segments]
     return is_due_again(facts, headers, first_dirty, first_uncleanable, settings.threshold, now_ms)
-
-
-def _first_timestamp(segment: Segment) -> int:
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
-    return NONE
 
 
 def _behind(before: Cleaned, after: Cleaned) -> Cleaned:

@@ -46,9 +46,9 @@ from cordwood.storage.formats.key_index import TAG_BITS, crc_of_header
 from cordwood.storage.formats.pending_records import PendingRecords, crc_of_batches, ordinals, pending_of
 from cordwood.storage.index.files import read_index
 from cordwood.storage.log.clean_state import believed_checkpoint, read_pending
-from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
+from cordwood.storage.log.windows import compute_crcs
 
 
 class StaleStateError(Exception):
@@ -272,8 +272,6 @@ def _survey(
     horizons = has_flag(batches, DELETE_HORIZON)
     expired = horizons & (batches["base_timestamp"] <= terms.now_ms) & terms.elides
     last = int(batches["position"][-1]) if batches.size else 0
-    with segment.open() as file:
-        crc = crc_of_header(file, last, segment.size_bytes - last) if batches.size else 0
     return _Surveyed(
         segment,
         outcomes,
@@ -282,7 +280,7 @@ def _survey(
         _bits_of_all(outcomes, counts),
         batches_crc,
         last,
-        crc,
+        _header_crc(segment, last),
         # What is superseded takes at least a byte, so that the figure tells whether anything is.
         max(garbage, int(superseded.any())),
         first_killer,
@@ -302,12 +300,9 @@ def _survey(
 def _headers(segment: Segment, tracker: AbortTracker) -> tuple[BatchRows, BoolArray]:
     """BATCH_ROW[batches] of a segment, and what the tracker says of them."""
     found, discard = [np.empty(0, BATCH_ROW)], [np.zeros(0, np.bool_)]
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            if isinstance(item, Gap):
-                raise gap_error(segment, item)
-            found.append(item)
-            discard.append(tracker.discard(item)[0])
+    for batches in segment.headers():
+        found.append(batches)
+        discard.append(tracker.discard(batches)[0])
     return np.concatenate(found), np.concatenate(discard)
 
 
@@ -428,11 +423,15 @@ def _due_tombstones(facts: _Surveyed, secret: bytes) -> Iterator[tuple[Int64Arra
 
 def known_of(segment: Segment, written_ms: int) -> CleanSegment:
     """What a checkpoint says of a segment of which nothing is pending."""
-    last, size = 0, segment.size_bytes
+    last = 0
+    for batches in segment.headers():
+        last = int(batches["position"][-1])
+    return CleanSegment(segment.base_offset, segment.size_bytes, last, written_ms, 0, _header_crc(segment, last), 0)
+
+
+def _header_crc(segment: Segment, position: int) -> int:
+    """See `crc_of_header`, of the batch at a position of a segment; 0 if the segment is empty."""
+    if not segment.size_bytes:
+        return 0
     with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            if isinstance(item, Gap):
-                raise gap_error(segment, item)
-            last = int(item["position"][-1])
-        crc = crc_of_header(file, last, size - last) if size else 0
-    return CleanSegment(segment.base_offset, size, last, written_ms, 0, crc, 0)
+        return crc_of_header(file, position, segment.size_bytes - position)

@@ -139,11 +139,12 @@ def clean_staged(
 
 
 def _open(fs: TargetStore, task: PartitionTask, outputs: str | None, progress: str, cores: int) -> _Partition:
-    start, root = task.log_start_offset, task.index_root
-    log = LogView(task.path, fs=fs, log_start_offset=start, index_root=root)
+    log = task.log(fs)
     folder = BlobFolder(task.location, f"{task.folder(outputs)}/{uuid4().hex}.blobs")
     counters = Counters(task.location, task.progress(progress))
-    source = CountedLog(LogSource(task.location, task.path, start, live=False, index_root=root), counters)
+    source = CountedLog(
+        LogSource(task.location, task.path, task.log_start_offset, live=False, index_root=task.index_root), counters
+    )
     fs.make_directory(folder.path)
     secret = task.fresh_secret or secrets.token_bytes(16)
     return _Partition(task, log, folder, source, run_bytes(task.size_bytes, cores), hash_secret=secret)

@@ -20,7 +20,7 @@ from cordwood.engine.rounds import clean_in_rounds
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings, clean_settings
 from cordwood.errors import CordwoodError, DataError, MemoryNeed, RequestError, StoreError, TooLittleMemoryError
-from cordwood.fs.base import TargetStore, is_full
+from cordwood.fs.base import Store, TargetStore, is_full
 from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
@@ -109,6 +109,10 @@ class PartitionTask:
             garbage_share=self.garbage_share,
             restart=self.restart,
         )
+
+    def log(self, fs: Store) -> LogView:
+        """The partition, through a file system."""
+        return LogView(self.path, fs=fs, log_start_offset=self.log_start_offset, index_root=self.index_root)
 
     def leaving_no_garbage(self) -> PartitionTask:
         """The same clean as Kafka's, which relies on nothing that an earlier one remembered.
@@ -287,8 +291,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)
-        start, root = task.log_start_offset, task.index_root
-        log = LogView(task.path, fs=counted, log_start_offset=start, index_root=root)
+        log = task.log(counted)
         request = task.request
         secret = None if discard else request.new_index_secret
         indexes = None

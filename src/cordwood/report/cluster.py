@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.presentable import register
 from cordwood.storage.formats.cluster_metadata import Broker, Partition, Topic
-from cordwood.storage.node.cluster_view import AsOf, BrokersListing, ConfigEntry, ConfigsListing, TopicsListing
+from cordwood.storage.node.cluster_view import AsOf, BrokersListing, ConfigsListing, TopicsListing
 from cordwood.text import Cells, Column, cells_of, number, printable, table, time_text
 
 
@@ -120,11 +120,7 @@ def _config_lines(listing: ConfigsListing) -> Iterator[str]:
 
 
 def _configs_document(listing: ConfigsListing) -> dict[str, Any]:
-    return {**_as_of(listing.as_of), "configs": [_config(one) for one in listing.configs]}
-
-
-def _config(entry: ConfigEntry) -> dict[str, Any]:
-    return asdict(entry)
+    return {**_as_of(listing.as_of), "configs": [asdict(one) for one in listing.configs]}
 
 
 # ---- brokers ---------------------------------------------------------------------------------------------------------

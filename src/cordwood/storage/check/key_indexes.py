@@ -131,17 +131,19 @@ class KeyIndexes:
     def check_names(self, base_offsets: Collection[int]) -> None:
         """Report files that are the index of no segment."""
         for name in self._names:
+            if name == CLEANED:
+                continue
             path = f"{index_folder(self._partition)}/{name}"
             base_offset = parse_key_index(name)
             if base_offset is None:
                 base_offset = parse_pending(name)
-            if base_offset is None and kind_in_index_folder(name.removesuffix(Temporary.TMP)) and name != CLEANED:
+            if base_offset is None and kind_in_index_folder(name.removesuffix(Temporary.TMP)):
                 meaning = "the next index that is written there replaces it"
                 what = "an index that was being written"
                 self._findings.add(Kind.LEFTOVER, path, what, severity=Severity.NOTE, meaning=meaning)
-            elif base_offset is None and name != CLEANED:
+            elif base_offset is None:
                 self._findings.add(Kind.FOREIGN_FILE, path, "not a key index")
-            elif base_offset is not None and base_offset not in base_offsets:
+            elif base_offset not in base_offsets:
                 self._findings.add(Kind.KEY_INDEX_WITHOUT_LOG, path, "its segment is gone", offset=base_offset)
 
     def check_clean_state(self, log: LogView) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError, DataError
+from cordwood.kernels.key_index import restore
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
@@ -265,13 +266,10 @@ class _Tally:
 
     def add_index(self, index: KeyIndex) -> None:
         """Go on with all keys of a segment. Markers have none; they are not told from records without a key."""
-        bits = index.header.bits
-        buckets = np.repeat(
-            np.arange(1 << bits, dtype=np.uint64), (index.starts[1:] - index.starts[:-1]).astype(np.int64)
-        )
-        known = (buckets << np.uint64(TAG_BITS)) | index.tags.astype(np.uint64)
-        self.records += index.header.entries
-        self._keep(known << np.uint64(_HASH_BITS - TAG_BITS - bits))
+        known = np.empty(index.header.entries, np.uint64)
+        restore(index.starts, index.tags, index.header.bits, known)
+        self.records += known.size
+        self._keep(known)
 
     def _keep(self, hashes: U64Array) -> None:
         self._hashes.append(self._below_limit(hashes))

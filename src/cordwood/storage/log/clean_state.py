@@ -21,7 +21,9 @@ from cordwood.storage.log.view import LogView
 
 
 def believed_checkpoint(log: LogView) -> CleanCheckpoint | None:
-    """Cordwood's cleaner checkpoint of a log, if it is believed."""
+    """Cordwood's cleaner checkpoint of a log, if it is believed. A bucket has none, and asking takes a request."""
+    if log.fs.reads_by_request(log.path):
+        return None
     try:
         return read_checkpoint(log)
     except (OSError, CorruptFileError):

@@ -9,6 +9,7 @@ import numpy as np
 
 from cordwood.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ReadableFile, Store
+from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, key_index_path
@@ -114,6 +115,18 @@ class Segment:
             fits = self.base_offset < first["last_offset"] <= found and first["base_offset"] <= offset
             return position if fits else 0
         return 0
+
+    def headers(self) -> Iterator[BatchRows]:
+        """The headers of all batches, BATCH_ROW[some] at a time, in file order.
+
+        Raises:
+            CorruptBatchError: there is a gap.
+        """
+        with self.open() as file:
+            for item in read_headers(file, base_offset=self.base_offset):
+                if isinstance(item, Gap):
+                    raise gap_error(self, item)
+                yield item
 
     def order(self, position: int = 0) -> BatchOrder:
         """For its batches, from a position on."""

@@ -31,7 +31,6 @@ from cordwood.storage.formats.filenames import (
     LOCK,
     DirectoryState,
     FileKind,
-    clean_checkpoint_path,
     index_folder,
     parse_key_index,
 )
@@ -533,10 +532,7 @@ def _first_dirty(
 
 def _own_checkpoint(place: LocatedPartition) -> int | None:
     """How far a clean with `--min-dead` has come, which Kafka's checkpoint does not say; None: there was none."""
-    log = place.log()
-    if log.fs.reads_by_request(log.path) or not log.fs.exists(clean_checkpoint_path(log.path)):
-        return None
-    own = believed_checkpoint(log)
+    own = believed_checkpoint(place.log())
     return None if own is None else own.cleaned_to
 
 
