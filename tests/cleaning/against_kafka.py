@@ -46,10 +46,13 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.recovery.into_copy import RecoverySettings, recover_into_copy
 from cordwood.types import NONE, Codec, TopicPartition
 from tests.cleaning.in_place import clean_in_place
-from tests.cleaning.modes import clean_log
-from tests.kafka_tools import FOLDER
+from tests.cleaning.modes import by_turns, clean_log
+from tests.kafka_tools import FOLDER, Oracle
 
 Step = dict[str, Any]
+Script = dict[str, Any]
+#: Scripts per process of the oracle; their files are removed after each.
+SLICE = 50
 
 
 # ---- one clean -------------------------------------------------------------------------------------------------------
@@ -581,3 +584,29 @@ def fuzz_scripts(seeds: Iterable[int], *, steps: int) -> list[dict[str, Any]]:
         if "steps" in value:
             found.append(value)
     return found
+
+
+def random_scripts(seeds: Iterable[int]) -> list[tuple[str, Script]]:
+    """Random scripts with their names, the same for the same seeds; every third has tight limits."""
+    seeds = list(seeds)
+    return [
+        (f"seed-{seed}", with_tight_limits(script, seed) if seed % 3 == 0 else script)
+        for seed, script in zip(seeds, fuzz_scripts(seeds, steps=80), strict=True)
+    ]
+
+
+def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Path) -> Comparison:
+    """Compare every round of these scripts, and print what was compared."""
+    result = Comparison()
+    left = list(scripts)
+    while left:
+        now, left = left[:SLICE], left[SLICE:]
+        for name, script in now:
+            (work / f"{name}.json").write_text(json.dumps(with_snapshots(script)))
+        answers = oracle.batch([("run", work / f"{name}.json", work / name) for name, _ in now], exits=(0, 1))
+        for (name, script), lines in zip(now, answers, strict=True):
+            with by_turns(result.seen["scripts"]):
+                compare_rounds(name, script, lines, work / name, work / "ours", result)
+            shutil.rmtree(work / name, ignore_errors=True)
+    print(dict(result.seen))
+    return result

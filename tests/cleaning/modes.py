@@ -16,6 +16,8 @@
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
 
+With `on`, all cleans of a block are done by many tasks that a given runner runs, such as one of Spark.
+
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
 Comparisons take turns; at full effort `every` cleans in each of them, and fails
@@ -48,7 +50,9 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
+from cordwood.fs.location import Location
 from cordwood.jobs.jobs import run_each
+from cordwood.jobs.runner import Runner
 from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
 from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in
@@ -86,6 +90,9 @@ _SECRET = bytes(range(16))
 #: What rounds left: key indexes by their names, by the log's directory without that of the round.
 _left: dict[str, dict[str, bytes]] = {}
 EVERY = "every"
+#: Many tasks, run by the last of `_given`.
+_GIVEN = "given"
+_given: list[Runner] = []
 #: All that were left in the end.
 _earlier: list[bytes] = []
 _EARLIER = 100
@@ -95,7 +102,7 @@ _mode = [EVERY if IS_FULL else "whole"]
 @contextlib.contextmanager
 def using(mode: str) -> Iterator[None]:
     """Clean in this mode."""
-    assert mode in (*MODES, EVERY)
+    assert mode in (*MODES, EVERY, _GIVEN)
     before, _mode[0] = _mode[0], mode
     try:
         yield
@@ -104,8 +111,31 @@ def using(mode: str) -> Iterator[None]:
 
 
 def by_turns(number: int) -> contextlib.AbstractContextManager[None]:
-    """Clean in the mode whose turn it is, unless one is chosen for all."""
-    return using(EVERY if IS_FULL else MODES[number % len(MODES)])
+    """Clean in the mode whose turn it is, unless all cleans are done on a given runner."""
+    return using(_GIVEN if _given else EVERY if IS_FULL else MODES[number % len(MODES)])
+
+
+@contextlib.contextmanager
+def on(runner: Runner) -> Iterator[None]:
+    """Let this runner run the tasks of all cleans in the block."""
+    _given.append(runner)
+    try:
+        with using(_GIVEN), few_ranges():
+            yield
+    finally:
+        _given.pop()
+
+
+def few_ranges() -> contextlib.AbstractContextManager[object]:
+    """Each range costs some time per run, however little is in it."""
+    return mock.patch.object(staged, "RANGES", 8)
+
+
+def _runner() -> Runner | None:
+    """What runs the tasks of this mode; None: the test itself."""
+    if _mode[0] == _GIVEN:
+        return _given[-1]
+    return pool() if _mode[0] == "here" else None
 
 
 def every_batch(segment: Segment, run_bytes: int) -> list[int]:
@@ -163,6 +193,12 @@ def clean_log(
             if found is not None:
                 return found
         request = CleanRequest(settings=settings, part=part, probing=mode in _PROBING, fresh_secret=_SECRET, **choice)
+        if mode == _GIVEN:
+            clean = functools.partial(_clean_alone, log.path, log.log_start_offset, target, suffix, request)
+            done: list[Cleaned | CordwoodError] = run_each(_given[-1], clean, [fs.location()], [1])
+            if isinstance(done[0], CordwoodError):
+                raise done[0]
+            return done[0]
         with _making_indexes(fs, log, target) as maker:
             return clean_partition(fs, log, target, request, suffix=suffix, indexes=None if suffix else maker)
 
@@ -300,8 +336,7 @@ def pool() -> PoolRunner:
 
 def _attempt(mode: str, fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned | CordwoodError:
     try:
-        # Few ranges, as each costs some time per run however little is in it.
-        with using(mode), mock.patch.object(staged, "RANGES", 8):
+        with using(mode), few_ranges():
             return clean_log(fs, log, target, **choice)
     except CordwoodError as error:
         return error
@@ -343,12 +378,12 @@ def by_stages(
     def through_a_pickle(value: Any) -> Any:
         return value if location.in_this_process else pickle.loads(pickle.dumps(value))
 
-    in_pool = _mode[0] == "here" and not location.in_this_process
+    runner = None if location.in_this_process else _runner()
 
     def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         assert len(sizes) == len(items)
-        if in_pool:
-            found = run_each(pool(), do, items, sizes)
+        if runner is not None:
+            found = run_each(runner, do, items, sizes)
         else:
             found = [through_a_pickle(do(through_a_pickle(item))) for item in items]
         for info in fs.list(aside):
@@ -359,8 +394,8 @@ def by_stages(
     clean_one = functools.partial(_clean_group, aside, producers)
 
     def clean_each(tasks: Sequence[PartitionTask]) -> list[Output | Failure]:
-        if in_pool:
-            return run_each(pool(), clean_one, tasks, [1] * len(tasks))
+        if runner is not None:
+            return run_each(runner, clean_one, tasks, [1] * len(tasks))
         return [clean_one(through_a_pickle(task)) for task in tasks]
 
     task = PartitionTask(
@@ -383,6 +418,23 @@ def by_stages(
         return outcome.cleaned
     finally:
         remove_tree(fs, aside)
+
+
+def _clean_alone(
+    path: str,
+    log_start_offset: int,
+    target: str,
+    suffix: str,
+    request: CleanRequest,
+    location: Location[LocalFileSystem],
+) -> Cleaned | CordwoodError:
+    """Clean a partition by one task of another process."""
+    fs = location.open()
+    log = LogView(path, fs=fs, log_start_offset=log_start_offset)
+    try:
+        return clean_partition(fs, log, target, request, suffix=suffix)
+    except CordwoodError as error:
+        return error
 
 
 def _clean_group(aside: str, producers: Producers, task: PartitionTask) -> Output | Failure:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,11 +20,9 @@ from tests.cleaning.against_kafka import (
     Round,
     compare_clean,
     compare_failure,
-    compare_rounds,
     differences,
-    fuzz_scripts,
-    with_snapshots,
-    with_tight_limits,
+    random_scripts,
+    run_scripts,
 )
 from tests.cleaning.modes import by_turns
 from tests.kafka_tools import FOLDER, PROFILES, Line, Oracle, Word
@@ -39,26 +36,6 @@ SHARES = 4
 NOW = 1_700_000_100_000
 LARGE = ("huge-records", "everything")
 INDEX = "segment.index.bytes"
-#: Scripts per process of the oracle; their files are removed after each.
-SLICE = 50
-
-Script = dict[str, Any]
-
-
-def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Path) -> Comparison:
-    result = Comparison()
-    left = list(scripts)
-    while left:
-        now, left = left[:SLICE], left[SLICE:]
-        for name, script in now:
-            (work / f"{name}.json").write_text(json.dumps(with_snapshots(script)))
-        answers = oracle.batch([("run", work / f"{name}.json", work / name) for name, _ in now], exits=(0, 1))
-        for (name, script), lines in zip(now, answers, strict=True):
-            with by_turns(result.seen["scripts"]):
-                compare_rounds(name, script, lines, work / name, work / "ours", result)
-            shutil.rmtree(work / name, ignore_errors=True)
-    print(dict(result.seen))
-    return result
 
 
 def cut_windows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
@@ -83,12 +60,7 @@ def test_every_round_of_random_scripts_comes_out_as_kafkas(
 ) -> None:
     cut_windows(monkeypatch, FIRST + share)
     seeds = range(FIRST + share, FIRST + SCRIPTS, SHARES)
-    scripts = fuzz_scripts(seeds, steps=80)
-    named = [
-        (f"seed-{seed}", with_tight_limits(script, seed) if seed % 3 == 0 else script)
-        for seed, script in zip(seeds, scripts, strict=True)
-    ]
-    result = run_scripts(kafka_oracle, named, tmp_path)
+    result = run_scripts(kafka_oracle, random_scripts(seeds), tmp_path)
     assert result.differences == []
     assert result.seen["cleans"] > len(seeds)
 

@@ -18,12 +18,11 @@ from tests import knobs
 from tests.cleaning.against_kafka import (
     Round,
     Step,
-    fuzz_scripts,
     plan_of,
+    random_scripts,
     rounds,
     why_not,
     with_snapshots,
-    with_tight_limits,
 )
 from tests.kafka_tools import Oracle
 from tests.verification.proving import verify_pairs
@@ -41,11 +40,9 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
     for first in range(knobs.SEED, knobs.SEED + SCRIPTS, SLICE):
         seeds = range(first, min(first + SLICE, knobs.SEED + SCRIPTS))
         folders = {seed: tmp_path / str(seed) for seed in seeds}
-        scripts = dict(zip(seeds, fuzz_scripts(seeds, steps=80), strict=True))
-        for seed in seeds:
-            if seed % 3 == 0:
-                scripts[seed] = with_tight_limits(scripts[seed], seed)
-            folders[seed].with_suffix(".json").write_text(json.dumps(with_snapshots(scripts[seed])))
+        scripts = {seed: script for seed, (_, script) in zip(seeds, random_scripts(seeds), strict=True)}
+        for seed, script in scripts.items():
+            folders[seed].with_suffix(".json").write_text(json.dumps(with_snapshots(script)))
         asked = [("run", folder.with_suffix(".json"), folder) for folder in folders.values()]
         answers = kafka_oracle.batch(asked, exits=(0, 1))
         pairs = {
