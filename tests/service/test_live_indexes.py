@@ -76,11 +76,11 @@ def closed(log: Log) -> set[int]:
     return {segment.base_offset for segment in log.log_segments[:-1] if segment.size_bytes}
 
 
-def pair(configs: list[str] = CONFIGS, *, together: int = 1) -> tuple[Node, Node]:
+def pair(configs: list[str] = CONFIGS, *, keys: int = KEYS, together: int = 1) -> tuple[Node, Node]:
     """A node that makes indexes, and one that does not; both have a log that was cleaned once."""
     nodes = Node(*configs, index=True), Node(*configs)
     for node in nodes:
-        send(node.log, *range(KEYS), together=together)
+        send(node.log, *range(keys), together=together)
         node.log.roll()
         node.pass_time()
     return nodes
@@ -129,7 +129,8 @@ def test_whatever_happens_to_a_log_its_files_are_those_of_one_without_indexes(se
 
 def test_the_next_clean_reads_what_is_dirty_and_what_may_go(used: Counter[bool]) -> None:
     # Headers are read in pieces of 64 KiB: of small batches that would be all.
-    mine, twin = pair(LARGE, together=200)
+    # Of three segments the first loses records, the last is merged with the dirty one.
+    mine, twin = pair(LARGE, keys=600, together=200)
     assert indexed(mine.fs, mine.log) == closed(mine.log)
     read = []
     for node in (mine, twin):
@@ -139,8 +140,8 @@ def test_the_next_clean_reads_what_is_dirty_and_what_may_go(used: Counter[bool])
         node.pass_time()
         read.append(node.cleaner._runner.traffic.read - before)
         traffic = node.cleaner._runner.traffic
-        assert traffic.new > (KEYS + 10) * 2_000 and traffic.written > 0
-    assert read[0] < 0.9 * read[1]
+        assert traffic.new > (600 + 10) * 2_000 and traffic.written > 0
+    assert read[0] < 0.75 * read[1]
     assert files(mine.fs, mine.log) == files(twin.fs, twin.log)
     assert indexed(mine.fs, mine.log) == closed(mine.log)
     assert used[True] >= 2

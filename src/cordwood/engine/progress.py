@@ -14,6 +14,7 @@ from cordwood.errors import NotFoundError
 from cordwood.fs.base import FileInfo, Store, TargetStore
 from cordwood.fs.counted import CountedStore
 from cordwood.fs.location import Location
+from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.source import LogSource
@@ -30,7 +31,7 @@ OnProgress = Callable[[int], None]
 
 
 class Counted(CountedStore):
-    """A store that counts the bytes read from `.log` files, and writes the sum to a file now and then.
+    """A store that counts the bytes read from `.log` files and key indexes, and writes the sum to a file now and then.
 
     Args:
         fs: where the sum is written.
@@ -38,7 +39,7 @@ class Counted(CountedStore):
     """
 
     def __init__(self, store: Store, fs: TargetStore, path: str) -> None:
-        super().__init__(store, suffix=".log")
+        super().__init__(store, suffix=(FileKind.LOG, KEY_INDEX))
         self._fs = fs
         self._path = path
         self._next_flush = time.monotonic() + _WRITE_EVERY_SECONDS

@@ -25,8 +25,9 @@ from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
 from cordwood.fs.machine import memory_bytes
+from cordwood.fs.read_once import ReadOnceStore
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats.filenames import WORK_FOLDER, parse_file
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file
 from cordwood.storage.index.build import new_secret
 from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.view import LogView
@@ -56,6 +57,7 @@ class PartitionTask:
         dirty_part: which part of the log is dirty, about; 1: that is not known.
         index_root: see `LogView`.
         transactional: whether there are markers, or data of transactions.
+        read_memory_bytes: so much of the log is read once, and stays in memory for the second pass.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
             no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
     """
@@ -72,6 +74,7 @@ class PartitionTask:
     records: int | None = None
     dirty_part: float = 1.0
     transactional: bool = True
+    read_memory_bytes: int = 0
     scanned: KeySource | None = None
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
@@ -291,7 +294,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)
-        log = task.log(counted)
+        log = task.log(_read_once(counted, task.read_memory_bytes))
         request = task.request
         secret = None if discard else request.new_index_secret
         indexes = None
@@ -310,6 +313,10 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         # The traceback keeps the key table alive; release it now, as the next task needs its memory.
         traceback.clear_frames(trace)
         return failure
+
+
+def _read_once(store: Store, memory_bytes: int) -> Store:
+    return ReadOnceStore(store, memory_bytes, suffix=FileKind.LOG) if memory_bytes else store
 
 
 def failure_of(error: Exception, path: str) -> Failure:

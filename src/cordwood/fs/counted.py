@@ -13,10 +13,10 @@ class CountedStore(WrappedStore):
     """Delegates to another store, and counts the reads of all threads.
 
     Args:
-        suffix: only files are counted whose names end so.
+        suffix: only files are counted whose names end so, or in one of these ways.
     """
 
-    def __init__(self, store: Store, *, suffix: str = "") -> None:
+    def __init__(self, store: Store, *, suffix: str | tuple[str, ...] = "") -> None:
         super().__init__(store)
         self.bytes_read = 0
         self._suffix = suffix

@@ -45,6 +45,9 @@ from cordwood.storage.recovery.replay import Producers
 
 _log = logging.getLogger(__name__)
 
+#: So much of a log stays in memory between the two passes of a clean in a thread, beside its keys.
+READ_MEMORY_BYTES = 64 << 20
+
 #: In the block, the clean cannot be aborted.
 Changing = Callable[[], AbstractContextManager[None]]
 
@@ -184,8 +187,16 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     work = task.work
     assert work is not None, "a clean has a folder"
     fs = checked(throttled(task.location.open(), limit), check)
-    task = replace(task, location=fs.location())
+    task = replace(task, location=fs.location(), read_memory_bytes=_read_memory_bytes(task.settings))
     return check_output(task, run_task(task, None, work))
+
+
+def _read_memory_bytes(settings: CleanSettings) -> int:
+    """At most a quarter of what the keys may take; nothing with Kafka's offset map, whose rounds read other files."""
+    if settings.offset_map_slots is not None:
+        return 0
+    memory = settings.memory
+    return READ_MEMORY_BYTES if memory is None else min(READ_MEMORY_BYTES, memory.size_bytes // 4)
 
 
 def task_of(
