@@ -60,6 +60,7 @@ WITH_OPTIONS: Mapping[str, Sequence[type]] = {
     "configs": [ClusterOptions],
     "brokers": [BrokersOptions],
     "why": [WhyOptions],
+    "view_html": [WhyOptions],
     "plan": [PlanOptions],
     "plan_exact": [PlanOptions],
     "clean": [PlanOptions, CopyOptions, TaskOptions],

@@ -15,6 +15,7 @@ from cordwood.api import table_offsets as table_offsets
 from cordwood.api import topics as topics
 from cordwood.api import transactions as transactions
 from cordwood.api import verify as verify
+from cordwood.api import view_html as view_html
 from cordwood.api import why as why
 from cordwood.api import write_table as write_table
 from cordwood.cleaning.causes import Cause as Cause

@@ -27,6 +27,7 @@ from cordwood.commands import read as _read
 from cordwood.commands import table as _table
 from cordwood.commands import transactions as _transactions
 from cordwood.commands import verify as _verify
+from cordwood.commands import view as _view
 from cordwood.commands import why as _why
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
@@ -42,10 +43,12 @@ from cordwood.commands.options import (
 from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
+from cordwood.commands.view import NodeLook
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
+from cordwood.pages.report import report_page
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
@@ -122,6 +125,35 @@ def ls(
         ConfigError: Kafka would not accept a config.
     """
     return _read.ls(paths, options, fs=fs)
+
+
+@_with_arguments
+def view_html(
+    *paths: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    options: WhyOptions,
+) -> str:
+    """The pages of one broker's directories as the text of one HTML file, which needs no network.
+
+    The directories are only read; a broker may be running.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        on_progress: called with how many partitions a step has looked at, and how many there are.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+    def tell(look: NodeLook) -> None:
+        if on_progress is not None:
+            on_progress(look.partitions_done, look.partitions_all)
+
+    return report_page(_view.look_at_node(paths, options, on_look=tell, fs=fs))
 
 
 @_with_arguments

@@ -54,6 +54,49 @@ def ls(
         ConfigError: Kafka would not accept a config.
     """
 
+def view_html(
+    *paths: str,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    now_ms: int | None = None,
+    keys: bool = True,
+    sample_bytes: int = 16777216,
+    read_all: bool = False,
+    index_dir: str | None = None,
+) -> str:
+    """The pages of one broker's directories as the text of one HTML file, which needs no network.
+
+    The directories are only read; a broker may be running.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        on_progress: called with how many partitions a step has looked at, and how many there are.
+        fs: the file system; default: this machine's.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        now_ms: Decide as of this time (ms since 1970). Default: now.
+        keys: Count the keys of compacted partitions, from key indexes or a sample.
+        sample_bytes: Read so much of a log to count its keys, if no key index helps; and at most 64 times as much
+            in all. Default: 16m.
+        read_all: Read all records of all compacted partitions, instead of samples.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
 def get(
     *paths: str,
     keys: Sequence[bytes | str],

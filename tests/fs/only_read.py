@@ -13,8 +13,8 @@ VERBS = frozenset(name for name in dir(LocalFileSystem) if not name.startswith("
 #: They change nothing, wherever they look.
 READING = frozenset(
     {
-        *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "network_kind"),
-        *("location", "concurrency", "make_temporary_directory", "path_on_disk", "reads_by_request"),
+        *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "disk_size"),
+        *("network_kind", "location", "concurrency", "make_temporary_directory", "path_on_disk", "reads_by_request"),
     }
 )
 #: Of two paths they only read the first.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
 from cordwood.cli.options import Directories, Json, with_options
+from cordwood.cli.progress import LogProgress
 from cordwood.commands.read import ls
 from cordwood.commands.selection import ListOptions
 from cordwood.errors import RequestError
@@ -33,7 +35,8 @@ def main(
     segments = options.index_entries
     if segments and by_topic:
         raise RequestError("--segments and --by-topic: give one of them")
-    listing = ls([named(directory) for directory in directories], options)
+    with LogProgress(enabled=sys.stderr.isatty()) as progress:
+        listing = ls([named(directory) for directory in directories], options, on_progress=progress.update)
     if as_json:
         print(json.dumps(report.document(listing, segments=segments), indent=1))
     else:

@@ -52,6 +52,7 @@ VERBS = {
     "brokers": ("cordwood.cli.brokers", "List the brokers of a cluster, as its metadata log has them."),
     "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit status 1 if anything is damaged."),
     "why": ("cordwood.cli.why", "Say why partitions are so large: what keeps each from being smaller, and what to do."),
+    "view": ("cordwood.cli.view", "Show disks, topics, what could go and why as pages in a browser, or as one file."),
     "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),

@@ -29,11 +29,11 @@ from cordwood.errors import HangingError, KafkaStorageError, RequestError
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.health import Health
-from cordwood.service.http_server import HOST
 from cordwood.service.running import LiveNode, LiveOptions, supervised
 from cordwood.service.status import PartitionStatus, worst_first
 from cordwood.text import Column, bytes_text, names_text, number, printable, table
 from cordwood.types import override
+from cordwood.web.http_server import HOST
 
 _COLUMNS = (
     Column("PARTITION"),

@@ -32,8 +32,11 @@ def open_log(path: str, *, index_dir: str | None = None, fs: Store | None = None
     return log.with_indexes_in(None if index_dir is None else log.fs.absolute_path(index_dir))
 
 
+#: Called with how many partitions were looked at, and how many there are.
+OnPartitions = Callable[[int, int], None]
+
 #: What `ls` sorts by, each with what the first has least of.
-_ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
+ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
     "name": lambda _: 0,
     "disk": lambda one: -one.disk_bytes,
     "size": lambda one: -one.size_bytes,
@@ -46,22 +49,32 @@ _ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
 }
 
 
-def ls(paths: Sequence[str], options: ListOptions, *, fs: Store | None = None) -> Listing:
+def ls(
+    paths: Sequence[str], options: ListOptions, *, on_progress: OnPartitions | None = None, fs: Store | None = None
+) -> Listing:
     """List the partitions of one broker's directories; see `cordwood.ls`."""
     one = options.selection
-    order = _ORDERS.get(options.sort or "name")
+    fs = fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir])
+    node = Node.open(fs, paths, one.metadata, one.server_properties, one.overrides)
+    return list_node(node, paths, options, on_progress=on_progress)
+
+
+def list_node(
+    node: Node, paths: Sequence[str], options: ListOptions, *, on_progress: OnPartitions | None = None
+) -> Listing:
+    """List the partitions of a node's directories, as they were when it was opened."""
+    order = ORDERS.get(options.sort or "name")
     if order is None:
-        raise RequestError(f"--sort {options.sort}: give one of {', '.join(_ORDERS)}")
-    node = Node.open(
-        fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir]),
+        raise RequestError(f"--sort {options.sort}: give one of {', '.join(ORDERS)}")
+    found = list_partitions(
+        node,
         paths,
-        one.metadata,
-        one.server_properties,
-        one.overrides,
+        options.selection.topics,
+        options.selection.partitions,
+        index_entries=options.index_entries,
+        index_root=options.index_place.root(node.fs, [place.path for place in node.places]),
+        on_progress=on_progress,
     )
-    root = options.index_place.root(node.fs, [place.path for place in node.places])
-    entries = options.index_entries
-    found = list_partitions(node, paths, one.topics, one.partitions, index_entries=entries, index_root=root)
     by_topic: dict[str, list[PartitionListing]] = {}
     for partition in found.partitions:
         if partition.topic_partition is not None:

@@ -48,10 +48,22 @@ def why(
     clock: Clock = system_clock,
 ) -> WhyResult:
     """Why the partitions in one broker's directories are as large as they are; see `cordwood.why`."""
-    now_ms = clock() if options.now_ms is None else options.now_ms
     chosen = options.selection
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
-    node = open_node(fs, paths, chosen)
+    return why_node(open_node(fs, paths, chosen), paths, options, on_progress=on_progress, clock=clock)
+
+
+def why_node(
+    node: Node,
+    paths: Sequence[str],
+    options: WhyOptions,
+    *,
+    on_progress: OnLogs | None = None,
+    clock: Clock = system_clock,
+) -> WhyResult:
+    """Why the partitions in a node's directories are as large as they are, as they were when it was opened."""
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    fs, chosen = node.fs, options.selection
     places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
     root = options.index_place.root(fs, [place.path for place in places])
     look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)

@@ -112,7 +112,7 @@ def _text(value: object) -> str:
     return "-" if value in (None, "") else printable(str(value))
 
 
-_GROUP_COLUMNS: Sequence[tuple[Column, Callable[[Group], str]]] = (
+GROUP_COLUMNS: Sequence[tuple[Column, Callable[[Group], str]]] = (
     (Column("GROUP"), lambda one: printable(one.group_id)),
     (Column("TYPE"), lambda one: one.type),
     (Column("STATE"), lambda one: one.state),
@@ -146,7 +146,7 @@ def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False
     """The listing as lines for people: a line per group; then one per member, and one per partition, if asked for."""
     yield from _coverage_lines(listing)
     yield ""
-    yield from table(*cells_of(_GROUP_COLUMNS, listing.groups))
+    yield from table(*cells_of(GROUP_COLUMNS, listing.groups))
     if members:
         yield ""
         yield from _by_group(_MEMBER_COLUMNS, [(group, one) for group in listing.groups for one in group.members])
@@ -161,7 +161,7 @@ def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[s
     """A table of what groups have, with the group in front."""
     titles, rows = cells_of(columns, [one for _, one in values])
     return table(
-        [_GROUP_COLUMNS[0][0], *titles],
+        [GROUP_COLUMNS[0][0], *titles],
         [[printable(group.group_id), *row] for (group, _), row in zip(values, rows, strict=True)],
     )
 

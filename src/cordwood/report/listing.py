@@ -54,7 +54,7 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
             "next_offset": listing.metadata_next_offset,
             "problems": [str(error) for error in listing.metadata_problems],
         },
-        "partitions": [_partition(one, segments) for one in listing.partitions],
+        "partitions": [partition_document(one, segments=segments) for one in listing.partitions],
         "topics": [_topic(one) for one in listing.topics],
         "totals": {
             "partitions": len(listing.partitions),
@@ -67,7 +67,8 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
     }
 
 
-def _partition(listing: PartitionListing, segments: bool) -> dict[str, Any]:
+def partition_document(listing: PartitionListing, *, segments: bool = False) -> dict[str, Any]:
+    """One partition of a listing, as a JSON value."""
     name = listing.topic_partition
     values = {
         "path": listing.path,
@@ -169,7 +170,7 @@ def _share(share: float | None) -> str:
 #: Of the disk; shown if any partition takes a thousandth of it.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
 
-_PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
+PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
     (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
     (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
@@ -193,7 +194,7 @@ _KEY_INDEX = "KEY INDEX"
 #: What comes from batch headers.
 _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 
-_TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
+TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("TOPIC"), lambda one: printable(one.name)),
     (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
     (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
@@ -208,7 +209,7 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
-_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
+SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
     (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
@@ -230,23 +231,28 @@ def lines(listing: Listing, *, segments: bool, by_topic: bool = False) -> Iterab
     yield from _metadata_lines(listing)
     yield ""
     if segments:
-        columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in _SEGMENT_COLUMNS)]
+        columns = [PARTITION_COLUMNS[0][0], *(column for column, _ in SEGMENT_COLUMNS)]
         rows = [
-            [printable(one.name), *(cell(segment) for _, cell in _SEGMENT_COLUMNS)]
+            [printable(one.name), *(cell(segment) for _, cell in SEGMENT_COLUMNS)]
             for one in listing.partitions
             for segment in one.segments
         ]
         yield from table(columns, rows)
     else:
-        hidden = set(_hidden(listing))
-        of: Cells = _TOPIC_COLUMNS if by_topic else _PARTITION_COLUMNS
-        shown = [one for one in of if one[0].title not in hidden]
+        shown = shown_columns(listing, by_topic=by_topic)
         yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
     yield ""
     yield _totals(listing)
     if not _headers_read(listing):
         yield "records, codecs, times and damage: give --segments, which reads every segment"
     yield from _footnotes(listing)
+
+
+def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
+    """The columns for partitions, or for topics, that say something."""
+    hidden = set(_hidden(listing))
+    of: Cells = TOPIC_COLUMNS if by_topic else PARTITION_COLUMNS
+    return [one for one in of if one[0].title not in hidden]
 
 
 def _hidden(listing: Listing) -> Iterable[str]:

@@ -116,7 +116,7 @@ def _uncleanable(open_log: OpenInLog) -> str:
     return "-" if open_log.first_uncleanable_offset is None else f"from {open_log.first_uncleanable_offset} on"
 
 
-_COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] = (
+TRANSACTION_COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] = (
     (Column("TRANSACTIONAL ID"), _known(lambda known: printable(known.transactional_id))),
     (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
     (Column("EPOCH", right=True), lambda one: str(one.producer_epoch)),
@@ -147,7 +147,7 @@ _ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
 )
 
 #: What each outlook means, and what can be done.
-_MEANINGS: Mapping[Outlook, str] = {
+MEANINGS: Mapping[Outlook, str] = {
     Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until it is aborted:",
     Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
@@ -166,7 +166,7 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
         yield from table(*cells_of(_ID_COLUMNS, listing.transactional_ids))
         yield ""
     if listing.transactions:
-        yield from table(*cells_of(_COLUMNS, listing.transactions))
+        yield from table(*cells_of(TRANSACTION_COLUMNS, listing.transactions))
         yield ""
         logs = sorted((log for one in listing.transactions for log in one.logs), key=_by_partition)
         if logs:
@@ -184,7 +184,7 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
     found = ", ".join(f"{count:,} {outlook}" for outlook, count in counts.items() if count) or "none is open"
     ids = number(len(listing.transactional_ids), "transactional id")
     yield f"{number(len(listing.transactions), 'open transaction')} in {number(listing.logs, 'log')}, {ids}: {found}"
-    for outlook, meaning in _MEANINGS.items():
+    for outlook, meaning in MEANINGS.items():
         if counts[outlook]:
             yield f"{outlook}: {meaning}"
         if outlook is Outlook.HANGING:

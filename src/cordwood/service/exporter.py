@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cordwood.service.health import Health
-from cordwood.service.http_server import Answer, Route
 from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading
 from cordwood.types import override
+from cordwood.web.http_server import Answer, Request, Route
 
 Metrics = Callable[[], Mapping[MetricName, Reading]]
 
@@ -28,10 +28,10 @@ def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route
     registry = CollectorRegistry()
     registry.register(_KafkaMetrics(metrics, health))
 
-    def answer_metrics() -> Answer:
+    def answer_metrics(_: Request) -> Answer:
         return Answer(HTTPStatus.OK, generate_latest(registry), CONTENT_TYPE_LATEST)
 
-    def answer_health() -> Answer:
+    def answer_health(_: Request) -> Answer:
         found = health()
         body = json.dumps({"healthy": found.is_well, "problems": found.problems}, indent=1) + "\n"
         status = HTTPStatus.OK if found.is_well else HTTPStatus.SERVICE_UNAVAILABLE

@@ -26,7 +26,6 @@ from cordwood.service.directory_loading import OnProgress
 from cordwood.service.explicit_configs import ExplicitConfigs, explicit_configs
 from cordwood.service.exporter import routes
 from cordwood.service.health import Health, HealthWatch, Waiting
-from cordwood.service.http_server import HttpServer
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
 from cordwood.service.status import PartitionStatus, statuses
@@ -34,6 +33,7 @@ from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.node import Node
 from cordwood.threads import in_background
 from cordwood.types import TopicPartition
+from cordwood.web.http_server import HttpServer
 
 _log = logging.getLogger(__name__)
 #: How often health is looked at.

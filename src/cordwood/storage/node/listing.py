@@ -14,7 +14,7 @@ In a running broker's directories, files that vanish are looked up again, or lef
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -339,8 +339,12 @@ def list_partitions(
     *,
     index_entries: bool,
     index_root: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Listing:
     """List the partitions of a node that was opened on some paths; see `commands.read.ls`.
+
+    Args:
+        on_progress: called with how many partitions were looked at, and how many there are.
 
     Raises:
         NotFoundError: nothing that was asked for is there.
@@ -350,7 +354,11 @@ def list_partitions(
         raise NotFoundError(f"No partition in {', '.join(paths)} matches {', '.join([*topics, *partitions])}")
     counted: Counted = set()
     sizes = {one.path: node.fs.disk_size(one.path) for one in node.directories}
-    looked = [(place, _partition(node, place, index_entries, index_root, counted)) for place in wanted]
+    looked = []
+    for done, place in enumerate(wanted, 1):
+        looked.append((place, _partition(node, place, index_entries, index_root, counted)))
+        if on_progress is not None:
+            on_progress(done, len(wanted))
     listed = [
         replace(one, disk_share=one.disk_bytes / size) if (size := sizes.get(place.directory.path)) else one
         for place, one in looked

@@ -1,4 +1,4 @@
-"""The HTTP server of `run`: what hangs, fails or is asked wrongly keeps no other client waiting."""
+"""The HTTP server: what hangs, fails or is asked wrongly keeps no other client waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
-from cordwood.service.http_server import CONNECTIONS_MAX, HOST, Answer, HttpServer
+from cordwood.web.http_server import CONNECTIONS_MAX, HOST, Answer, HttpServer, Request
 
 
 class Served:
@@ -18,12 +18,14 @@ class Served:
     def __init__(self) -> None:
         self.may_end, self.calls = threading.Event(), 0
         self.server = HttpServer(0)
-        self.server.start({"/quick": lambda: Answer(HTTPStatus.OK, b"quick"), "/fail": self._fail, "/slow": self._slow})
+        self.server.start(
+            {"/quick": lambda _: Answer(HTTPStatus.OK, b"quick"), "/fail": self._fail, "/slow": self._slow}
+        )
 
-    def _fail(self) -> Answer:
+    def _fail(self, _: Request) -> Answer:
         raise ValueError("why it fails")
 
-    def _slow(self) -> Answer:
+    def _slow(self, _: Request) -> Answer:
         self.calls += 1
         assert self.may_end.wait(60)
         return Answer(HTTPStatus.OK, b"slow")

@@ -1,10 +1,12 @@
-"""Answers GET over HTTP on this machine; misbehaving clients can neither block it nor exhaust descriptors.
+"""Answers GET and HEAD over HTTP; misbehaving clients can neither block it nor exhaust descriptors.
 
 A connection takes a descriptor, and storage needs those. So there are few connections at once, each for one answer, and
 only for seconds. When all are in use, a new client replaces the one that has been idle for longest: a thousand clients
 that send nothing, or read slowly, cost as much as sixteen, and delay no other client.
 
-Each answer is made in its own thread, as a disk may make it hang; concurrent requests for a path share one answer.
+Each answer is made in its own thread, as a disk may make it hang; concurrent requests for the same share one answer,
+and only a few answers are made at once. A request is a method, a path, its query and headers: no body is read, and a
+path is only ever looked up in a table, so none can lead to a file.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 from cordwood.errors import RequestError
 from cordwood.threads import in_background
@@ -34,47 +37,95 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for.
+
+    Attributes:
+        target: the path with its query, as it was sent.
+        query: its values by name, of several the last; bytes that are no text are escaped as in file names.
+        headers: by their names in lower case, of several the last.
+    """
+
+    method: str
+    target: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @classmethod
+    def parse(cls, head: bytes) -> Request:
+        """Read the head of a request; whatever is sent can be read somehow."""
+        lines = head.split(b"\r\n")
+        method, _, rest = lines[0].partition(b" ")
+        target = rest.partition(b" ")[0].decode("latin-1")
+        pairs = parse_qsl(target.partition("?")[2], keep_blank_values=True, encoding="utf-8", errors="surrogateescape")
+        headers = (line.decode("latin-1").partition(":") for line in lines[1:] if line)
+        return cls(
+            method.decode("latin-1"),
+            target,
+            dict(pairs),
+            {name.strip().lower(): value.strip() for name, _, value in headers},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client gets."""
+    """What a client gets.
+
+    Attributes:
+        headers: beside those that every answer has.
+    """
 
     status: HTTPStatus
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def encode(self) -> bytes:
+    def encode(self, more_headers: Mapping[str, str], *, with_body: bool = True) -> bytes:
         """The bytes of the response."""
+        more = "".join(f"{name}: {value}\r\n" for name, value in {**more_headers, **self.headers}.items())
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(self.body)}\r\n{more}Connection: close\r\n\r\n"
         )
-        return head.encode("latin-1") + self.body
+        return head.encode("latin-1") + (self.body if with_body else b"")
 
 
-#: Makes the answer for a path.
-Route = Callable[[], Answer]
+#: Makes the answer to a request for a path.
+Route = Callable[[Request], Answer]
+#: Refuses a request before its answer is made; None: it may be answered.
+Guard = Callable[[Request], Answer | None]
 
 
 class HttpServer:
     """A port of this machine, and a thread that answers on it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = HOST) -> None:
         """Take the port; requests are answered from `start` on.
 
         Args:
             port: 0: any free one.
+            host: an address of this machine.
 
         Raises:
             RequestError: the port is taken.
         """
         try:
-            self._socket = socket.create_server((HOST, port))
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise RequestError(
-                f"Port {port} of {HOST} cannot be used: {error.strerror}. Give another one with --port, 0 for any"
+                f"Port {port} of {host} cannot be used: {error.strerror}. Give another one with --port, 0 for any"
             ) from error
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         self._routes: Mapping[str, Route] = {}
+        self._guard: Guard = lambda _: None
+        self._headers: Mapping[str, str] = {}
         self._answers: dict[str, Future[Answer]] = {}
         self._clients: set[asyncio.Task[None]] = set()
         #: Those that wait for their client, the one that has waited for longest first.
@@ -82,9 +133,17 @@ class HttpServer:
         self._stopping: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http-server", daemon=True)
 
-    def start(self, routes: Mapping[str, Route]) -> None:
-        """Answer from now on; a path that is none of `routes` is not found."""
+    def start(
+        self, routes: Mapping[str, Route], guard: Guard | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer from now on; a path that is none of `routes` is not found.
+
+        Args:
+            headers: of all answers.
+        """
         self._routes = routes
+        self._guard = guard or self._guard
+        self._headers = headers or {}
         self._thread.start()
 
     def close(self) -> None:
@@ -131,34 +190,44 @@ class HttpServer:
         with connection, contextlib.suppress(OSError):  # a client that is slow, or gone, has had its chance
             connection.setblocking(False)
             async with asyncio.timeout(_SECONDS_MAX):
-                request = await _request(connection)
+                request = Request.parse(await _request_head(connection))
             self._idle.pop(task, None)
             answer = await self._answer(request)
             self._idle[task] = None
             async with asyncio.timeout(_SECONDS_MAX):
-                await loop.sock_sendall(connection, answer.encode())
+                await loop.sock_sendall(connection, answer.encode(self._headers, with_body=request.method != "HEAD"))
 
-    async def _answer(self, request: bytes) -> Answer:
-        method, _, rest = request.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-        if method != b"GET":
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"There is only GET.\n")
-        if path not in self._routes:
+    async def _answer(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"There is only GET.\n", headers={"Allow": "GET, HEAD"})
+        refused = self._guard(request)
+        if refused is not None:
+            return refused
+        route = self._routes.get(request.path)
+        if route is None:
             return Answer(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
-        making = self._answers.get(path)
-        if making is None or making.done():
-            making = self._answers[path] = in_background(self._routes[path], f"http {path}")
+        making = self._answers.get(request.target)
+        if making is None:
+            if len(self._answers) >= CONNECTIONS_MAX:
+                return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Busy with other requests.\n")
+            making = self._answers[request.target] = in_background(lambda: route(request), f"http {request.path}")
+            asyncio.wrap_future(making).add_done_callback(lambda made: self._has_made(request.target, made))
         try:
             async with asyncio.timeout(_SECONDS_MAX):
                 return await asyncio.wrap_future(making)
         except TimeoutError:
             return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"No answer within {_SECONDS_MAX:.0f} s.\n".encode())
         except Exception:
-            _log.exception("GET %s failed", path)
+            _log.exception("GET %s failed", request.path)
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"The log of this program says what failed.\n")
 
+    def _has_made(self, target: str, made: asyncio.Future[Answer]) -> None:
+        del self._answers[target]
+        if not made.cancelled():
+            made.exception()  # whoever waits for it reports it
 
-async def _request(connection: socket.socket) -> bytes:
+
+async def _request_head(connection: socket.socket) -> bytes:
     """The head of a request.
 
     Raises:

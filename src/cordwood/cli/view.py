@@ -1,0 +1,84 @@
+"""`cordwood view`: the pages of a broker's directories, in a browser or as one file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_OK, named, tell
+from cordwood.cli.options import Directories, with_options
+from cordwood.cli.progress import LogProgress
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.view import NodeLook, look_at_node
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.by_url import file_system_for
+from cordwood.pages.report import report_page
+from cordwood.threads import in_background
+from cordwood.web.http_server import HOST
+from cordwood.web.serving import ViewServer
+
+
+@with_options
+def main(
+    directories: Directories,
+    options: WhyOptions,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the pages to this HTML file, which needs no network, and end."),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Listen on this address of this machine. Any but a loopback one needs a token."
+        ),
+    ] = HOST,
+    port: Annotated[int, typer.Option(metavar="PORT", help="Listen on this port. Default: any free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open a browser; one is opened where there is a desktop.")
+    ] = False,
+) -> int:
+    """Show disks, topics, what could go and why, what is wrong, groups that lag and open transactions as pages.
+
+    In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
+    running. The pages show how far the first look has come, and are looked up again when they are loaded later.
+    """
+    paths = [named(directory) for directory in directories]
+    if output is not None:
+        return _write(paths, options, output)
+    with ViewServer(paths, options, host=host, port=port) as server:
+        print(server.url, flush=True)
+        if sys.stderr.isatty():
+            tell("Ctrl-C ends it")
+        if not no_browser and _has_desktop():
+            in_background(lambda: webbrowser.open(server.url), "browser")
+        threading.Event().wait()
+    return EXIT_OK
+
+
+def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
+    fs = file_system_for([output])
+    folder = output.rpartition("/")[0] or "."
+    if fs.path_on_disk(output) is not None and not fs.exists(folder):
+        raise NotFoundError(f"{folder} does not exist, so {output} cannot be written")
+    if fs.exists(output) and fs.stat(output).is_directory:
+        raise RequestError(f"{output} is a directory; give a file for the pages")
+    with LogProgress(enabled=sys.stderr.isatty()) as progress:
+
+        def show(look: NodeLook) -> None:
+            if look.partitions_done:
+                progress.update(look.partitions_done, look.partitions_all)
+
+        look = look_at_node(paths, options, on_look=show)
+    fs.put(output, report_page(look).encode())
+    return EXIT_OK
+
+
+def _has_desktop() -> bool:
+    """Whether a browser would have a window of its own; in a terminal it would take the terminal."""
+    return sys.stdout.isatty() and (sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)))

@@ -1,0 +1,75 @@
+"""Where the parts of a page lead to: to other pages of a server, or to other parts of the same file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlencode
+
+
+class Links(Protocol):
+    """The pages that there are; None: there is none."""
+
+    def node(self) -> str:
+        """All of the node."""
+
+    def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
+        """Partitions that match, in an order, cut into pages."""
+
+    def partition(self, path: str) -> str | None:
+        """One partition, by its directory."""
+
+    def document(self, name: str, query: Mapping[str, str | int]) -> str | None:
+        """The JSON of a page."""
+
+
+class ServerLinks:
+    """The pages of a server."""
+
+    def node(self) -> str:
+        """See `Links`."""
+        return "/"
+
+    def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str:
+        """See `Links`."""
+        given = {"search": search, "sort": sort, "page": "" if page == 1 else str(page)}
+        return _url("/partitions", {name: value for name, value in given.items() if value})
+
+    def partition(self, path: str) -> str:
+        """See `Links`."""
+        return _url("/partition", {"path": path})
+
+    def document(self, name: str, query: Mapping[str, str | int]) -> str:
+        """See `Links`."""
+        return _url(f"/{name}.json", query)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLinks:
+    """The parts of one file.
+
+    Attributes:
+        anchors: of the partitions that have a part of their own, by their directories.
+    """
+
+    anchors: Mapping[str, str] = field(default_factory=dict)
+
+    def node(self) -> str:
+        """See `Links`."""
+        return "#node"
+
+    def partitions(self, search: str = "", sort: str = "", page: int = 1) -> None:
+        """See `Links`."""
+
+    def partition(self, path: str) -> str | None:
+        """See `Links`."""
+        anchor = self.anchors.get(path)
+        return None if anchor is None else f"#{anchor}"
+
+    def document(self, name: str, query: Mapping[str, str | int]) -> None:
+        """See `Links`."""
+
+
+def _url(path: str, query: Mapping[str, str | int]) -> str:
+    return f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path

@@ -1,0 +1,383 @@
+"""The page of a node: its disks, topics by size, what could go, what is wrong, groups that lag, what hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cordwood.cleaning.causes import CauseKind, WhyPartition
+from cordwood.cleaning.plan import utc
+from cordwood.commands.view import NodeLook, Step
+from cordwood.pages.drawing import WIDE, Bar, Tile, bars, both, share_bar, treemap
+from cordwood.pages.frame import (
+    cut,
+    figures,
+    link_or_text,
+    linked_names,
+    page,
+    paragraph,
+    section,
+    table,
+)
+from cordwood.pages.links import Links
+from cordwood.pages.markup import Content, Markup, tag
+from cordwood.report import listing as listing_report
+from cordwood.report.groups import GROUP_COLUMNS
+from cordwood.report.transactions import MEANINGS, TRANSACTION_COLUMNS
+from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing
+from cordwood.storage.node.transactions import Outlook
+from cordwood.text import Cells, Column, bytes_text, cells_of, number, printable
+
+#: Rows of a table of this page.
+_ROWS_MAX = 20
+#: Topics that have a tile of their own.
+_TILES_MAX = 40
+#: How soon the page is loaded again while a look is under way.
+_REFRESH_SECONDS = 2
+
+_STEPS = {
+    Step.LS: "Sizes and states are being read",
+    Step.WHY: "What could go is being found out",
+    Step.GROUPS: "Consumer groups are being read",
+    Step.TRANSACTIONS: "Open transactions are being looked for",
+}
+#: Causes that somebody should look after, the worst first.
+_WRONG = (
+    CauseKind.DAMAGED,
+    CauseKind.UNREADABLE,
+    CauseKind.OFFLINE,
+    CauseKind.DUPLICATE,
+    CauseKind.WRONG_CONFIG,
+    CauseKind.CLEANER_DEAD,
+    CauseKind.GIVEN_UP,
+    CauseKind.CLEANER_CHECKPOINT,
+    CauseKind.CLEANER_OFF,
+    CauseKind.HANGING_TRANSACTION,
+    CauseKind.LONG_TRANSACTION,
+    CauseKind.FUTURE_TIMES,
+    CauseKind.NULL_KEYS,
+    CauseKind.STRAY,
+    CauseKind.NO_PARTITION,
+)
+
+
+def document(look: NodeLook) -> dict[str, Any]:
+    """The page as one JSON value: what each command prints with `--json`; null: not yet known, or not there."""
+    return {
+        "began_ms": look.began_ms,
+        "step": look.step,
+        "partitions_done": look.partitions_done,
+        "partitions_all": look.partitions_all,
+        "failures": dict(look.failures),
+        "ls": None if look.listing is None else listing_report.document(look.listing, segments=False),
+        "why": None if look.why is None else look.why.document(),
+        "groups": None if look.groups is None else look.groups.document(),
+        "transactions": None if look.transactions is None else look.transactions.document(),
+    }
+
+
+def node_page(look: NodeLook, links: Links) -> str:
+    """The page, as far as the look has come."""
+    refresh = None if look.is_done else _REFRESH_SECONDS
+    return page(
+        _title(look), links, body(look, links), document_link=links.document("node", {}), refresh_seconds=refresh
+    )
+
+
+def body(look: NodeLook, links: Links) -> Content:
+    """What the page shows."""
+    listing = look.listing
+    parts: list[Content] = [
+        tag("h1", _title(look), id="node"),
+        paragraph(", ".join(map(printable, look.paths)), f", as of {utc(look.began_ms)}", class_="quiet"),
+        progress(look),
+    ]
+    if listing is None:
+        return parts
+    return [
+        *parts,
+        _figures(look, listing),
+        section("Disks", _disks(listing)),
+        section("Topics by size", _topics(look, listing, links)),
+        section("What could go", _could_go(look, links)),
+        section("What is wrong", _wrong(look, listing, links)),
+        section("Groups that lag", _groups(look)),
+        section("Open transactions", _transactions(look)),
+    ]
+
+
+def _title(look: NodeLook) -> str:
+    ids = {one.node_id for one in (() if look.listing is None else look.listing.directories) if one.node_id is not None}
+    return f"Node {min(ids)}" if ids else "Node"
+
+
+def progress(look: NodeLook) -> Content:
+    """How far a look has come, and what it could not find out."""
+    failures = [paragraph(f"cordwood {step}: ", printable(why), class_="wrong") for step, why in look.failures.items()]
+    if look.step is None:
+        return failures
+    done, total = look.partitions_done, look.partitions_all
+    bar = tag("progress", value=done, max=max(total, 1), aria_label="Partitions looked at")
+    steps = f"step {list(Step).index(look.step) + 1} of {len(Step)}"
+    return [
+        *failures,
+        tag(
+            "div",
+            paragraph(f"{_STEPS[look.step]}: {done:,} of {number(total, 'partition')}, {steps}. ", bar),
+            paragraph("This page loads again by itself until all is known.", class_="quiet"),
+            class_="under-way",
+            role="status",
+        ),
+    ]
+
+
+# ---- disks, topics ---------------------------------------------------------------------------------------------------
+
+
+def _figures(look: NodeLook, listing: Listing) -> Markup:
+    could = None if look.why is None else sum(one.could_lose_bytes for one in look.why.partitions)
+    hanging = None if look.transactions is None else len(look.transactions.with_outlook(Outlook.HANGING))
+    pairs = [
+        ("On disk", bytes_text(sum(one.disk_bytes for one in listing.partitions))),
+        ("Could go, at most", bytes_text(could)),
+        ("Partitions", f"{len(listing.partitions):,}"),
+        ("Topics", f"{len(listing.topics):,}"),
+        ("Segments", f"{sum(one.segment_count for one in listing.partitions):,}"),
+        ("Damaged partitions", f"{sum(bool(one.damage) for one in listing.partitions):,}"),
+        ("Hanging transactions", "-" if hanging is None else f"{hanging:,}"),
+    ]
+    return figures(*pairs)
+
+
+def _disks(listing: Listing) -> Content:
+    by_directory: dict[str, list[PartitionListing]] = {}
+    for one in listing.partitions:
+        by_directory.setdefault(one.path.rpartition("/")[0], []).append(one)
+    columns = [
+        Column("DIRECTORY"),
+        Column("STATE"),
+        Column("PARTITIONS", right=True),
+        Column("ON DISK", right=True),
+        Column("DISK", right=True),
+        Column("SHARE", right=True),
+        Column(""),
+    ]
+    rows: list[Sequence[Content]] = []
+    for directory in listing.directories:
+        inside = by_directory.get(directory.path, [])
+        taken = directory.own_bytes + sum(one.disk_bytes for one in inside)
+        share = taken / directory.disk_size_bytes if directory.disk_size_bytes else None
+        words = "-" if share is None else f"{share:.1%}"
+        bar = None if share is None else share_bar(share, f"{words} of the disk")
+        counts = f"{len(inside):,}", bytes_text(taken), bytes_text(directory.disk_size_bytes)
+        rows.append([printable(directory.path), directory.summary, *counts, words, bar])
+    metadata = listing.metadata_path
+    known = "none, so policies are not known" if metadata is None else f"{printable(metadata)}"
+    return [table("Log directories", columns, rows), paragraph(f"Metadata log: {known}", class_="quiet")]
+
+
+def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
+    topics = sorted(listing.topics, key=lambda one: (-one.disk_bytes, one.name))
+    if not topics:
+        return paragraph("There is no topic.")
+    could: dict[str, int] = {}
+    for one in () if look.why is None else look.why.partitions:
+        if one.topic_partition is not None:
+            topic = one.topic_partition.topic
+            could[topic] = could.get(topic, 0) + one.could_lose_bytes
+    tiles = [_tile(one, could.get(one.name), links) for one in topics[:_TILES_MAX]]
+    others = topics[_TILES_MAX:]
+    if others:
+        size = sum(one.disk_bytes for one in others)
+        tiles.append(Tile(number(len(others), "more topic"), size, 0, bytes_text(size), links.partitions()))
+        tiles.sort(key=lambda tile: -tile.size)
+    label = "Topics by bytes on disk; the table below has the figures"
+    drawing = both(lambda width: treemap(tiles, label, width, 380 if width == WIDE else 420))
+    columns, rows = cells_of(listing_report.shown_columns(listing, by_topic=True), topics[:_ROWS_MAX])
+    linked = [
+        [link_or_text(row[0], links.partitions(search=topic.name)), *row[1:], bytes_text(could.get(topic.name))]
+        for topic, row in zip(topics, rows, strict=False)
+    ]
+    return [
+        tag(
+            "figure",
+            drawing,
+            tag(
+                "figcaption",
+                "Each rectangle is a topic, as large as what it takes on the disk. Yellow: what could go, at most.",
+            ),
+        ),
+        table(
+            f"Topics by size: {cut(len(rows), len(topics), 'topic')}",
+            [*columns, Column("COULD GO", right=True)],
+            linked,
+        ),
+    ]
+
+
+def _tile(topic: TopicListing, could_go: int | None, links: Links) -> Tile:
+    part = could_go / topic.disk_bytes if could_go and topic.disk_bytes else 0.0
+    words = bytes_text(topic.disk_bytes) + (f", up to {bytes_text(could_go)} could go" if could_go else "")
+    return Tile(printable(topic.name), topic.disk_bytes, min(part, 1.0), words, links.partitions(search=topic.name))
+
+
+# ---- what could go, what is wrong ------------------------------------------------------------------------------------
+
+
+def _could_go(look: NodeLook, links: Links) -> Content:
+    if look.why is None:
+        return _not_yet(look, Step.WHY)
+    partitions = look.why.partitions
+    by_kind: dict[CauseKind, list[WhyPartition]] = {}
+    for one in partitions:
+        by_kind.setdefault(one.cause.kind, []).append(one)
+    sums = sorted(((kind, *_sums(some), some) for kind, some in by_kind.items()), key=lambda row: (-row[2], -row[1]))
+    chart = [
+        Bar(kind, size, could / size if size else 0, f"{bytes_text(could)} of {bytes_text(size)}")
+        for kind, size, could, _ in sums[:_ROWS_MAX]
+    ]
+    causes = [
+        [
+            kind,
+            f"{len(some):,}",
+            bytes_text(size),
+            bytes_text(could),
+            linked_names([_named(one, links) for one in some]),
+        ]
+        for kind, size, could, some in sums
+    ]
+    first = partitions[:_ROWS_MAX]
+    rows = [
+        [
+            link_or_text(*_named(one, links)),
+            bytes_text(one.usage.total_bytes),
+            bytes_text(one.could_lose_bytes),
+            printable(one.cause.what),
+            printable(one.cause.next_step) or "-",
+        ]
+        for one in first
+    ]
+    sizes = [Column("ON DISK", right=True), Column("COULD GO", right=True)]
+    return [
+        tag("figure", both(lambda width: bars(chart, "What could go, by its main cause", width))),
+        table(
+            "Main causes, those first that hold back most",
+            [Column("MAIN CAUSE"), Column("PARTITIONS", right=True), *sizes, Column("WHICH")],
+            causes,
+        ),
+        table(
+            f"Partitions that could lose most: {cut(len(first), len(partitions), 'partition')}",
+            [Column("PARTITION"), *sizes, Column("WHY"), Column("WHAT TO DO")],
+            rows,
+        ),
+        paragraph(_how_known(look), class_="quiet"),
+    ]
+
+
+def _sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
+    return sum(one.usage.total_bytes for one in partitions), sum(one.could_lose_bytes for one in partitions)
+
+
+def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:
+    return printable(partition.name), links.partition(partition.path)
+
+
+def _how_known(look: NodeLook) -> str:
+    assert look.why is not None, "it is shown"
+    estimated = sum(one.keys is not None for one in look.why.partitions)
+    words = f"Keys were counted in {number(estimated, 'partition')}, by key indexes or a sample: an estimate"
+    if look.why.keys_not_counted:
+        more = number(len(look.why.keys_not_counted), "partition")
+        words += f"; of {more} they were not, and what could go there is an upper bound"
+    return words + "."
+
+
+def _wrong(look: NodeLook, listing: Listing, links: Links) -> Content:
+    rows: list[Sequence[Content]] = [
+        ["directory", printable(where), printable(what), "-"] for where, what in _of_directories(listing)
+    ]
+    if look.why is None:
+        damaged = [one for one in listing.partitions if one.damage or one.unreadable]
+        for one in damaged[:_ROWS_MAX]:
+            what = str(one.damage[0]) if one.damage else one.unreadable[0]
+            name = link_or_text(printable(one.name), links.partition(one.path))
+            rows.append(["damage" if one.damage else "unreadable", name, printable(what), "-"])
+    else:
+        rows += _wrong_causes(look.why.partitions, links)
+    columns = [Column("PROBLEM"), Column("WHERE"), Column("WHAT, OF THE FIRST"), Column("WHAT TO DO")]
+    checked = "Batch headers were read. cordwood check reads everything, and compares checksums."
+    return [
+        table("Problems, the worst first", columns, rows) if rows else paragraph("No problem was seen."),
+        None if look.why is not None else _not_yet(look, Step.WHY),
+        paragraph(checked, class_="quiet"),
+    ]
+
+
+def _of_directories(listing: Listing) -> Iterator[tuple[str, str]]:
+    for directory in listing.directories:
+        yield from ((directory.path, str(problem)) for problem in directory.problems)
+    yield from ((listing.metadata_path or "", str(problem)) for problem in listing.metadata_problems[:1])
+
+
+def _wrong_causes(partitions: Iterable[WhyPartition], links: Links) -> Iterator[Sequence[Content]]:
+    by_kind: dict[CauseKind, list[tuple[WhyPartition, int]]] = {}
+    for partition in partitions:
+        for at, cause in enumerate(partition.causes):
+            by_kind.setdefault(cause.kind, []).append((partition, at))
+    for kind in _WRONG:
+        found = by_kind.get(kind, [])
+        if found:
+            first, at = found[0]
+            cause = first.causes[at]
+            names = linked_names([_named(one, links) for one, _ in found])
+            yield [kind, names, printable(cause.what), printable(cause.next_step) or "-"]
+
+
+# ---- groups, transactions --------------------------------------------------------------------------------------------
+
+
+def _groups(look: NodeLook) -> Content:
+    if look.groups is None:
+        if Step.GROUPS in look.failures or not _has_come_to(look, Step.GROUPS):
+            return _not_yet(look, Step.GROUPS)
+        return paragraph("No partition of __consumer_offsets is in these directories.")
+    behind = [one for one in look.groups.groups if one.lag is None or one.lag > 0]
+    behind.sort(key=lambda one: (-(one.lag or 0), one.group_id))
+    if not behind:
+        return paragraph(f"{number(len(look.groups.groups), 'group')}, none of which lags.")
+    return _cut_table("Groups by lag", GROUP_COLUMNS, behind, "group")
+
+
+def _transactions(look: NodeLook) -> Content:
+    if look.transactions is None:
+        return _not_yet(look, Step.TRANSACTIONS)
+    worst = list(Outlook)
+    found = sorted(look.transactions.transactions, key=lambda one: -worst.index(one.outlook))
+    if not found:
+        return paragraph(f"None is open in {number(look.transactions.logs, 'log')}.")
+    outlooks = {one.outlook for one in found}
+    return [
+        _cut_table("Open transactions, the worst first", TRANSACTION_COLUMNS, found, "transaction"),
+        *(
+            paragraph(f"{outlook}: {meaning.rstrip(':')}")
+            for outlook, meaning in MEANINGS.items()
+            if outlook in outlooks
+        ),
+    ]
+
+
+def _cut_table(caption: str, cells: Cells, values: Sequence[Any], noun: str) -> Markup:
+    columns, rows = cells_of(cells, values[:_ROWS_MAX])
+    return table(f"{caption}: {cut(len(rows), len(values), noun)}", columns, rows)
+
+
+def _has_come_to(look: NodeLook, step: Step) -> bool:
+    """Whether a step is done."""
+    order = list(Step)
+    return look.step is None or order.index(look.step) > order.index(step)
+
+
+def _not_yet(look: NodeLook, step: Step) -> Content:
+    if step in look.failures:
+        return paragraph("Not known: ", printable(look.failures[step]), class_="wrong")
+    return paragraph(f"Not known yet: {_STEPS[step].lower()} after what comes before it.", class_="quiet")

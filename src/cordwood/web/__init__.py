@@ -1,0 +1,1 @@
+"""Answers over HTTP: the server, and the pages of `view`."""

@@ -1,0 +1,61 @@
+"""The server of `view`: a look that goes on in the background, and the pages that show it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.view import before_look, look_at_node
+from cordwood.fs.base import Store
+from cordwood.web.access import HEADERS, Access, is_loopback
+from cordwood.web.http_server import HOST, HttpServer
+from cordwood.web.site import Site
+from cordwood.web.watch import Watch
+
+
+class ViewServer:
+    """Pages of some directories, for who may read them; see `web.access`.
+
+    Attributes:
+        url: where they are.
+    """
+
+    def __init__(
+        self, paths: Sequence[str], options: WhyOptions, *, host: str = HOST, port: int = 0, fs: Store | None = None
+    ) -> None:
+        """Take the port; nothing is looked at yet.
+
+        Args:
+            port: 0: any free one.
+
+        Raises:
+            RequestError, NotFoundError, ConfigError: there is nothing to look at, or the port is taken.
+        """
+        first = before_look(paths, options, fs=fs)
+        self._server = HttpServer(port, host)
+        token = None if is_loopback(host) else secrets.token_urlsafe(24)
+        self._access = Access(host, self._server.port, token)
+        self._watch = Watch(lambda on_look: look_at_node(paths, options, on_look=on_look, fs=fs), first)
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self._server.port}/" + ("" if token is None else f"?token={token}")
+
+    def start(self) -> None:
+        """Begin to look, and answer from now on."""
+        self._watch.start()
+        self._server.start(Site(self._watch.latest).routes(), self._access.refuse, HEADERS)
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
