@@ -1,6 +1,7 @@
-"""Workers of Spark stay within their share of `--memory`, and a fixed amount beside it, however many keys there are.
+"""Workers stay within their share of `--memory`, and a fixed amount beside it, however many keys there are.
 
-Logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget.
+Logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget; cleaned into a copy on Spark,
+and in place with the proof on Spark and without.
 `-k 1_M_keys` takes those of 1 M alone.
 """
 
@@ -29,6 +30,7 @@ _M = 1_000_000
 _CORES = 2
 #: A worker's memory beside its share: Python, the kernels, windows that are read, decoded and written.
 BESIDE_BYTES = 250 * _M
+ON_SPARK = ("--engine", "spark", "--master", f"local[{_CORES},4]")
 
 
 def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
@@ -37,12 +39,12 @@ def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
     workloads.write(folder, Workload("", keys + keys // 10, Keys(keys // 10, "spread"), shape))
 
 
-def clean(folder: Path, memory: int) -> list[int]:
-    """Clean into a copy, which goes then; return the memory of workers."""
-    words = ["clean", str(folder / "logs"), "--output", str(folder / "copy"), "--memory", str(memory)]
-    words += ["--config", "cleanup.policy=compact", "--ignore-ratio", "--master", f"local[{_CORES},4]"]
+def clean(folder: Path, memory: int, *words: str) -> list[int]:
+    """Clean in place if that is said, else into a copy, which goes then; return the memory of workers."""
+    where = () if "--in-place" in words else ("--output", str(folder / "copy"))
+    always = ["--memory", str(memory), "--config", "cleanup.policy=compact", "--ignore-ratio"]
     try:
-        return peaks(words).workers
+        return peaks(["clean", str(folder / "logs"), *where, *always, *(words or ON_SPARK)]).workers
     finally:
         shutil.rmtree(folder / "copy", ignore_errors=True)
 
@@ -50,7 +52,7 @@ def clean(folder: Path, memory: int) -> list[int]:
 def row(keys: int, kind: str, memory: int, peaks: list[int]) -> str:
     """A line of the table."""
     share, largest = memory / _CORES / _M, peaks[0] / _M
-    return f"{keys / _M:>9g} M keys  {kind:<8} {share:>7.0f} MB a worker  {largest:>5.0f} MB at its peak"
+    return f"{keys / _M:>9g} M keys  {kind:<13} {share:>7.0f} MB a worker  {largest:>5.0f} MB at its peak"
 
 
 @pytest.mark.large
@@ -66,6 +68,23 @@ def test_workers_stay_within_their_share_of_a_gigabyte(
     finally:
         shutil.rmtree(tmp_path / "logs", ignore_errors=True)
     record_property(*lines_of([row(millions * _M, codec.name.lower(), memory, peaks)]))
+    assert peaks[0] < memory // _CORES + BESIDE_BYTES
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("engine", [ON_SPARK, ("--engine", "here")], ids=["spark", "here"])
+@pytest.mark.parametrize("millions", [1, 10, 100], ids="{}_M_keys".format)
+def test_workers_that_prove_a_clean_in_place_stay_within_their_share_of_a_gigabyte(
+    millions: int, engine: tuple[str, ...], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    memory = 1 << 30
+    try:
+        write_log(tmp_path / "logs", millions * _M)
+        proof = ("--in-place", "--high-watermark", "end", "--single-copy", *engine)
+        peaks = clean(tmp_path, memory, *proof)
+    finally:
+        shutil.rmtree(tmp_path / "logs", ignore_errors=True)
+    record_property(*lines_of([row(millions * _M, f"proved, {engine[1]}", memory, peaks)]))
     assert peaks[0] < memory // _CORES + BESIDE_BYTES
 
 

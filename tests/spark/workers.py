@@ -51,9 +51,9 @@ def peaks(
 
 
 def _workers(session: int) -> Iterator[int]:
-    """Spark's Python workers, without the daemon that they are forks of, and the server that it is a fork of."""
+    """Python workers without what they are forks of: a pool's server; or Spark's daemon, itself a fork of a server."""
     found = processes(session)
     jvms = {one.pid for one in found if os.path.basename(one.words[0]) == "java"}
     servers = {one.pid for one in found if one.parent == session} - jvms
     daemons = {one.pid for one in found if one.parent in jvms | servers}
-    return (one.pid for one in found if one.parent in daemons)
+    return (one.pid for one in found if one.parent in (daemons if jvms else servers))
