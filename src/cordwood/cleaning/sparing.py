@@ -14,6 +14,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cordwood.errors import RequestError
+
+
+def check_share(share: float | None, *, index: bool = True) -> None:
+    """Refuse a share that is none.
+
+    Args:
+        share: of `--min-dead`; None: it was not given.
+        index: key indexes are made.
+
+    Raises:
+        RequestError: it is none, or there are no key indexes.
+    """
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise RequestError(f"--min-dead {share:g}: give a share of the log between 0 and 100 %, such as 10%")
+    if not index:
+        raise RequestError("--min-dead leaves superseded records, which are remembered beside key indexes: add --index")
+
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:

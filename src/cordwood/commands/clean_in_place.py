@@ -23,6 +23,7 @@ from dataclasses import replace
 
 import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.cleaning.sparing import check_share
 from cordwood.cleaning.waves import Waves
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.in_place.load import Loaded, load
@@ -35,7 +36,6 @@ from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
 from cordwood.commands.plan import plan_node
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
-from cordwood.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
@@ -59,8 +59,8 @@ def clean_in_place(
 ) -> CleanResult:
     """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
     started = time.monotonic()
-    if options.choices.min_dead is not None and not in_place.indexes.index:
-        raise RequestError("--min-dead leaves superseded records, which are remembered beside key indexes: add --index")
+    if not in_place.indexes.index:
+        check_share(options.choices.min_dead, index=False)
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]

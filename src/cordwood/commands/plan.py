@@ -27,6 +27,7 @@ from cordwood.cleaning.plan import (
     Setting,
     config_reason,
 )
+from cordwood.cleaning.sparing import check_share
 from cordwood.cleaning.why import causes_of
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
@@ -101,11 +102,10 @@ def plan_node(
 
 def _check_min_dead(options: PlanOptions) -> None:
     """Refuse a share that is none, and what needs a clean that leaves nothing, or remembers it elsewhere."""
-    choices, share = options.choices, options.choices.min_dead
-    if share is None:
+    choices = options.choices
+    check_share(choices.min_dead)
+    if choices.min_dead is None:
         return
-    if not 0 < share < 1:
-        raise RequestError(f"--min-dead {share:g}: give a share of the log between 0 and 100 %, such as 10%")
     others = {
         "--first-dirty": choices.first_dirty is not None,
         "--offset-map": choices.offset_map is not None,

@@ -5,6 +5,7 @@
     check     the output is read once more
     swap      group by group, under the log's lock; between groups an abort is noticed
     index     key indexes of the segments as they are now, for the next clean; see `key_indexes`
+    remember  what the clean left, if it may leave garbage; see `garbage`
 
 An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. Then the folder
 is removed, which ends tasks that still write there. Every clean of a log has another folder.
@@ -35,9 +36,10 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, checked
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
-from cordwood.service import key_indexes, work_folder
+from cordwood.service import garbage, key_indexes, work_folder
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogToClean
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.index.build import new_secret
 from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.segment_writer import IndexLimits
@@ -86,12 +88,16 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
+        checkpoint: the first dirty offset for a cleaner that knows nothing of what was left; else the end.
         key_share: the part of the memory for keys that it used; 1.0 at most.
+        left: where the next clean begins, and what was left; None: nothing.
     """
 
     end_offset: int
+    checkpoint: int
     counts: Counts
     key_share: float
+    left: CleanCheckpoint | None = None
 
 
 class LiveClean:
@@ -165,6 +171,8 @@ class LiveClean:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, is_disk_full=outcome.kind is FailureKind.FULL)
         log = self.found.log
+        with changing():
+            garbage.forget(self._fs, log.directory)
         for replacement in outcome.by_group():
             with changing():
                 key_indexes.forget(self._fs, log.directory, replacement.replaced)
@@ -174,8 +182,10 @@ class LiveClean:
                 bases = [segment.base_offset for segment in log.log_segments]
                 key_indexes.take_over(self._fs, log.directory, outcome.indexes, bases)
         cleaned = outcome.cleaned
+        with changing():
+            left = garbage.remember(self._fs, log.directory, cleaned)
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
-        return CleanedLog(cleaned.end_offset, cleaned.counts, share)
+        return CleanedLog(cleaned.end_offset, cleaned.checkpoint, cleaned.counts, share, left)
 
 
 def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> Output | Failure:
@@ -236,9 +246,12 @@ def task_of(
         dirty_part=found.cleanable_ratio,
         index_secret=known,
         fresh_secret=new_secret() if index or known is not None else None,
+        garbage_share=found.garbage_share,
+        restart=found.restart,
         producers=producers_of(log),
     )
-    return with_probing(task, 1)
+    may_leave = task.makes_index and task.settings.offset_map_slots is None
+    return with_probing(task if may_leave else task.leaving_no_garbage(), 1)
 
 
 def producers_of(log: Log) -> Producers:

@@ -60,6 +60,7 @@ class CleanRunner:
         io: counts bytes of batches that are read and written.
         traffic: of all cleans so far.
         index: make key indexes of logs that have none.
+        min_dead: how much garbage a clean may leave, as a share of its log; None: none.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class CleanRunner:
         tasks_bytes_min: int = TASKS_BYTES_MIN,
         *,
         index: bool = False,
+        min_dead: float | None = None,
         clock: Clock = monotonic_clock,
     ) -> None:
         """Starts nothing yet.
@@ -80,7 +82,7 @@ class CleanRunner:
         self.limit: Limit | None = None
         self.io = Meter(clock)
         self.traffic = Traffic()
-        self.index = index
+        self.index, self.min_dead = index, min_dead
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
         self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)

@@ -28,6 +28,7 @@ from cordwood.errors import IllegalStateError, KafkaStorageError, LogCleaningAbo
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.cleaner_checkpoints import CleanerCheckpoints
 from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.garbage import Garbage
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogsToClean, LogToClean
 from cordwood.types import TopicPartition
@@ -133,6 +134,7 @@ class LogCleanerManager:
         logs: Callable[[], Mapping[TopicPartition, Log]],
         failures: LogDirFailureChannel,
         clock: Clock = monotonic_clock,
+        garbage: Garbage | None = None,
     ) -> None:
         """Make the missing checkpoint files, empty.
 
@@ -140,6 +142,7 @@ class LogCleanerManager:
             logs: gives the current logs; future ones are never cleaned.
             failures: takes a directory offline whose checkpoint file cannot be read or written.
             clock: a monotonic one; says when a log that could not be cleaned is tried again.
+            garbage: what cleans may leave; None: nothing.
         """
         self._fs = fs
         self._logs = logs
@@ -149,6 +152,7 @@ class LogCleanerManager:
         self._uncleanable: dict[str, dict[TopicPartition, Uncleanable]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._found = LogsToClean()
+        self.garbage = garbage
         self._checkpoints = CleanerCheckpoints(fs, log_dirs, logs, failures, self._changed)
         # The calls of the files are those of the manager.
         self.all_cleaner_checkpoints = self._checkpoints.all_cleaner_checkpoints
@@ -164,6 +168,12 @@ class LogCleanerManager:
     def log_dirs(self) -> tuple[str, ...]:
         """The directories that have not failed."""
         return self._checkpoints.log_dirs
+
+    def cleaned_to(self, partition: TopicPartition) -> int:
+        """The first dirty offset of a log; -1: it was never cleaned."""
+        log, kafkas = self._logs().get(partition), self.all_cleaner_checkpoints().get(partition, -1)
+        own = None if log is None or self.garbage is None else self.garbage.checkpoint(log)
+        return kafkas if own is None else max(kafkas, own.cleaned_to)
 
     # ---- choosing ----------------------------------------------------------------------------------------------------
 
@@ -221,7 +231,8 @@ class LogCleanerManager:
         """
         segments = log.log_segments
         try:
-            return self._found.of(partition, log, checkpoint, now_ms)
+            found = self._found.of(partition, log, checkpoint, now_ms)
+            return found if self.garbage is None else self.garbage.next_clean(found, now_ms)
         except KafkaStorageError:
             return None  # its directory has failed
         except Exception as error:

@@ -32,6 +32,7 @@ from cordwood.service.clean import CleanedLog, KeyMemory, LiveClean
 from cordwood.service.clean_runner import CleanRunner
 from cordwood.service.cleaner_manager import Claim, LogCleanerManager, SelectionStats
 from cordwood.service.failures import LogDirFailureChannel
+from cordwood.service.garbage import Garbage
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.service.metrics import MetricName, Reading
@@ -193,10 +194,11 @@ class LogCleaner:
         self._failures = failures
         self._clock = clock
         self._monotonic = monotonic
-        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic)
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
         self._runner = runner or CleanRunner(fs, clock=monotonic)
+        garbage = None if self._runner.min_dead is None else Garbage(fs, self._runner.min_dead)
+        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic, garbage)
         #: Held while threads are started or stopped.
         self._lifecycle = threading.RLock()
         self._threads: tuple[CleanerThread, ...] = ()
@@ -294,7 +296,7 @@ class LogCleaner:
     def await_cleaned(self, partition: TopicPartition, offset: int, max_wait_ms: int = 60_000) -> bool:
         """Wait until a log is cleaned up to an offset; returns whether it was in time."""
         end = time.monotonic() + max_wait_ms / 1000
-        while (reached := self.manager.all_cleaner_checkpoints().get(partition, -1)) < offset:
+        while (reached := self.manager.cleaned_to(partition)) < offset:
             if time.monotonic() >= end:
                 return False
             time.sleep(0.1)
@@ -417,12 +419,12 @@ class LogCleaner:
             return self._failed(claim, error)
         else:
             seconds = time.monotonic() - started
-            self._succeeded(claim, CleanerStats.of(claim.found, cleaned, start_ms, seconds), record)
+            self._succeeded(claim, cleaned, CleanerStats.of(claim.found, cleaned, start_ms, seconds), record)
             return True
         finally:
             self.manager.release(claim, claim.found.first_dirty_offset)
 
-    def _succeeded(self, claim: Claim, stats: CleanerStats, record: ThreadRecord) -> None:
+    def _succeeded(self, claim: Claim, cleaned: CleanedLog, stats: CleanerStats, record: ThreadRecord) -> None:
         found, seen = claim.found, claim.selection
         record.stats = stats
         _log.info("%s", stats, extra={"event": "clean", "fields": stats.document()})
@@ -434,7 +436,9 @@ class LogCleaner:
                 *(seen.cleanable_partitions, seen.delayed_partitions, seen.max_compaction_delay_ms),
             )
         self.manager.mark_partition_cleanable(found.log.parent_directory, found.partition)
-        self.manager.release(claim, stats.end_offset)
+        if self.manager.garbage is not None:
+            self.manager.garbage.note(found.log, cleaned.left)
+        self.manager.release(claim, cleaned.checkpoint)
         if self.on_clean is not None:
             try:
                 self.on_clean(found, stats)

@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Self
 
+from cordwood.cleaning.sparing import check_share
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.engines import Where
 from cordwood.config import BrokerConfig, Layer, resolve, resolve_broker
@@ -167,7 +168,12 @@ class LogManager:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def startup(
-        self, on_progress: OnProgress | None = None, *, is_stray: IsStray | None = None, index: bool = False
+        self,
+        on_progress: OnProgress | None = None,
+        *,
+        is_stray: IsStray | None = None,
+        index: bool = False,
+        min_dead: float | None = None,
     ) -> None:
         """Lock all directories, load all their logs, begin with the tasks.
 
@@ -176,8 +182,11 @@ class LogManager:
             is_stray: says of a loaded log whether it does not belong here; such a log is set aside.
             index: cleans make key indexes of compacted logs, so that later ones read only what may change. Without it
                 they keep those up to date that there are.
+            min_dead: cleans may leave superseded records of up to this share of a log, and write only segments that are
+                worth it; what is left is remembered beside the key indexes. None: none are left, as by Kafka.
 
         Raises:
+            RequestError: `min_dead` is no share, or given without `index`.
             LockedError: a broker, or another manager, has a directory.
             KafkaStorageError: no directory is left.
             IllegalStateError: a partition is in two directories; or the manager was started before.
@@ -185,6 +194,7 @@ class LogManager:
         """
         if self._is_started:
             raise IllegalStateError("This LogManager was started before. Start a new one after its shutdown")
+        check_share(min_dead, index=index)
         self._is_started = True
         try:
             self._directories.lock_all()
@@ -192,7 +202,7 @@ class LogManager:
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
-                self._pool.cleaner = self._make_cleaner(index=index)
+                self._pool.cleaner = self._make_cleaner(index=index, min_dead=min_dead)
         except BaseException:
             self._abandon_logs()
             self._release()
@@ -247,9 +257,9 @@ class LogManager:
     def _recovery_threads(self) -> int:
         return self.config.integer("num.recovery.threads.per.data.dir")
 
-    def _make_cleaner(self, *, index: bool) -> LogCleaner:
+    def _make_cleaner(self, *, index: bool, min_dead: float | None) -> LogCleaner:
         pool, monotonic = self._pool, self._scheduler.clock
-        runner = CleanRunner(pool.fs, self._where, index=index, clock=monotonic)
+        runner = CleanRunner(pool.fs, self._where, index=index, min_dead=min_dead, clock=monotonic)
         live = self._directories.live
         return LogCleaner(pool.fs, self.config, live, pool.current_logs, self.failures, pool.clock, monotonic, runner)
 

@@ -35,6 +35,7 @@ class LogToClean:
         clean_bytes: of the segments that begin below the first dirty offset.
         cleanable_bytes: of the segments in the range; the first of them may count in both.
         overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
+        garbage_share, restart: see `CleanRequest`.
     """
 
     partition: TopicPartition
@@ -46,6 +47,8 @@ class LogToClean:
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
+    garbage_share: float = 0.0
+    restart: int | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -89,6 +89,14 @@ class LiveOptions:
             "partitions that have some."
         ),
     ] = False
+    min_dead: Annotated[
+        float | None,
+        Option(
+            "With --index: leave superseded records of up to this share of each log, such as 10%, where they are, and "
+            "write only segments that are worth it. Default: none are left, as by Kafka.",
+            metavar="SHARE",
+        ),
+    ] = None
     engine: Annotated[
         str | None,
         Option(
@@ -162,7 +170,7 @@ class LiveNode:
                 if on_progress is not None:
                     on_progress(directory, done, count)
 
-            self.manager.startup(loaded, index=self._options.index)
+            self.manager.startup(loaded, index=self._options.index, min_dead=self._options.min_dead)
             try:
                 self._adopt()
                 self.look()

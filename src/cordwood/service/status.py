@@ -138,11 +138,13 @@ def _with_compaction(
     now_ms: int,
 ) -> PartitionStatus:
     try:
-        facts = _facts(log, checkpoint)
+        own = None if cleaner.garbage is None else cleaner.garbage.checkpoint(log)
+        facts = replace(_facts(log, checkpoint), own_checkpoint=own)
     except LogError as error:  # its directory has failed, or it is just being deleted
         return replace(status, reason=Reason(str(error)))
-    compaction = selection.plan_compaction(facts, config, Choices(), now_ms)
-    decision, reason = selection.decide(compaction, facts, config, Choices(), now_ms)
+    choices = Choices(min_dead=None if cleaner.garbage is None else cleaner.garbage.share)
+    compaction = selection.plan_compaction(facts, config, choices, now_ms)
+    decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
     if status.uncleanable is not None:
         seconds = cleaner.seconds_to_retry(status.uncleanable)
         until = "" if seconds is None else f"tried again in {seconds} s"
