@@ -17,6 +17,7 @@ from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
+    AbortOptions,
     CopyOptions,
     InPlaceOptions,
     PlanOptions,
@@ -56,6 +57,7 @@ WITH_OPTIONS: Mapping[str, Sequence[type]] = {
     "get": [GetOptions],
     "groups": [GroupOptions],
     "transactions": [TransactionOptions],
+    "abort_transaction": [AbortOptions],
     "topics": [ClusterOptions],
     "configs": [ClusterOptions],
     "brokers": [BrokersOptions],

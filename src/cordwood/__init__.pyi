@@ -1,4 +1,5 @@
 # The public names, each once: type checkers read them here, and so does __init__.py when one is first used.
+from cordwood.api import abort_transaction as abort_transaction
 from cordwood.api import brokers as brokers
 from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
@@ -85,6 +86,8 @@ from cordwood.storage.node.groups import GroupMember as GroupMember
 from cordwood.storage.node.listing import Listing as Listing
 from cordwood.storage.node.listing import PartitionListing as PartitionListing
 from cordwood.storage.node.listing import SegmentListing as SegmentListing
+from cordwood.storage.node.transaction_end import AbortResult as AbortResult
+from cordwood.storage.node.transaction_end import TransactionEnd as TransactionEnd
 from cordwood.storage.node.transactions import OpenInLog as OpenInLog
 from cordwood.storage.node.transactions import OpenTransaction as OpenTransaction
 from cordwood.storage.node.transactions import Outlook as Outlook

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
+from cordwood.commands import abort_transaction as _abort_transaction
 from cordwood.commands import clean as _clean
 from cordwood.commands import clean_in_place as _clean_in_place
 from cordwood.commands import cluster as _cluster
@@ -32,6 +33,7 @@ from cordwood.commands import why as _why
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
+    AbortOptions,
     CopyOptions,
     InPlaceOptions,
     PlanOptions,
@@ -52,6 +54,7 @@ from cordwood.pages.report import report_page
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
+from cordwood.storage.node.transaction_end import AbortResult
 from cordwood.storage.node.transactions import TransactionListing
 from cordwood.tables.result import TableResult
 from cordwood.verification.result import VerifyResult
@@ -458,6 +461,32 @@ def clean_in_place(
     """
     run = RunOptions(spark=spark, tasks=tasks, on_plan=on_plan, on_progress=on_progress)
     return _clean_in_place.clean_in_place(paths, options, in_place, run, fs=fs)
+
+
+@_with_arguments
+def abort_transaction(
+    *paths: str,
+    topic: str,
+    producer_id: int,
+    fs: LocalFileSystem | None = None,
+    options: AbortOptions,
+) -> AbortResult:
+    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show what that would do.
+
+    Args:
+        paths: log directories of all brokers that have the partition, and of those that have `__transaction_state`.
+        topic: of the partitions.
+        producer_id: of the transaction.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the transaction does not hang, or that is not certain; a replica is missing, or replicas differ;
+            a directory was not shut down cleanly.
+        DataError: a log is damaged, or torn at its end.
+    """
+    return _abort_transaction.abort_transaction(paths, topic, producer_id, options, fs=fs)
 
 
 @_with_arguments

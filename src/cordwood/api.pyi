@@ -15,6 +15,7 @@ from cordwood.sizing.result import SimulationResult
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
+from cordwood.storage.node.transaction_end import AbortResult
 from cordwood.storage.node.transactions import TransactionListing
 from cordwood.tables.result import TableResult
 from cordwood.verification.result import VerifyResult
@@ -658,6 +659,40 @@ def clean_in_place(
         RequestError: this user may not give new files to the owner of those that they replace; the folder for old
             files cannot be used; see also `plan`.
         OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+    """
+
+def abort_transaction(
+    *paths: str,
+    topic: str,
+    producer_id: int,
+    fs: LocalFileSystem | None = None,
+    partition: int | None = None,
+    metadata: str | None = None,
+    single_copy: bool = False,
+    no_broker_elsewhere: bool = False,
+    yes: bool = False,
+) -> AbortResult:
+    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show what that would do.
+
+    Args:
+        paths: log directories of all brokers that have the partition, and of those that have `__transaction_state`.
+        topic: of the partitions.
+        producer_id: of the transaction.
+        fs: the file system; default: this machine's.
+
+    Options:
+        partition: Only in this partition. Default: in all in which the producer's transaction is open.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        single_copy: I confirm that there is no other replica, whatever the metadata says, or where there is none.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+        yes: Do it. Without this, what would be done is shown, and nothing is changed.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the transaction does not hang, or that is not certain; a replica is missing, or replicas differ;
+            a directory was not shut down cleanly.
+        DataError: a log is damaged, or torn at its end.
     """
 
 def verify(

@@ -83,12 +83,16 @@ def _answers(broker: Broker, address: str, answers: list[Line]) -> Answers:
     said = {line["ok"]: line for line in answers if "ok" in line}
     transactions = said["describe_transactions"]
     del transactions["ok"]
+    return Answers(said["describe_groups"]["groups"], transactions, hanging(broker, address))
+
+
+def hanging(broker: Broker, address: str) -> list[tuple[str, int]]:
+    """What hangs by Kafka's own tool: partition and producer."""
     words = ("--broker-id", "1", "--max-transaction-timeout", "0")
     tool = "org.apache.kafka.tools.TransactionsCommand"
     printed = broker("run", tool, "--bootstrap-server", address, "find-hanging", *words)
     rows = [re.split(r"\s+", line.strip()) for line in printed.splitlines()[1:] if line.strip()]
-    hanging = sorted((f"{row[0]}-{row[1]}", int(row[2])) for row in rows)
-    return Answers(said["describe_groups"]["groups"], transactions, hanging)
+    return sorted((f"{row[0]}-{row[1]}", int(row[2])) for row in rows)
 
 
 def _commands() -> list[Line]:
@@ -150,8 +154,8 @@ def _commands() -> list[Line]:
         {"do": "flush", "id": "late"},
         *(line for _ in range(3) for line in (*sends("plain", "payments", 0, 4), {"do": "flush", "id": "plain"})),
         # What hangs: a producer that no coordinator knows, and a batch that came after the end of its transaction.
-        _produce("payments", 0, 424242, 0, "ghost"),
-        _produce("orders", 1, 1, 1, "payments-1"),
+        late_batch("payments", 0, 424242, 0, "ghost"),
+        late_batch("orders", 1, 1, 1, "payments-1"),
         {"do": "halt"},
     ]
 
@@ -205,7 +209,7 @@ def _streams_commit(epoch: int, offsets: Mapping[int, int]) -> Line:
     return {"do": "request", "api": "OffsetCommit", "version": 9, "json": body}
 
 
-def _produce(topic: str, partition: int, producer_id: int, epoch: int, transactional_id: str) -> Line:
+def late_batch(topic: str, partition: int, producer_id: int, epoch: int, transactional_id: str) -> Line:
     """A transactional batch that comes without its coordinator's knowledge."""
     batch = encode_batch(
         [Record(0, 1_795_253_411_000, b"k", b"late")],

@@ -68,8 +68,9 @@ def _end(last: bytes) -> int:
 class MadeBroker:
     """A log directory of one broker. `finish` writes what is not a log."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, node_id: int = 1) -> None:
         self.path = path
+        self.node_id = node_id
         path.mkdir(parents=True)
         self.metadata: list[Pair] = []
         self.checkpoints: dict[str, dict[TopicPartition, int]] = {
@@ -117,7 +118,9 @@ class MadeBroker:
         """Write the rest of the directory; `times` says when the broker wrote each checkpoint last (default: T0)."""
         if metadata:
             self.log("__cluster_metadata-0", [batch(0, *self.metadata)] if self.metadata else [])
-        (self.path / META_PROPERTIES).write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+        (self.path / META_PROPERTIES).write_text(
+            f"version=1\nnode.id={self.node_id}\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n"
+        )
         if clean:
             (self.path / CLEAN_SHUTDOWN).write_bytes(b"")
         for name, offsets in self.checkpoints.items():

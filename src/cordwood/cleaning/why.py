@@ -315,7 +315,8 @@ _OF_OUTLOOK = {
     Outlook.UNKNOWN: (CauseKind.UNKNOWN_TRANSACTION, "is open, and its coordinator's log is not all here"),
 }
 _OUTLOOK_STEPS = {
-    CauseKind.HANGING_TRANSACTION: "abort it: kafka-transactions.sh abort",
+    CauseKind.HANGING_TRANSACTION: "abort it: kafka-transactions.sh abort {} --start-offset {}; or, with the broker "
+    "stopped, cordwood abort-transaction DIR… {} --producer {}",
     CauseKind.LONG_TRANSACTION: "look at its coordinator, which should have aborted it",
     CauseKind.UNKNOWN_TRANSACTION: "cordwood transactions, with the directories of __transaction_state",
     CauseKind.OPEN_TRANSACTION: "wait for its end",
@@ -345,7 +346,11 @@ def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Ca
     if found is not None and found.start_timestamp_ms is not None:
         since = f" since {utc(found.start_timestamp_ms)}"
     text = f"a transaction of {whose} {what}{since}: nothing from offset {facts.log.last_stable_offset} on is cleaned"
-    return Cause(kind, text, size, _OUTLOOK_STEPS[kind], until, tuple(evidence))
+    step = _OUTLOOK_STEPS[kind]
+    if kind is CauseKind.HANGING_TRANSACTION and (name := facts.plan.topic_partition) is not None:
+        where = f"--topic {name.topic} --partition {name.partition}"
+        step = step.format(where, first.first_offset, where, first.producer_id)
+    return Cause(kind, text, size, step, until, tuple(evidence))
 
 
 def _outlook(facts: PartitionFacts, found: OpenTransaction) -> Outlook:

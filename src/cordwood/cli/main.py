@@ -58,6 +58,10 @@ VERBS = {
     "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
     "fetch": ("cordwood.cli.fetch", "Bring a directory back from an object store, complete and checked."),
     "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
+    "abort-transaction": (
+        "cordwood.cli.abort_transaction",
+        "End a hanging transaction in the logs of stopped brokers.",
+    ),
     "index": ("cordwood.cli.index", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
     "get": ("cordwood.cli.get", "Show what became of a key: all its records, and which clean will remove them."),
     "erase-check": ("cordwood.cli.erase_check", "Look for traces of erased keys in all files, and certify it."),

@@ -188,6 +188,27 @@ class TransactionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbortOptions:
+    """What `abort-transaction` is asked for."""
+
+    partition: Annotated[
+        int | None,
+        Option("Only in this partition. Default: in all in which the producer's transaction is open.", metavar="N"),
+    ] = None
+    metadata: Annotated[
+        str | None,
+        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
+    ] = None
+    single_copy: Annotated[
+        bool, Option("I confirm that there is no other replica, whatever the metadata says, or where there is none.")
+    ] = False
+    no_broker_elsewhere: Annotated[
+        bool, Option("I confirm that no broker on another machine uses this network disk.")
+    ] = False
+    yes: Annotated[bool, Option("Do it. Without this, what would be done is shown, and nothing is changed.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Where the tasks of a command run, and what it calls meanwhile.
 

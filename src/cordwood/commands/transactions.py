@@ -63,7 +63,7 @@ def list_transactions(
         found += ((place, one) for one in _open_in(place, now_ms, problems))
         if on_progress is not None:
             on_progress(done, len(places))
-    coordinators = _Coordinators.read(beside)
+    coordinators = Coordinators.read(beside)
     logs = []
     for place, one in found:
         if not place.directory.live or _is_still_open(place, one, now_ms):
@@ -79,7 +79,7 @@ def list_transactions(
 
 
 @dataclass(frozen=True, slots=True)
-class _Coordinators:
+class Coordinators:
     """What the available part of `__transaction_state` says.
 
     Attributes:
@@ -93,7 +93,7 @@ class _Coordinators:
     unread: tuple[DataError | OSError, ...]
 
     @classmethod
-    def read(cls, beside: Beside) -> _Coordinators:
+    def read(cls, beside: Beside) -> Coordinators:
         """Read it."""
         coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError | OSError]()
         records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
@@ -116,8 +116,8 @@ class Outlooks:
         self._now_ms = now_ms
 
     @cached_property
-    def _coordinators(self) -> _Coordinators:
-        return _Coordinators.read(self._beside)
+    def _coordinators(self) -> Coordinators:
+        return Coordinators.read(self._beside)
 
     def holding_back(self, place: LocatedPartition) -> OpenTransaction | None:
         """The transaction that the last stable offset of a log is that of; None if it has ended since."""
@@ -158,7 +158,7 @@ def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OS
         end = log.next_offset
         for id, one in sorted(producers.by_id.items()):
             if one.transaction_start != NONE:
-                started = _first_timestamp(log, max(one.transaction_start, start))
+                started = first_timestamp(log, max(one.transaction_start, start))
                 yield OpenInLog(
                     _name(place),
                     id,
@@ -177,7 +177,7 @@ def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OS
         return  # a running broker deleted it
 
 
-def _first_timestamp(log: LogView, offset: int) -> int | None:
+def first_timestamp(log: LogView, offset: int) -> int | None:
     """The time of the first record of the batch that starts at an offset, or behind it."""
     for _, item in log.windows(start_offset=offset, checks=Checks.HEADERS):
         if not isinstance(item, Gap):

@@ -15,7 +15,7 @@ from struct import Struct
 from cordwood.errors import CorruptBatchError
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.types import NONE, ControlType
+from cordwood.types import NONE, ControlType, TimestampType
 
 KEY = Struct(">hh")
 MARKER_VALUE = Struct(">hi")
@@ -67,13 +67,16 @@ class Marker:
     coordinator_epoch: int = 0
 
 
-def encode_marker(marker: Marker, *, leader_epoch: int = NONE) -> bytes:
+def encode_marker(
+    marker: Marker, *, leader_epoch: int = NONE, timestamp_type: TimestampType = TimestampType.CREATE_TIME
+) -> bytes:
     """Encode the batch that holds a marker."""
     kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
     record = Record(marker.offset, marker.timestamp, KEY.pack(0, kind), MARKER_VALUE.pack(0, marker.coordinator_epoch))
     return encode_batch(
         [record],
         leader_epoch=leader_epoch,
+        timestamp_type=timestamp_type,
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transactional=True,

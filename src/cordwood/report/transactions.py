@@ -196,13 +196,20 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
 
 
 def _ends_of(listing: TransactionListing) -> Iterator[str]:
-    """The commands that end what hangs, once a broker runs."""
+    """The commands that end what hangs, with a running broker and with a stopped one."""
     hanging = [log for one in listing.transactions for log in one.logs if log.outlook is Outlook.HANGING]
-    for log in hanging[:_ENDS_SHOWN]:
-        where = f"--topic {printable(log.partition.topic)} --partition {log.partition.partition}"
-        yield f"  kafka-transactions.sh --bootstrap-server … abort {where} --start-offset {log.first_offset}"
-    if len(hanging) > _ENDS_SHOWN:
-        yield f"  and {len(hanging) - _ENDS_SHOWN:,} more"
+    if not hanging:
+        return
+    where = [f"--topic {printable(log.partition.topic)} --partition {log.partition.partition}" for log in hanging]
+    shown = list(zip(hanging, where, strict=True))[:_ENDS_SHOWN]
+    more = [f"  and {len(hanging) - _ENDS_SHOWN:,} more"] if len(hanging) > _ENDS_SHOWN else []
+    for log, place in shown:
+        yield f"  kafka-transactions.sh --bootstrap-server … abort {place} --start-offset {log.first_offset}"
+    yield from more
+    yield "or, while no broker with the partition runs:"
+    for log, place in shown:
+        yield f"  cordwood abort-transaction DIR… {place} --producer {log.producer_id}"
+    yield from more
 
 
 _PROBLEMS_SHOWN = 5

@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cordwood.errors import RequestError
-from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import chown_like, write_file
@@ -200,16 +200,21 @@ def drop_segments(
     if keep is not None:
         keep(partition, old)
     if not any(info.name.endswith(FileKind.LOG) and info.name not in logs for info in fs.list(partition)):
-        like = fs.stat(f"{partition}/{logs[-1]}")
-        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
-            path = f"{partition}/{offset_name(log_end_offset, kind)}"
-            write_file(fs, path, b"")
-            chown_like(fs, path, like)
-        fs.sync_directory(partition)
+        make_empty_segment(fs, partition, log_end_offset, fs.stat(f"{partition}/{logs[-1]}"))
     steps = [_suffixed(partition, names, LIVE, DELETED) for names in (*([name] for name in logs), others)]
     # Logs last, as in `_complete`.
     steps.append(_suffixed(partition, (), LIVE, LIVE, [f"{name}{DELETED}" for name in (*others, *logs)]))
     execute(fs, steps)
+
+
+def make_empty_segment(fs: LocalFileSystem, partition: str, base_offset: int, like: FileInfo) -> None:
+    """Make an empty segment at the end of a log; durable on return. A load removes indexes whose log is not there."""
+    for kinds in ((FileKind.OFFSET_INDEX, FileKind.TIME_INDEX), (FileKind.LOG,)):
+        for kind in kinds:
+            path = f"{partition}/{offset_name(base_offset, kind)}"
+            write_file(fs, path, b"")
+            chown_like(fs, path, like)
+        fs.sync_directory(partition)
 
 
 def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) -> list[str]:

@@ -153,7 +153,7 @@ def rewrite_unflushed(
     _check_versions(log)
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
-    rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), _epochs(log))
+    rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), leader_epochs_of(log))
     cut = None
     for at, segment in enumerate(log.segments):
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
@@ -338,7 +338,12 @@ def _check_versions(log: LogView) -> None:
             segment.transaction_index()
 
 
-def _epochs(log: LogView) -> LeaderEpochs:
+def leader_epochs_of(log: LogView) -> LeaderEpochs:
+    """The leader epochs that a log's file knows; none without the file.
+
+    Raises:
+        CorruptFileError: the file cannot be read.
+    """
     path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
     try:
         data = read_file(log.fs, path)

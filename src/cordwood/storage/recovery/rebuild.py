@@ -59,7 +59,7 @@ def rewrite_segment(
                 wrong = np.flatnonzero(part["last_offset"] < writers[-1].base_offset)
                 if wrong.size:
                     raise _misplaced(segment, part[wrong[0]])
-                writers[-1].add_aborted(producers.replay(part, _coordinator_epochs(window, part)))
+                writers[-1].add_aborted(producers.replay(part, coordinator_epochs(window, part)))
                 for entry in begun_epochs(part, epochs.latest.epoch if epochs.latest else NONE):
                     epochs = epochs.assigned(entry.epoch, entry.start_offset)
         return writers, epochs, file.size() - sum(writer.size_bytes for writer in writers)
@@ -160,7 +160,7 @@ def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
     )
 
 
-def _coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
+def coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
     """The coordinator epochs of the markers among some batches, by offset."""
     markers = batches[is_control(batches)]
     found: dict[int, int] = {}

@@ -1,0 +1,362 @@
+"""`abort-transaction`: ends a hanging transaction in the logs of stopped brokers, as Kafka's tool has a running one do.
+
+    replicas   all directories of the partition; each is stopped, was shut down cleanly, and is locked
+    logs       each is whole from the transaction's start to its end; replicas are equal there
+    verdict    no coordinator that is here will ever end the transaction, and all of them are here
+    marker     the batch that Kafka's own tool would have a broker write; the same bytes for all replicas
+    append     one replica after the other; see `storage.recovery.marker`
+    watermark  all replicas are equal up to the marker, so it is below their high watermark
+
+Everything is examined before anything is changed. A run that was interrupted goes on when it is called again: a swap is
+completed or undone, as the next load would do, and replicas get the marker that the first of them has already.
+
+The marker has the epoch of the producer in the log, and the coordinator epoch of its last marker there. Without one it
+is 0: no coordinator has a lower one, so that none is fenced by it.
+
+Source: Kafka TransactionsCommand abort, AbortTransactionHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import cordwood.report.abort_transaction  # noqa: F401 - so that a result can show itself
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.coordinators import Beside
+from cordwood.commands.options import AbortOptions
+from cordwood.commands.replicas import Brokers, check_stopped
+from cordwood.commands.transactions import Coordinators, first_timestamp
+from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.by_url import local_path
+from cordwood.fs.locks import check_local, directories_to_lock
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.control import Marker, encode_marker
+from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.swap import finish_interrupted
+from cordwood.storage.formats import checkpoints
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, HIGH_WATERMARKS
+from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
+from cordwood.storage.log.recovery import plan_recovery
+from cordwood.storage.node.groups import Coverage
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.transaction_end import AbortResult, TransactionEnd
+from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlook, TransactionalId
+from cordwood.storage.recovery.log_end import LogEnd, MarkerBatch, TransactionData, log_end, transaction_data
+from cordwood.storage.recovery.marker import append_marker
+from cordwood.storage.recovery.replay import Producer
+from cordwood.text import duration_text, names_text
+from cordwood.types import NONE, TimestampType, TopicPartition
+
+
+def abort_transaction(
+    paths: Sequence[str],
+    topic: str,
+    producer_id: int,
+    options: AbortOptions,
+    *,
+    fs: LocalFileSystem | None = None,
+    clock: Clock = system_clock,
+) -> AbortResult:
+    """End the hanging transaction of a producer in the partitions of a topic; see `cordwood.abort_transaction`."""
+    fs = fs or PosixFileSystem()
+    sources = [fs.absolute_path(local_path(path)) for path in paths]
+    now_ms = clock()
+    found = _Replicas.find(fs, sources, topic, options)
+    for place in found.places:
+        check_stopped(place.directory)
+    if not options.yes:
+        return AbortResult(tuple(found.ends(producer_id, now_ms)[0]), done=False)
+    partitions = [place.path for place in found.places]
+    with ExitStack() as held:
+        to_lock = directories_to_lock(fs, partitions)
+        for path in to_lock:
+            check_local(fs, path, no_broker_elsewhere=options.no_broker_elsewhere)
+        check_ownership(fs, partitions)
+        locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
+        for path in partitions:
+            if plan_recovery(fs, path, fs.list(path)).actions:
+                finish_interrupted(fs, path)
+        # Looked at only now: before the locks, another process may have changed the directories.
+        found = _Replicas.find(fs, sources, topic, options)
+        ends, appends = found.ends(producer_id, now_ms)
+        for lock in locks:
+            lock.confirm()
+        for log, batch in appends:
+            append_marker(fs, log, batch)
+        for end in ends:
+            _raise_high_watermarks(fs, found.by_name[end.open_in_log.partition], end)
+        return AbortResult(tuple(ends), done=True)
+
+
+def _raise_high_watermarks(fs: LocalFileSystem, places: Sequence[LocatedPartition], end: TransactionEnd) -> None:
+    """Record that the marker is on all replicas, so that a clean without a broker goes past it, too."""
+    for place in places:
+        if place.directory.info(HIGH_WATERMARKS) is not None:
+            marks = {end.open_in_log.partition: end.marker.offset + 1}
+            checkpoints.update(fs, f"{place.directory.path}/{HIGH_WATERMARKS}", marks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replicas:
+    """The partitions that are asked for, each with all of its replicas."""
+
+    brokers: Brokers
+    by_name: Mapping[TopicPartition, Sequence[LocatedPartition]]
+
+    @classmethod
+    def find(cls, fs: LocalFileSystem, sources: Sequence[str], topic: str, options: AbortOptions) -> _Replicas:
+        if topic == CLUSTER_METADATA_TOPIC:
+            raise RequestError(f"{topic} has no transactions of producers")
+        brokers = Brokers.open(fs, sources, options.metadata)
+        names = [one for one in brokers.partitions_of(topic) if options.partition in (None, one.partition)]
+        if not names:
+            what = topic if options.partition is None else f"{topic}-{options.partition}"
+            raise NotFoundError(f"no partition {what} in {names_text(sources)}")
+        return cls(brokers, {name: brokers.replicas(name, single_copy=options.single_copy) for name in names})
+
+    @property
+    def places(self) -> list[LocatedPartition]:
+        return [place for places in self.by_name.values() for place in places]
+
+    def ends(self, producer_id: int, now_ms: int) -> tuple[list[TransactionEnd], list[tuple[LogEnd, MarkerBatch]]]:
+        """What ends the producer's transactions, and the markers to append.
+
+        Raises:
+            RequestError: it has none, one does not hang, or replicas differ.
+            DataError: a log is damaged.
+        """
+        ends, appends, open_ids = [], [], set[int]()
+        verdict: _Verdict | None = None
+        for name, places in self.by_name.items():
+            logs = [log_end(place.log()) for place in places]
+            open_ids |= {one.producer_id for log in logs for one in log.producers.ongoing}
+            if not any(_is_open(log, producer_id) for log in logs):
+                continue
+            replicas = _Ending.of(name, logs, producer_id)
+            found = _open_in_log(name, replicas)
+            verdict = verdict or _Verdict.of(self.brokers)
+            known = verdict.known_if_hanging(found, now_ms)
+            batch, end = replicas.end(found, known, _timestamp_type(self.brokers.nodes[0], name.topic), now_ms)
+            ends.append(end)
+            appends += [(log, batch) for log in replicas.open]
+        if not ends:
+            others = f"; open are those of {names_text([str(one) for one in sorted(open_ids)])}" if open_ids else ""
+            where = names_text([str(name) for name in self.by_name])
+            raise RequestError(f"producer {producer_id} has no open transaction in {where}{others}")
+        return ends, appends
+
+
+def _is_open(log: LogEnd, producer_id: int) -> bool:
+    return any(one.producer_id == producer_id for one in log.producers.ongoing)
+
+
+def _timestamp_type(node: Node, topic: str) -> TimestampType:
+    """What the timestamps of a topic's batches mean, as far as its configs tell."""
+    try:
+        is_append_time = node.config_of(topic)["message.timestamp.type"].value == "LogAppendTime"
+    except ConfigError:
+        return TimestampType.CREATE_TIME
+    return TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
+
+
+# ---- the replicas of one partition -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """The replicas of a partition in which a producer's transaction is open.
+
+    Attributes:
+        open: those that get the marker.
+        done: those that have it already, as their last batch.
+        data: of the transaction; the same in all.
+    """
+
+    producer_id: int
+    open: Sequence[LogEnd]
+    done: Sequence[LogEnd]
+    data: TransactionData
+
+    @classmethod
+    def of(cls, name: TopicPartition, logs: Sequence[LogEnd], producer_id: int) -> _Ending:
+        open_ = [log for log in logs if _is_open(log, producer_id)]
+        done = [log for log in logs if not _is_open(log, producer_id)]
+        end, producer = open_[0].end_offset, open_[0].producers.by_id[producer_id]
+        for log in open_:
+            if log.end_offset != end:
+                raise _differ(name, f"{open_[0].log.path} ends at offset {end}, {log.log.path} at {log.end_offset}")
+            if _facts(log.producers.by_id[producer_id]) != _facts(producer):
+                raise _differ(name, f"{open_[0].log.path} and {log.log.path} know different things of the producer")
+        for log in done:
+            if not _is_marked(log, end, producer_id, producer.epoch):
+                raise _differ(name, f"the transaction is not open in {log.log.path}")
+        start = max(producer.transaction_start, *(log.log.log_start_offset for log in logs))
+        data = {log.log.path: transaction_data(log.log, producer_id, start, end) for log in logs}
+        first = data[open_[0].log.path]
+        for path, found in data.items():
+            if found.digest != first.digest:
+                raise _differ(name, f"{open_[0].log.path} and {path} hold different batches from offset {start} on")
+        return cls(producer_id, open_, done, first)
+
+    @property
+    def producer(self) -> Producer:
+        return self.open[0].producers.by_id[self.producer_id]
+
+    def end(
+        self, found: OpenInLog, known: TransactionalId | None, timestamp_type: TimestampType, now_ms: int
+    ) -> tuple[MarkerBatch, TransactionEnd]:
+        """The marker, and what it does."""
+        offset, producer = self.open[0].end_offset, self.producer
+        coordinator = _coordinator(producer)
+        marker = Marker(
+            offset, now_ms, self.producer_id, producer.epoch, committed=False, coordinator_epoch=coordinator
+        )
+        leader_epoch = max(log.leader_epoch for log in self.open)
+        data = encode_marker(marker, leader_epoch=leader_epoch, timestamp_type=timestamp_type)
+        if self.done:
+            last = self.done[0].last_marker
+            assert last is not None, "see _is_marked"
+            marker, leader_epoch, data = last.marker, last.leader_epoch, last.data
+        others = [one.first_offset for one in self.open[0].producers.ongoing if one.producer_id != self.producer_id]
+        end = TransactionEnd(
+            found,
+            known,
+            self.data.batches,
+            self.data.records,
+            self.data.size_bytes,
+            marker,
+            leader_epoch,
+            max(min(others, default=offset + 1), found.last_stable_offset),
+            tuple(log.log.path for log in self.open),
+            tuple(log.log.path for log in self.done),
+        )
+        return MarkerBatch(marker, leader_epoch, data), end
+
+
+def _facts(producer: Producer) -> tuple[int, int, int]:
+    return producer.transaction_start, producer.epoch, producer.coordinator_epoch
+
+
+def _coordinator(producer: Producer) -> int:
+    """The coordinator epoch of the marker: no coordinator has a lower one than 0, so that none is fenced by it."""
+    return max(0, producer.coordinator_epoch)
+
+
+def _is_marked(log: LogEnd, offset: int, producer_id: int, epoch: int) -> bool:
+    """Whether a log ends with the marker that aborted a transaction at an offset."""
+    if log.last_marker is None or log.end_offset != offset + 1:
+        return False
+    found = log.last_marker.marker
+    return (found.offset, found.producer_id, found.producer_epoch) == (offset, producer_id, epoch) and (
+        not found.committed
+    )
+
+
+def _differ(name: TopicPartition, what: str) -> RequestError:
+    return RequestError(
+        f"the replicas of {name} differ: {what}. Start all of its brokers, let them catch up, and stop them"
+    )
+
+
+def _open_in_log(name: TopicPartition, replicas: _Ending) -> OpenInLog:
+    """The transaction as `transactions` shows it."""
+    log, producer = replicas.open[0], replicas.producer
+    first, start = log.producers.first_unstable_offset, log.log.log_start_offset
+    assert first is not None, "a transaction is open"
+    return OpenInLog(
+        name,
+        replicas.producer_id,
+        producer.epoch,
+        producer.transaction_start,
+        None if producer.last_batch.last_offset == NONE else producer.last_batch.last_offset,
+        first_timestamp(log.log, max(producer.transaction_start, start)),
+        None if producer.timestamp == NONE else producer.timestamp,
+        max(first, start),
+        log.end_offset,
+        producer.transaction_start == first,
+    )
+
+
+# ---- whether it hangs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What the replicas of `__transaction_state` know that are here."""
+
+    coordinators: Sequence[Coordinators]
+    coverage: Coverage
+
+    @classmethod
+    def of(cls, brokers: Brokers) -> _Verdict:
+        read = [Coordinators.read(Beside(node)) for node in brokers.nodes]
+        here = sorted({partition for one in read for partition in one.coverage.partitions})
+        coverage = Coverage(TRANSACTION_STATE, tuple(here), read[0].coverage.partition_count)
+        if not here:
+            raise RequestError(
+                f"no directory has a partition of {TRANSACTION_STATE}, which tells whether a transaction hangs: give "
+                "the directories of the brokers that have it, too"
+            )
+        stale = [one for one in here if not brokers.has_current(TopicPartition(TRANSACTION_STATE, one))]
+        if stale:
+            names = names_text([f"{TRANSACTION_STATE}-{one}" for one in stale])
+            raise RequestError(
+                f"no replica of {names} that is here is known to be in sync: give the directories of all"
+            )
+        if brokers.metadata is not None and brokers.metadata.problems:
+            coverage = replace(coverage, partition_count=None)
+        return cls([one for one in read if one.coverage.partitions], coverage)
+
+    def known_if_hanging(self, found: OpenInLog, now_ms: int) -> TransactionalId | None:
+        """What a coordinator knows of the producer of a transaction that hangs.
+
+        Raises:
+            RequestError: the transaction does not hang, or that is not certain.
+        """
+        whole = self.coverage.is_whole is True
+        judged = [
+            transaction
+            for one in self.coordinators
+            for transaction in replace(one, coverage=self.coverage).judge([found], now_ms)
+            if transaction.logs
+        ]
+        for transaction in judged:
+            outlook = transaction.logs[0].outlook
+            if outlook is not Outlook.HANGING:
+                raise RequestError(f"{_who(transaction)} {_WHY_NOT[outlook]}{self._doubt(outlook)}")
+        if not whole:
+            raise RequestError(f"{_who(judged[0])} {_WHY_NOT[Outlook.UNKNOWN]}{self._doubt(Outlook.UNKNOWN)}")
+        return next((transaction.known for transaction in judged if transaction.known is not None), None)
+
+    def _doubt(self, outlook: Outlook) -> str:
+        if outlook is not Outlook.UNKNOWN:
+            return ""
+        for one in self.coordinators:
+            for problem in one.unread:
+                return f": {problem}"
+        if self.coverage.partition_count is None:
+            return f": nothing says how many partitions {TRANSACTION_STATE} has; give --metadata DIR"
+        if not self.coverage.is_whole:
+            here, all_ = len(self.coverage.partitions), self.coverage.partition_count
+            return f": {here} of {all_} partitions of {TRANSACTION_STATE} are here; give the directories of all"
+        return ": a record of its coordinator is of a later version"
+
+
+_WHY_NOT: Mapping[Outlook, str] = {
+    Outlook.OPEN: "does not hang: its producer ends it, or its coordinator aborts it once its timeout is over",
+    Outlook.LONG: "does not hang: its coordinator aborts it as soon as it runs",
+    Outlook.ENDING: "does not hang: it is decided, and its coordinator writes the marker as soon as it runs",
+    Outlook.UNKNOWN: "may hang, or not",
+}
+
+
+def _who(transaction: OpenTransaction) -> str:
+    known, where = transaction.known, transaction.logs[0].partition
+    who = f"the transaction of producer {transaction.producer_id} in {where}"
+    if known is None:
+        return who
+    timeout = duration_text(known.timeout_ms)
+    return f"{who} ({known.transactional_id}, state {known.state}, timeout {timeout})"

@@ -1,0 +1,193 @@
+"""The end of a log that no broker runs on, as far as the next append depends on it.
+
+    leader epochs   a batch that is appended has the last one
+    producers       the newest snapshot and the batches behind it; a clean shutdown leaves a snapshot at the end
+    batches         those from the start of an open transaction on, each with its checksum
+
+A reader passes over damage. Here any is an error: a lost marker would make a transaction look open that has ended, and
+what is appended behind a torn batch is lost with it at the next recovery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.config import LONG_MAX
+from cordwood.errors import CorruptBatchError, NotFoundError, RequestError
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow, is_valid
+from cordwood.record.control import Marker
+from cordwood.record.headers import is_control
+from cordwood.storage.formats.leader_epochs import LeaderEpochs
+from cordwood.storage.log.recovery import Verb
+from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap
+from cordwood.storage.recovery.into_copy import leader_epochs_of
+from cordwood.storage.recovery.rebuild import coordinator_epochs
+from cordwood.storage.recovery.replay import Producers, newest_snapshot
+from cordwood.types import NONE, ControlType
+
+#: The fields of a batch that are the same on all replicas; `crc` covers all others but the leader epoch.
+_SAME = ("base_offset", "last_offset", "size_bytes", "leader_epoch", "crc")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerBatch:
+    """The batch of a marker.
+
+    Attributes:
+        leader_epoch: NONE: it has none.
+    """
+
+    marker: Marker
+    leader_epoch: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The state of a log at its end.
+
+    Attributes:
+        end_offset: of the next record.
+        leader_epoch: the last that its leader epochs, or else its last batch, name; NONE: there is none.
+        producers: none is left out because of its age; a broker's load does that by its own config.
+        last_marker: the last batch, if it is the marker of a transaction.
+    """
+
+    log: LogView
+    end_offset: int
+    leader_epochs: LeaderEpochs
+    leader_epoch: int
+    producers: Producers
+    last_marker: MarkerBatch | None = None
+
+
+def log_end(log: LogView) -> LogEnd:
+    """Find the state of a log at its end.
+
+    Raises:
+        NotFoundError: it has no segment.
+        RequestError: the next load would rebuild an index, or empty the log.
+        DataError: it is damaged, or torn at its end.
+    """
+    _check_loaded(log)
+    end, epochs = log.next_offset, leader_epochs_of(log)
+    producers, start = newest_snapshot(log, end, now_ms=0, expiration_ms=LONG_MAX)
+    for _, window in whole_windows(log, start):
+        rows = window.batches[window.batches["last_offset"] >= start]
+        producers.replay(rows, coordinator_epochs(window, rows))
+    marker, epoch = None, NONE
+    for _, window in whole_windows(log, max(0, end - 1)):
+        epoch = int(window.batches["leader_epoch"][-1])
+        marker = _marker_batch(window)
+    latest = epoch if epochs.latest is None else epochs.latest.epoch
+    return LogEnd(log, end, epochs, latest, producers, marker)
+
+
+def _marker_batch(window: BatchWindow) -> MarkerBatch | None:
+    """The last batch of a window, if it is the marker of a transaction that no clean has emptied."""
+    last = window.batches[-1:]
+    row, offset, epochs = last[0], int(last["last_offset"][0]), coordinator_epochs(window, last)
+    if row["control_type"] not in (ControlType.ABORT, ControlType.COMMIT) or offset not in epochs:
+        return None
+    producer = int(row["producer_id"]), int(row["producer_epoch"])
+    committed = bool(row["control_type"] == ControlType.COMMIT)
+    marker = Marker(offset, int(row["max_timestamp"]), *producer, committed, epochs[offset])
+    data = b"".join(window.read(int(row["position"]), int(row["size_bytes"])))
+    return MarkerBatch(marker, int(row["leader_epoch"]), data)
+
+
+def _check_loaded(log: LogView) -> None:
+    """Refuse a log that the next load would change; an interrupted swap is seen as it is once it is completed."""
+    if not log.segments:
+        raise NotFoundError(f"{log.path} has no segment")
+    for action in log.recovery.actions:
+        if action.verb is Verb.REBUILD:
+            raise RequestError(f"{log.path}: the next load would {action}. Start its broker and stop it again")
+    if log.ends_below_start:
+        raise RequestError(
+            f"{log.path} ends below its log start offset {log.log_start_offset}, so the next load would empty it"
+        )
+
+
+def whole_windows(log: LogView, start: int) -> Iterator[tuple[Segment, BatchWindow]]:
+    """The batches of a log from the one that holds an offset on, their checksums compared.
+
+    Raises:
+        CorruptBatchError: there is damage, or the log is torn at its end.
+    """
+    for segment, item in log.windows(start_offset=start):
+        if isinstance(item, Gap):
+            error = gap_error(segment, item)
+            raise CorruptBatchError(f"{error.what}; {_HELP.format(log.path)}", path=error.path, position=error.position)
+        wrong = np.flatnonzero(~is_valid(item.batches))
+        if wrong.size:
+            row = item.batches[wrong[0]]
+            what = f"a batch whose checksum is wrong; {_HELP.format(log.path)}"
+            position, offset = int(row["position"]), int(row["base_offset"])
+            raise CorruptBatchError(what, path=segment.path, position=position, offset=offset)
+        yield segment, item
+
+
+_HELP = "nothing is appended behind damage. cordwood check {} lists all of it; a broker's start cuts off a torn end"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionData:
+    """The batches of one open transaction in a log.
+
+    Attributes:
+        size_bytes: of its batches.
+        digest: of all batches of the log from its start up to an offset: equal on replicas that agree.
+    """
+
+    batches: int
+    records: int
+    size_bytes: int
+    digest: str
+
+
+def transaction_data(log: LogView, producer_id: int, first_offset: int, end_offset: int) -> TransactionData:
+    """Read all batches from the start of a transaction on.
+
+    Args:
+        first_offset: of the transaction, or the log start offset if that is higher.
+        end_offset: batches from here on do not count.
+
+    Raises:
+        CorruptBatchError: there is damage; or a marker of the producer, so that the snapshot of the log is wrong.
+    """
+    batches = records = size_bytes = 0
+    digest = hashlib.blake2b(digest_size=16)
+    for segment, window in whole_windows(log, first_offset):
+        rows = window.batches[window.batches["base_offset"] < end_offset]
+        digest.update(_same_on_replicas(rows))
+        own: BatchRows = rows[(rows["producer_id"] == producer_id) & (rows["base_offset"] >= first_offset)]
+        control = is_control(own)
+        if control.any():
+            row = own[control][0]
+            raise CorruptBatchError(
+                f"a marker of producer {producer_id}, whose transaction is open by the newest producer snapshot: the "
+                "snapshot and the log contradict each other, so nothing is appended",
+                path=segment.path,
+                position=int(row["position"]),
+                offset=int(row["base_offset"]),
+            )
+        batches += own.size
+        records += int(np.maximum(own["record_count"], 0).sum())
+        size_bytes += int(own["size_bytes"].sum())
+    return TransactionData(batches, records, size_bytes, digest.hexdigest())
+
+
+def _same_on_replicas(rows: BatchRows) -> bytes:
+    """What replicas have in common of batches, whatever segments and windows they are read in."""
+    packed = np.empty(rows.size, [(name, rows.dtype[name]) for name in _SAME])
+    for name in _SAME:
+        packed[name] = rows[name]
+    return packed.tobytes()
