@@ -50,7 +50,7 @@ from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
-from cordwood.pages.report import report_page
+from cordwood.pages.report import PARTITIONS, report_page
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
@@ -156,7 +156,7 @@ def view_html(
         if on_progress is not None:
             on_progress(look.partitions_done, look.partitions_all)
 
-    return report_page(_view.look_at_node(paths, options, on_look=tell, fs=fs))
+    return report_page(*_view.look_at_all(paths, options, PARTITIONS, on_look=tell, fs=fs))
 
 
 @_with_arguments

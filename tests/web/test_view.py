@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.cli.view import dump_lines
 from cordwood.commands.selection import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.web.access import HEADERS
@@ -182,7 +183,7 @@ def test_nothing_of_the_directories_is_changed_or_locked(tmp_path: Path) -> None
 
 
 def test_from_other_machines_a_token_is_needed() -> None:
-    with ViewServer([str(fixture(BROKER))], OPTIONS, host="0.0.0.0") as server:
+    with ViewServer([str(fixture(BROKER))], OPTIONS, dump_lines, host="0.0.0.0") as server:
         found, token = Client(server.url.replace("0.0.0.0", "127.0.0.1")), server.url.partition("token=")[2]
         assert len(token) >= 32
         assert found.get("/").status == 401
@@ -231,6 +232,10 @@ def test_one_file_holds_the_pages_and_needs_no_network(tmp_path: Path) -> None:
     subprocess.run(command, env={**ENVIRONMENT, "LC_ALL": "C"}, timeout=120, check=True)
     page = check_harmless(report.read_text())
     assert "orders-0" in page.text and "Topics by size" in page.text
+    ids = {one["id"] for _, one in page.tags if "id" in one}
+    anchors = {link.removeprefix("#") for link in page.links()}
+    assert anchors <= ids and {"partition-1", "partition-20"} <= anchors
+    assert "What a clean would do" in page.text
     policy = next(one["content"] for tag, one in page.tags if one.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and "default-src 'none'; style-src 'sha256-" in policy
     assert os.listdir(tmp_path) == ["report.html"]

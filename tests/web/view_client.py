@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.cli.view import dump_lines
 from cordwood.commands.selection import WhyOptions
 from cordwood.fs.base import Store
 from cordwood.web.serving import ViewServer
@@ -71,7 +72,7 @@ class Client:
 @contextmanager
 def served(*paths: Path, options: WhyOptions | None = None, fs: Store | None = None) -> Iterator[Client]:
     """A server of some directories, in this process."""
-    with ViewServer([str(path) for path in paths], options or WhyOptions(), fs=fs) as server:
+    with ViewServer([str(path) for path in paths], options or WhyOptions(), dump_lines, fs=fs) as server:
         yield Client(server.url)
 
 

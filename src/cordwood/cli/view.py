@@ -11,17 +11,23 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.dumping import Choice, Dump
+from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import LogProgress
+from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
-from cordwood.commands.view import NodeLook, look_at_node
+from cordwood.commands.view import NodeLook, look_at_all
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.pages.report import report_page
+from cordwood.pages.report import PARTITIONS, report_page
 from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
 from cordwood.web.serving import ViewServer
+
+#: JSON of records that a page gives out at once.
+_LINES_BYTES_MAX = 16 << 20
 
 
 @with_options
@@ -51,7 +57,7 @@ def main(
     paths = [named(directory) for directory in directories]
     if output is not None:
         return _write(paths, options, output)
-    with ViewServer(paths, options, host=host, port=port) as server:
+    with ViewServer(paths, options, dump_lines, host=host, port=port) as server:
         print(server.url, flush=True)
         if sys.stderr.isatty():
             tell("Ctrl-C ends it")
@@ -59,6 +65,21 @@ def main(
             in_background(lambda: webbrowser.open(server.url), "browser")
         threading.Event().wait()
     return EXIT_OK
+
+
+def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
+    """The lines of `cordwood dump --json`; see `web.site.DumpLines`."""
+    lines = bytearray()
+
+    def write(some: bytes) -> None:
+        lines.extend(some)
+        if len(lines) > _LINES_BYTES_MAX:
+            raise RequestError(f"There is too much in these records. Print them:  cordwood dump {path} --json")
+
+    choice = Choice(batches=batches, records=not batches, start_offset=offset, limit=limit)
+    printer = JsonPrinter(ValueFormat.UTF8, ValueFormat.UTF8, decode=True, shown=ShownAs(None, None))
+    Dump(choice, printer, write, fs=file_system_for([path])).run([path])
+    return bytes(lines)
 
 
 def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
@@ -74,8 +95,8 @@ def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
             if look.partitions_done:
                 progress.update(look.partitions_done, look.partitions_all)
 
-        look = look_at_node(paths, options, on_look=show)
-    fs.put(output, report_page(look).encode())
+        look, looks = look_at_all(paths, options, PARTITIONS, on_look=show)
+    fs.put(output, report_page(look, looks).encode())
     return EXIT_OK
 
 

@@ -23,6 +23,7 @@ from cordwood.commands.options import TransactionOptions
 from cordwood.commands.read import list_node
 from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.transactions import list_transactions
+from cordwood.commands.view_partition import PartitionLook, look_at_partition, options_for
 from cordwood.commands.why import why_node
 from cordwood.errors import CordwoodError, NotFoundError
 from cordwood.fs.base import Store
@@ -32,7 +33,8 @@ from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.node import Node
-from cordwood.storage.node.transactions import TransactionListing
+from cordwood.storage.node.transactions import OpenTransaction, TransactionListing
+from cordwood.types import TopicPartition
 
 
 class Step(StrEnum):
@@ -67,6 +69,11 @@ class NodeLook:
     partitions_done: int = 0
     partitions_all: int = 0
     failures: Mapping[Step, str] = field(default_factory=dict)
+
+    def open_in(self, partition: TopicPartition | None) -> list[OpenTransaction]:
+        """The transactions that are open in a partition, as far as they are known."""
+        found = () if self.transactions is None else self.transactions.transactions
+        return [one for one in found if any(log.partition == partition for log in one.logs)]
 
     @property
     def is_done(self) -> bool:
@@ -169,6 +176,42 @@ class _Looking:
                 of_transactions = TransactionOptions(selection=selection, now_ms=options.now_ms)
                 found = list_transactions(paths, of_transactions, on_progress=on_progress, fs=node.fs)
                 return {"transactions": found}
+
+
+def look_at_all(
+    paths: Sequence[str],
+    options: WhyOptions,
+    limit: int,
+    *,
+    on_look: OnLook | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
+) -> tuple[NodeLook, list[PartitionLook]]:
+    """Look at one broker's directories, then at the partitions that could lose most, each by itself.
+
+    Args:
+        limit: at how many partitions.
+
+    Raises:
+        RequestError, NotFoundError, ConfigError: as `cordwood.ls`.
+    """
+    look = look_at_node(paths, options, on_look=on_look, fs=fs, clock=clock)
+    options = replace(options, now_ms=look.began_ms)
+    metadata = None if look.listing is None else look.listing.metadata_path
+    found = []
+    for path in _that_could_lose_most(look)[:limit]:
+        try:
+            found.append(look_at_partition(path, options_for(options, metadata), fs=fs))
+        except (CordwoodError, OSError):
+            continue  # the look at the node says what is wrong with it; or a running broker has deleted it
+    return look, found
+
+
+def _that_could_lose_most(look: NodeLook) -> list[str]:
+    """The directories of all partitions; where it is not known what could go, in their order."""
+    if look.why is not None:
+        return [one.path for one in look.why.partitions]
+    return [] if look.listing is None else [one.path for one in look.listing.partitions]
 
 
 def why_failed(error: CordwoodError | OSError) -> str:

@@ -69,6 +69,11 @@ def text(x: float, y: float, words: str, *, anchor: str | None = None, class_: s
     return tag("text", words, x=x, y=y, text_anchor=anchor, class_=class_)
 
 
+def text_width(words: str) -> float:
+    """About how long a line of text is."""
+    return _LETTER * _SIZE * len(words)
+
+
 def fitting(words: str, width: float) -> str:
     """Text that is cut so that it fits; empty if that leaves nothing of use."""
     letters = int(width / (_LETTER * _SIZE))

@@ -16,7 +16,7 @@ from cordwood.text import Column, number
 #: A cell with more letters breaks into lines.
 _LINE_MAX = 48
 #: Names that are listed before the rest is only counted.
-_NAMES_MAX = 6
+NAMES_MAX = 6
 
 
 @cache
@@ -142,10 +142,10 @@ def link_or_text(words: str, href: str | None) -> Content:
     return words if href is None else tag("a", words, href=href)
 
 
-def linked_names(names: Sequence[tuple[str, str | None]]) -> Content:
-    """The first of some names with links, and how many more there are."""
-    shown = [[", " if at else None, link_or_text(*name)] for at, name in enumerate(names[:_NAMES_MAX])]
-    return [shown, f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else None]
+def linked_names(names: Sequence[tuple[str, str | None]], total: int) -> Content:
+    """Names with links, and how many more there are."""
+    shown = [[", " if at else None, link_or_text(*name)] for at, name in enumerate(names)]
+    return [shown, f" and {total - len(names):,} more" if total > len(names) else None]
 
 
 def cut(shown: int, total: int, noun: str) -> str:

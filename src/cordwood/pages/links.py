@@ -20,6 +20,12 @@ class Links(Protocol):
     def partition(self, path: str) -> str | None:
         """One partition, by its directory."""
 
+    def batches(self, path: str, offset: int) -> str | None:
+        """The batches of a partition from an offset on."""
+
+    def records(self, path: str, offset: int) -> str | None:
+        """The records of a partition from an offset on."""
+
     def document(self, name: str, query: Mapping[str, str | int]) -> str | None:
         """The JSON of a page."""
 
@@ -39,6 +45,14 @@ class ServerLinks:
     def partition(self, path: str) -> str:
         """See `Links`."""
         return _url("/partition", {"path": path})
+
+    def batches(self, path: str, offset: int) -> str:
+        """See `Links`."""
+        return _url("/batches", {"path": path, "offset": offset})
+
+    def records(self, path: str, offset: int) -> str:
+        """See `Links`."""
+        return _url("/records", {"path": path, "offset": offset})
 
     def document(self, name: str, query: Mapping[str, str | int]) -> str:
         """See `Links`."""
@@ -66,6 +80,12 @@ class FileLinks:
         """See `Links`."""
         anchor = self.anchors.get(path)
         return None if anchor is None else f"#{anchor}"
+
+    def batches(self, path: str, offset: int) -> None:
+        """See `Links`."""
+
+    def records(self, path: str, offset: int) -> None:
+        """See `Links`."""
 
     def document(self, name: str, query: Mapping[str, str | int]) -> None:
         """See `Links`."""

@@ -10,6 +10,7 @@ from cordwood.cleaning.plan import utc
 from cordwood.commands.view import NodeLook, Step
 from cordwood.pages.drawing import WIDE, Bar, Tile, bars, both, share_bar, treemap
 from cordwood.pages.frame import (
+    NAMES_MAX,
     cut,
     figures,
     link_or_text,
@@ -242,7 +243,7 @@ def _could_go(look: NodeLook, links: Links) -> Content:
             f"{len(some):,}",
             bytes_text(size),
             bytes_text(could),
-            linked_names([_named(one, links) for one in some]),
+            _names(some, links),
         ]
         for kind, size, could, some in sums
     ]
@@ -280,6 +281,11 @@ def _sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
 
 def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:
     return printable(partition.name), links.partition(partition.path)
+
+
+def _names(partitions: Sequence[WhyPartition], links: Links) -> Content:
+    """The first of some partitions, and how many more there are."""
+    return linked_names([_named(one, links) for one in partitions[:NAMES_MAX]], len(partitions))
 
 
 def _how_known(look: NodeLook) -> str:
@@ -329,8 +335,12 @@ def _wrong_causes(partitions: Iterable[WhyPartition], links: Links) -> Iterator[
         if found:
             first, at = found[0]
             cause = first.causes[at]
-            names = linked_names([_named(one, links) for one, _ in found])
-            yield [kind, names, printable(cause.what), printable(cause.next_step) or "-"]
+            yield [
+                kind,
+                _names([one for one, _ in found], links),
+                printable(cause.what),
+                printable(cause.next_step) or "-",
+            ]
 
 
 # ---- groups, transactions --------------------------------------------------------------------------------------------

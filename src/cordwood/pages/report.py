@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cordwood.commands.view import NodeLook
-from cordwood.pages import node, partitions
+from cordwood.commands.view_partition import PartitionLook
+from cordwood.pages import node, partition, partitions
 from cordwood.pages.frame import cut, one_file, section
 from cordwood.pages.links import FileLinks
+from cordwood.pages.markup import Content, tag
 
-#: Partitions that are listed.
+#: Partitions that are listed, and those that have a part of their own.
 _ROWS_MAX = 2_000
+PARTITIONS = 20
 
 
-def report_page(look: NodeLook) -> str:
-    """The file."""
-    links = FileLinks()
+def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
+    """The file.
+
+    Args:
+        looks: at the partitions that have a part of their own.
+    """
+    links = FileLinks({one.path: f"partition-{number}" for number, one in enumerate(looks, 1)})
     listing = look.listing
     shown = () if listing is None else listing.partitions[:_ROWS_MAX]
     caption = "" if listing is None else cut(len(shown), len(listing.partitions), "partition")
     listed = partitions.partitions_table(look, shown, caption, links) if shown else None
-    return one_file("Report", links, node.body(look, links), section("Partitions", listed, id="partitions"))
+    return one_file(
+        "Report",
+        links,
+        node.body(look, links),
+        section("Partitions", listed, id="partitions"),
+        [tag("article", _partition(look, one, links)) for one in looks],
+    )
+
+
+def _partition(look: NodeLook, found: PartitionLook, links: FileLinks) -> Content:
+    transactions = look.open_in(found.listing.topic_partition)
+    return partition.body(found, transactions, links, links.anchors[found.path])

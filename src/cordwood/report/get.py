@@ -28,7 +28,7 @@ def shown(value: Any) -> str:
     return cut_off(text, _CELL_MAX)
 
 
-_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
+RECORD_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
     (Column("OFFSET", right=True), lambda one: str(one.record.offset)),
     (Column("TIME (UTC)"), lambda one: "-" if one.record.timestamp == NONE else time_text(one.record.timestamp)),
     (Column("VALUE"), lambda one: shown(one.value)),
@@ -48,7 +48,7 @@ def lines(result: GetResult) -> Iterator[str]:
         found = list(some)
         del key
         yield f"{printable(str(partition))}, key {shown(found[0].key)}"
-        yield from table(*cells_of(_COLUMNS, found))
+        yield from table(*cells_of(RECORD_COLUMNS, found))
         yield ""
     for one in result.unknown:
         yield f"there is no record of key {shown(one)}"

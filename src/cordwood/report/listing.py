@@ -180,7 +180,7 @@ PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = 
     (Column("START", right=True), lambda one: str(one.log_start_offset)),
     (Column("NEXT", right=True), lambda one: str(one.next_offset)),
     (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("POLICY"), lambda one: _policy(one.policy)),
+    (Column("POLICY"), lambda one: policy_text(one.policy)),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
     (Column("KEY INDEX", right=True), _index),
@@ -202,7 +202,7 @@ TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
     (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
     (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("POLICY"), lambda one: "; ".join(map(_policy, one.policies))),
+    (Column("POLICY"), lambda one: "; ".join(map(policy_text, one.policies))),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
     (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
@@ -305,7 +305,8 @@ def _footnotes(listing: Listing) -> Iterable[str]:
             yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
 
 
-def _policy(policy: Policy) -> str:
+def policy_text(policy: Policy) -> str:
+    """A policy, and where it was set in a word."""
     if policy.value is None:
         return f"unknown ({policy.source.partition(':')[0]})"
     source = policy.source if policy.kind is None else SHORT_SOURCE[policy.kind]

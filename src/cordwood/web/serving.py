@@ -12,7 +12,7 @@ from cordwood.commands.view import before_look, look_at_node
 from cordwood.fs.base import Store
 from cordwood.web.access import HEADERS, Access, is_loopback
 from cordwood.web.http_server import HOST, HttpServer
-from cordwood.web.site import Site
+from cordwood.web.site import DumpLines, Site
 from cordwood.web.watch import Watch
 
 
@@ -24,11 +24,19 @@ class ViewServer:
     """
 
     def __init__(
-        self, paths: Sequence[str], options: WhyOptions, *, host: str = HOST, port: int = 0, fs: Store | None = None
+        self,
+        paths: Sequence[str],
+        options: WhyOptions,
+        dump_lines: DumpLines,
+        *,
+        host: str = HOST,
+        port: int = 0,
+        fs: Store | None = None,
     ) -> None:
         """Take the port; nothing is looked at yet.
 
         Args:
+            dump_lines: makes the JSON of batches and records.
             port: 0: any free one.
 
         Raises:
@@ -39,13 +47,14 @@ class ViewServer:
         token = None if is_loopback(host) else secrets.token_urlsafe(24)
         self._access = Access(host, self._server.port, token)
         self._watch = Watch(lambda on_look: look_at_node(paths, options, on_look=on_look, fs=fs), first)
+        self._site = Site(self._watch.latest, options, dump_lines, fs=fs)
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._server.port}/" + ("" if token is None else f"?token={token}")
 
     def start(self) -> None:
         """Begin to look, and answer from now on."""
         self._watch.start()
-        self._server.start(Site(self._watch.latest).routes(), self._access.refuse, HEADERS)
+        self._server.start(self._site.routes(), self._access.refuse, HEADERS)
 
     def close(self) -> None:
         """Answer no more."""

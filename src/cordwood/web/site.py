@@ -1,10 +1,15 @@
 """The pages of `view` by their paths, each with its JSON.
 
-/               the node                     /node.json
-/partitions     the list of partitions       /partitions.json
+/               the node                                     /node.json
+/partitions     the list of partitions                       /partitions.json
+/partition      one of them, by ?path=                       /partition.json
+/batches        its batches from ?offset= on                 /batches.json    as `dump --batches --json` prints them
+/records        its records from ?offset= on                 /records.json    as `dump --records --json` prints them
+/find           leads to records by ?offset= or ?time=,
+                shows those of a ?key=                       /get.json        as `get --json` prints it
 
-A request names what it wants by values of its query. A partition is named by its directory, which is looked up in the
-listing: nothing from a request is ever opened.
+A request names what it wants by values of its query. A partition is named by its directory, which must be one that the
+look at the node has found: nothing that a request names otherwise is ever opened.
 """
 
 from __future__ import annotations
@@ -12,28 +17,66 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
-from cordwood.commands.view import NodeLook
-from cordwood.pages import frame, node, partitions
+from cordwood.cleaning.found_keys import GetResult
+from cordwood.commands.get import get
+from cordwood.commands.key_options import GetOptions
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.times import parse_time
+from cordwood.commands.view import NodeLook, why_failed
+from cordwood.commands.view_partition import (
+    batches_from,
+    first_offset_since,
+    look_at_partition,
+    open_partition,
+    options_for,
+    records_from,
+)
+from cordwood.errors import CordwoodError, RequestError
+from cordwood.fs.base import Store
+from cordwood.pages import frame, node, partition, partitions, records
 from cordwood.pages.links import ServerLinks
 from cordwood.pages.partitions import Wanted
+from cordwood.storage.index.files import indexes_in
+from cordwood.storage.log.view import LogView
 from cordwood.web.http_server import Answer, Request, Route
+from cordwood.web.watch import PartitionLooks
 
 _PAGES_MAX = 10**6
+_OFFSET_MAX = 2**63 - 2
+#: A larger log without key indexes is not searched for a key while somebody waits.
+_SEARCHED_BYTES_MAX = 256 << 20
+
+
+class DumpLines(Protocol):
+    """Makes the lines that `cordwood dump --json` prints."""
+
+    def __call__(self, path: str, *, batches: bool, offset: int, limit: int) -> bytes:
+        """The lines of batches, or of records.
+
+        Raises:
+            RequestError: there is too much in them.
+        """
 
 
 class Site:
     """The pages of one node."""
 
-    def __init__(self, latest: Callable[[], NodeLook]) -> None:
+    def __init__(
+        self, latest: Callable[[], NodeLook], options: WhyOptions, dump_lines: DumpLines, *, fs: Store | None = None
+    ) -> None:
         """Nothing is made yet.
 
         Args:
             latest: what is known of the node now.
         """
         self._latest = latest
+        self._options = options
+        self._dump_lines = dump_lines
+        self._fs = fs
         self._links = ServerLinks()
+        self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(), fs=fs))
 
     def routes(self) -> Mapping[str, Route]:
         """The answers by path."""
@@ -45,21 +88,132 @@ class Site:
             ),
             "/partitions.json": lambda request: _json(partitions.document(self._latest(), _wanted(request))),
             "/style.css": lambda _: Answer(HTTPStatus.OK, frame.style().encode(), "text/css; charset=utf-8"),
+            **{
+                path: self._of_one(route)
+                for path, route in (
+                    ("/partition", self._partition),
+                    ("/partition.json", self._partition_json),
+                    ("/batches", self._batches),
+                    ("/batches.json", self._lines(batches=True)),
+                    ("/records", self._records),
+                    ("/records.json", self._lines(batches=False)),
+                    ("/find", self._find),
+                    ("/get.json", self._get_json),
+                )
+            },
         }
+
+    def _of_one(self, route: Callable[[str, Request], Answer]) -> Route:
+        """A route for a partition that has been found; errors that say what is wrong are answers."""
+
+        def answer(request: Request) -> Answer:
+            path = request.query.get("path", "")
+            listing = self._latest().listing
+            if listing is None:
+                return _html(partition.under_way_page(path, self._links))
+            if all(one.path != path for one in listing.partitions):
+                return _html(partition.gone_page(path, "No partition of this node is there.", self._links), _NOT_FOUND)
+            try:
+                return route(path, request)
+            except RequestError as error:
+                return _html(records.refused_page(path, str(error), self._links), HTTPStatus.BAD_REQUEST)
+            except (CordwoodError, OSError) as error:
+                return _html(partition.gone_page(path, why_failed(error), self._links), _NOT_FOUND)
+
+        return answer
+
+    def _of_partition(self) -> WhyOptions:
+        listing = self._latest().listing
+        return options_for(self._options, None if listing is None else listing.metadata_path)
+
+    def _log(self, path: str) -> LogView:
+        return open_partition(path, self._of_partition(), fs=self._fs)
+
+    # ---- one partition ----
+
+    def _partition(self, path: str, _: Request) -> Answer:
+        look = self._looks.of(path)
+        if look is None:
+            return _html(partition.under_way_page(path, self._links))
+        transactions = self._latest().open_in(look.listing.topic_partition)
+        return _html(partition.partition_page(look, transactions, self._links))
+
+    def _partition_json(self, path: str, _: Request) -> Answer:
+        look = self._looks.of(path)
+        if look is None:
+            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
+        return _json(partition.document(look))
+
+    def _batches(self, path: str, request: Request) -> Answer:
+        offset = _offset(request)
+        found = batches_from(self._log(path), offset, records.ROWS_MAX)
+        return _html(records.batches_page(path, found, offset, self._links))
+
+    def _records(self, path: str, request: Request) -> Answer:
+        offset = _offset(request)
+        found = records_from(self._log(path), offset, records.ROWS_MAX)
+        return _html(records.records_page(path, found, offset, self._links))
+
+    def _lines(self, *, batches: bool) -> Callable[[str, Request], Answer]:
+        def answer(path: str, request: Request) -> Answer:
+            lines = self._dump_lines(path, batches=batches, offset=_offset(request), limit=records.ROWS_MAX)
+            return Answer(HTTPStatus.OK, lines, "application/x-ndjson")
+
+        return answer
+
+    # ---- find ----
+
+    def _find(self, path: str, request: Request) -> Answer:
+        query = request.query
+        if query.get("key"):
+            return _html(records.key_page(path, query["key"], self._get(path, query["key"]), self._links))
+        if query.get("time"):
+            since = parse_time(query["time"])
+            offset = first_offset_since(self._log(path), since)
+            if offset is None:
+                raise RequestError(f"There is no record from {query['time']} on")
+        else:
+            offset = _offset(request)
+        return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": self._links.records(path, offset)})
+
+    def _get_json(self, path: str, request: Request) -> Answer:
+        return _json(self._get(path, request.query.get("key", "")).document())
+
+    def _get(self, path: str, key: str) -> GetResult:
+        log, options = self._log(path), self._of_partition()
+        root = None if options.index_place.index_dir is None else log.fs.absolute_path(options.index_place.index_dir)
+        if log.size_bytes > _SEARCHED_BYTES_MAX and not any(True for _ in indexes_in(log.fs, path, root)):
+            raise RequestError(
+                f"The log is too large to be searched while you wait. Make key indexes:  cordwood index {path}  "
+                f"or search it:  cordwood get {path} --key {key}"
+            )
+        asked = GetOptions(selection=options.selection, index_place=options.index_place, now_ms=options.now_ms)
+        return get([path], [key], asked, fs=self._fs)
+
+
+_NOT_FOUND = HTTPStatus.NOT_FOUND
 
 
 def _wanted(request: Request) -> Wanted:
-    return Wanted(request.query.get("search", ""), request.query.get("sort", ""), number_of(request, "page") or 1)
+    number = _number(request, "page", _PAGES_MAX) or 1
+    return Wanted(request.query.get("search", ""), request.query.get("sort", ""), number)
 
 
-def number_of(request: Request, name: str) -> int | None:
+def _number(request: Request, name: str, most: int) -> int | None:
     """A number of a query; None if there is none."""
     text = request.query.get(name, "")
-    return min(int(text), _PAGES_MAX) if text.isascii() and text.isdigit() else None
+    return min(int(text[:20]), most) if text.isascii() and text.isdigit() else None
 
 
-def _html(page: str) -> Answer:
-    return Answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+def _offset(request: Request) -> int:
+    offset = _number(request, "offset", _OFFSET_MAX)
+    if offset is None:
+        raise RequestError("Give an offset: a number from 0 on")
+    return offset
+
+
+def _html(page: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    return Answer(status, page.encode(), "text/html; charset=utf-8")
 
 
 def _json(document: Mapping[str, Any]) -> Answer:

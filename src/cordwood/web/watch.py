@@ -1,22 +1,30 @@
-"""The look at a node that pages show: begun at the start, and again when a page is asked for and the last one is old.
+"""The looks that pages show: begun when they are needed, and again when a page is asked for and the last one is old.
 
-A look takes from milliseconds to minutes. Pages never wait for one: they show how far the first has come, and the last
-complete one while another is under way.
+A look takes from milliseconds to minutes. The pages of the node never wait for one: they show how far the first has
+come, and the last complete one while another is under way. The page of a partition waits for part of a second.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, replace
 
 from cordwood.clock import Clock, monotonic_clock
 from cordwood.commands.view import NodeLook, OnLook, Step
+from cordwood.commands.view_partition import PartitionLook
 from cordwood.threads import in_background
 
 #: A look counts as old after so many times as long as it took, and not before so many milliseconds.
 _OLD_AFTER, _OLD_AFTER_MS = 10, 10_000
+#: Partitions whose looks are kept, and those that are looked at at once.
+_KEPT, _AT_ONCE = 16, 2
+#: How long a page waits for a look at a partition.
+_PATIENCE_SECONDS = 0.6
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +73,7 @@ class Watch:
         now = self._clock()
         with self._lock:
             self._is_looking = False
-            self._old_at_ms = now + max(_OLD_AFTER_MS, _OLD_AFTER * (now - began))
+            self._old_at_ms = _old_at(began, now)
             self._latest = found
 
     def _show(self, look: NodeLook) -> None:
@@ -76,3 +84,63 @@ def _stopped(look: NodeLook) -> NodeLook:
     """What is known of a node whose look has failed."""
     step = look.step or Step.LS
     return replace(look, step=None, failures={**look.failures, step: "the log of this program says what failed"})
+
+
+def _old_at(began_ms: int, ended_ms: int) -> int:
+    """When a look is old."""
+    return ended_ms + max(_OLD_AFTER_MS, _OLD_AFTER * (ended_ms - began_ms))
+
+
+@dataclass
+class _Kept:
+    """A look at a partition; when it is old, in milliseconds, once it has ended."""
+
+    look: Future[PartitionLook]
+    old_at_ms: int | None = None
+
+
+class PartitionLooks:
+    """Looks at partitions, of which the last few are kept."""
+
+    def __init__(self, look: Callable[[str], PartitionLook], clock: Clock = monotonic_clock) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            look: takes a look at the partition in a directory.
+        """
+        self._look = look
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    def of(self, path: str) -> PartitionLook | None:
+        """What is known of a partition; None: the look at it has not ended, or waits for others.
+
+        Raises:
+            CordwoodError, OSError: it cannot be looked at.
+        """
+        with self._lock:
+            kept = self._kept.get(path)
+            if kept is not None and kept.old_at_ms is not None and self._clock() >= kept.old_at_ms:
+                del self._kept[path]
+                kept = None
+            if kept is None:
+                if sum(not one.look.done() for one in self._kept.values()) >= _AT_ONCE:
+                    return None
+                kept = self._begin(path)
+            self._kept.move_to_end(path)
+        try:
+            return kept.look.result(_PATIENCE_SECONDS)
+        except FutureTimeoutError:
+            if kept.look.done():
+                raise  # of the look itself
+            return None
+
+    def _begin(self, path: str) -> _Kept:
+        began = self._clock()
+        kept = self._kept[path] = _Kept(in_background(lambda: self._look(path), f"look at {path}"))
+        kept.look.add_done_callback(lambda _: setattr(kept, "old_at_ms", _old_at(began, self._clock())))
+        ended = [name for name, one in self._kept.items() if one.look.done()]
+        for name in ended[: max(0, len(self._kept) - _KEPT)]:
+            del self._kept[name]
+        return kept

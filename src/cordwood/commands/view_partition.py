@@ -1,0 +1,274 @@
+"""`view`: what the page of one partition is made from, and the batches and records that it leads to.
+
+What commands find out about the partition alone, each as if it were called with its directory; then what only a page
+shows: what the bytes of each segment are, how far key indexes reach, and how far the log was cleaned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cordwood.cleaning.causes import WhyPartition, WhyResult
+from cordwood.cleaning.plan import Choices, LogFacts, PartitionPlan, Plan
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.opening import open_node
+from cordwood.commands.options import PlanOptions
+from cordwood.commands.plan import plan_node, plan_with_facts
+from cordwood.commands.read import list_node
+from cordwood.commands.selection import ListOptions, Selection, WhyOptions
+from cordwood.commands.why import why_node
+from cordwood.errors import CorruptFileError, DataError, NotFoundError
+from cordwood.fs.base import Store
+from cordwood.fs.by_url import file_system_for
+from cordwood.record.batch import Batch, to_batches
+from cordwood.record.columns import RecordColumns
+from cordwood.storage.check import Check, Finding, Summary
+from cordwood.storage.formats.key_index import HEADER, decode_header
+from cordwood.storage.index.contents import LogContents, contents_of
+from cordwood.storage.index.files import indexes_in
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap
+from cordwood.storage.node.listing import Listing, PartitionListing
+from cordwood.storage.node.node import LocatedPartition, Node
+
+#: A log is read as a whole, to see what its bytes are, up to so many times what a sample reads.
+_WHOLE_SAMPLES = 8
+#: Larger logs are not checked by the way.
+CHECKED_BYTES_MAX = 64 << 20
+#: Of a key or value that is shown, so much is taken over.
+SHOWN_BYTES = 512
+_BATCH_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLook:
+    """What is known of one partition.
+
+    Attributes:
+        began_ms: what is decided by time is decided as of then.
+        ls, plan, why: what the commands say of its directory.
+        facts: what the plan was made from; None where none were needed.
+        contents: what its bytes are; None: that could not be found out.
+        indexed: the bytes that each key index covers, as it says, by the base offset of its segment.
+        findings, checked: what `check` found; None: the log is too large to be checked by the way.
+    """
+
+    path: str
+    began_ms: int
+    ls: Listing
+    plan: Plan
+    why: WhyResult
+    facts: LogFacts | None
+    contents: LogContents | None
+    indexed: Mapping[int, int]
+    findings: tuple[Finding, ...] = ()
+    checked: Summary | None = None
+
+    @property
+    def listing(self) -> PartitionListing:
+        """Its line of the listing."""
+        return self.ls.partitions[0]
+
+    @property
+    def planned(self) -> PartitionPlan | None:
+        """What a clean would do to it."""
+        return next(iter(self.plan.partitions), None)
+
+    @property
+    def causes(self) -> WhyPartition | None:
+        """What keeps it from being smaller."""
+        return next(iter(self.why.partitions), None)
+
+
+def options_for(options: WhyOptions, metadata_path: str | None) -> WhyOptions:
+    """The options for one partition of a node: by name it is chosen already, and its metadata may be elsewhere."""
+    chosen = options.selection
+    selection = Selection(
+        overrides=chosen.overrides,
+        server_properties=chosen.server_properties,
+        metadata=chosen.metadata or metadata_path,
+    )
+    return replace(options, selection=selection)
+
+
+def look_at_partition(
+    path: str, options: WhyOptions, *, fs: Store | None = None, clock: Clock = system_clock
+) -> PartitionLook:
+    """Look at one partition; `options` are those of `options_for`.
+
+    Raises:
+        NotFoundError: it is gone.
+        RequestError, ConfigError: as `cordwood.ls`.
+        OSError: it cannot be read.
+    """
+    chosen, paths = options.selection, [path]
+    fs = fs or file_system_for([path, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    options = replace(options, now_ms=now_ms)
+    node = open_node(fs, paths, chosen)
+    listing = list_node(node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True))
+    if not listing.partitions:
+        raise NotFoundError(f"{path} is gone")
+    found = PartitionLook(
+        path=path,
+        began_ms=now_ms,
+        ls=listing,
+        plan=plan_node(node, paths, PlanOptions(selection=chosen, now_ms=now_ms), with_causes=True),
+        why=why_node(node, paths, options),
+        facts=_facts(node, now_ms),
+        contents=_contents(node, listing.partitions[0], options),
+        indexed=_indexed(node.places[0].log(), options.index_place.root(fs, paths)),
+    )
+    if found.listing.size_bytes > CHECKED_BYTES_MAX or fs.reads_by_request(path):
+        return found
+    check = Check(fs)
+    return replace(found, findings=tuple(check.run(paths)), checked=check.summary)
+
+
+def _facts(node: Node, now_ms: int) -> LogFacts | None:
+    planned = plan_with_facts(node, node.places[0], Choices(), now_ms)
+    return None if planned is None else planned.facts
+
+
+def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> LogContents | None:
+    place: LocatedPartition = node.places[0]
+    try:
+        log = place.log().with_indexes_in(options.index_place.root(node.fs, [place.path]))
+        budget = _WHOLE_SAMPLES * options.sample_bytes
+        is_compacted = listing.first_dirty_offset is not None
+        return contents_of(log, budget, is_compacted=is_compacted, read_all=options.read_all)
+    except (OSError, DataError):
+        return None
+
+
+def _indexed(log: LogView, root: str | None) -> Mapping[int, int]:
+    found = {}
+    try:
+        for base_offset, info in indexes_in(log.fs, log.path, root):
+            with log.fs.open(info.name) as file:
+                found[base_offset] = decode_header(file.read(0, HEADER.itemsize), info.name).covered_bytes
+    except (OSError, CorruptFileError):
+        return found
+    return found
+
+
+# ---- zoom ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShownBatches:
+    """Batches from an offset on.
+
+    Attributes:
+        segments: the base offset of the segment of each.
+        problems: damage between them, in words.
+        next_offset: where the next ones begin; None: these are the last.
+    """
+
+    batches: tuple[Batch, ...]
+    segments: tuple[int, ...]
+    problems: tuple[str, ...]
+    next_offset: int | None
+
+
+def batches_from(log: LogView, offset: int, limit: int) -> ShownBatches:
+    """The batches of a log from the one that holds an offset on."""
+    batches: list[Batch] = []
+    segments: list[int] = []
+    problems: list[str] = []
+    for segment, item in log.windows(start_offset=offset, checks=Checks.HEADERS):
+        if isinstance(item, Gap):
+            problems.append(f"{segment.path} at position {item.position}: {item.size_bytes} bytes: {item.what}")
+            continue
+        some = to_batches(item.batches[: limit + 1 - len(batches)])
+        batches += some
+        segments += [segment.base_offset] * len(some)
+        if len(batches) > limit:
+            return ShownBatches(
+                tuple(batches[:limit]), tuple(segments[:limit]), tuple(problems), batches[limit - 1].last_offset + 1
+            )
+    return ShownBatches(tuple(batches), tuple(segments), tuple(problems), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record, with the beginnings of its key and value.
+
+    Attributes:
+        key, value: None: null.
+        key_size, value_size: in bytes; -1: null.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    key_size: int
+    value_size: int
+    headers: int
+    batch: int
+    is_control: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecords:
+    """Records from an offset on; attributes as of `ShownBatches`."""
+
+    records: tuple[ShownRecord, ...]
+    problems: tuple[str, ...]
+    next_offset: int | None
+
+
+def records_from(log: LogView, offset: int, limit: int) -> ShownRecords:
+    """The records of a log from an offset on, control records included."""
+    found: list[ShownRecord] = []
+    problems: list[DataError] = []
+    columns = log.columns(
+        start_offset=offset, isolation=None, on_damage=problems.append, max_batch_bytes=_BATCH_BYTES_MAX
+    )
+    for some in columns:
+        found += _shown(some, limit + 1 - len(found))
+        if len(found) > limit or len(problems) > limit:
+            break
+    words = tuple(map(str, problems[:limit]))
+    rest = found[limit:]
+    return ShownRecords(tuple(found[:limit]), words, rest[0].offset if rest else None)
+
+
+def _shown(columns: RecordColumns, limit: int) -> list[ShownRecord]:
+    batches = to_batches(columns.batches)
+    data = memoryview(columns.data)
+
+    def part(start: int, size: int) -> bytes | None:
+        return None if size < 0 else bytes(data[start : start + min(size, SHOWN_BYTES)])
+
+    return [
+        ShownRecord(
+            offset,
+            timestamp,
+            part(key_start, key_size),
+            part(value_start, value_size),
+            key_size,
+            value_size,
+            headers,
+            batches[batch].base_offset,
+            batches[batch].is_control,
+        )
+        for offset, timestamp, batch, key_start, key_size, value_start, value_size, _, headers in columns.rows[
+            :limit
+        ].tolist()
+    ]
+
+
+def first_offset_since(log: LogView, since_ms: int) -> int | None:
+    """The lowest offset of a record that is not older; None: there is none."""
+    for some in log.columns(since_ms=since_ms, on_damage=lambda _: None, max_batch_bytes=_BATCH_BYTES_MAX):
+        return int(some.rows["offset"][0])
+    return None
+
+
+def open_partition(path: str, options: WhyOptions, *, fs: Store | None = None) -> LogView:
+    """The log of one partition, for `batches_from` and `records_from`."""
+    node = open_node(fs or file_system_for([path]), [path], options.selection)
+    return node.places[0].log()

@@ -1,0 +1,392 @@
+"""What the bytes of a log are, segment by segment: how much a compaction could remove, and why.
+
+    live         the last record of its key; in a log that is not compacted every record
+    superseded   a newer record of the same key follows
+    tombstones   the last record of its key, and it deletes the key
+    aborted      of a transaction that was aborted
+    markers      ends of transactions, and batches that are kept empty
+    dead         below the log start offset, without a key in a compacted log, or no batch at all
+    unknown      not read
+
+From what that is found out:
+
+    headers      all batch headers: of a log that is not compacted they tell all
+    records      all records of a log that is not too large
+    indexes      key indexes of all segments: which records are superseded, and nothing else of them
+    sample       of a large log: an estimate for the log as a whole, no segment is known
+
+A record's bytes are its share of its batch, by the sizes of key and value. Records of open transactions are live, and
+supersede nothing yet.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import CorruptFileError
+from cordwood.kernels.key_index import restore
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.headers import is_control
+from cordwood.record.key_hashes import key_hashes
+from cordwood.storage.formats.key_index import TAG_BITS
+from cordwood.storage.index.files import indexes_in, read_index
+from cordwood.storage.index.key_sample import KeySource, count_keys
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
+
+#: A larger log is not read as a whole, nor one with more records or with more bytes in them.
+_RECORDS_MAX = 4 << 20
+_BODIES_MAX = 1 << 30
+#: Entries of key indexes that are compared.
+_ENTRIES_MAX = 8 << 20
+_BATCH_BYTES_MAX = 64 << 20
+#: What a record takes beside key and value, about.
+_RECORD_BYTES = 8
+_HASH_BITS = 64
+#: Nobody can aim collisions at the hashes of this process.
+_SECRET = secrets.token_bytes(16)
+
+U64Array = npt.NDArray[np.uint64]
+
+
+class Content(StrEnum):
+    """What bytes of a log are; see the head of the module."""
+
+    LIVE = "live"
+    SUPERSEDED = "superseded"
+    TOMBSTONES = "tombstones"
+    ABORTED = "aborted"
+    MARKERS = "markers"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+_NUMBER = {content: at for at, content in enumerate(Content)}
+
+
+class ContentSource(StrEnum):
+    """From what it is known."""
+
+    HEADERS = "all batch headers"
+    RECORDS = "all records"
+    INDEXES = "key indexes"
+    SAMPLE = "a sample"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContents:
+    """What the bytes of one segment are; they add up to its size."""
+
+    base_offset: int
+    bytes_of: Mapping[Content, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogContents:
+    """What the bytes of a log are.
+
+    Attributes:
+        estimate: for the log as a whole, where segments are not known; else the sums of the segments.
+    """
+
+    source: ContentSource
+    segments: tuple[SegmentContents, ...]
+    estimate: Mapping[Content, int]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each record was looked at, or need not be."""
+        return self.source in (ContentSource.HEADERS, ContentSource.RECORDS)
+
+    @classmethod
+    def of(cls, source: ContentSource, segments: Sequence[SegmentContents]) -> LogContents:
+        """With the sums of segments."""
+        sums = {content: sum(one.bytes_of.get(content, 0) for one in segments) for content in Content}
+        return cls(source, tuple(segments), {content: size for content, size in sums.items() if size})
+
+
+def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all: bool = False) -> LogContents | None:
+    """What the bytes of a log are, from what can be read in bounded time.
+
+    Args:
+        budget_bytes: a log up to this size is read as a whole; of a larger one an eighth of it, as a sample.
+        read_all: read all of it, however large it is.
+
+    Returns:
+        None: it has no segment.
+
+    Raises:
+        OSError: it cannot be read.
+        NotFoundError: it is gone.
+    """
+    if not log.segments:
+        return None
+    if not is_compacted:
+        return _from_headers(log)
+    found = _from_records(log) if read_all or log.size_bytes <= budget_bytes else None
+    return found or _from_indexes(log) or _from_sample(log, max(1, budget_bytes // 8))
+
+
+class _Sums:
+    """Bytes by segment and content."""
+
+    def __init__(self, log: LogView) -> None:
+        self._segments = log.segments
+        self.bytes = np.zeros((len(log.segments), len(Content)))
+
+    def result(self, source: ContentSource) -> LogContents:
+        """What is no batch is dead; the rest of rounding goes to the largest part."""
+        found = []
+        for segment, parts in zip(self._segments, self.bytes, strict=True):
+            parts[_NUMBER[Content.DEAD]] += max(0.0, segment.size_bytes - parts.sum())
+            whole = np.floor(parts).astype(np.int64)
+            whole[np.argmax(parts)] += segment.size_bytes - whole.sum()
+            sizes = {content: int(size) for content, size in zip(Content, whole, strict=True) if size}
+            found.append(SegmentContents(segment.base_offset, sizes))
+        return LogContents.of(source, found)
+
+
+def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: int) -> npt.NDArray[np.int8]:
+    """int8[batches]: the content of batches of which all records are alike; of the others that of live records."""
+    found = np.full(batches.size, _NUMBER[Content.LIVE], np.int8)
+    found[transactions.aborted_data(batches)] = _NUMBER[Content.ABORTED]
+    found[is_control(batches) | (batches["record_count"] == 0)] = _NUMBER[Content.MARKERS]
+    found[batches["last_offset"] < log_start] = _NUMBER[Content.DEAD]
+    return found
+
+
+# ---- from headers ----------------------------------------------------------------------------------------------------
+
+
+def _from_headers(log: LogView) -> LogContents:
+    transactions, sums = log.transactions(), _Sums(log)
+    for number, segment in enumerate(log.segments):
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
+                if not isinstance(item, Gap):
+                    contents = _batch_contents(item, transactions, log.log_start_offset)
+                    np.add.at(sums.bytes[number], contents, item["size_bytes"])
+    return sums.result(ContentSource.HEADERS)
+
+
+# ---- from records ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Records:
+    """The records of a log in order, as arrays that are put together in the end."""
+
+    hashes: list[U64Array] = field(default_factory=list)
+    batches: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    weights: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    contents: list[npt.NDArray[np.int8]] = field(default_factory=list)
+    competes: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    count: int = 0
+    body_bytes: int = 0
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether there are more than are held."""
+        return self.count > _RECORDS_MAX or self.body_bytes > _BODIES_MAX
+
+    def add(
+        self,
+        columns: RecordColumns,
+        numbers: npt.NDArray[np.int64],
+        can_supersede: npt.NDArray[np.bool_],
+        log_start: int,
+    ) -> None:
+        """Go on with records of data batches that were not aborted.
+
+        Args:
+            numbers: int64[batches], those of the batches in the log.
+            can_supersede: bool[batches]; False: of an open transaction.
+        """
+        rows = columns.rows
+        has_key = np.asarray(rows["key_size"] >= 0)
+        below = np.asarray(rows["offset"] < log_start)
+        contents = np.where(rows["value_size"] < 0, _NUMBER[Content.TOMBSTONES], _NUMBER[Content.LIVE]).astype(np.int8)
+        contents[~has_key | below] = _NUMBER[Content.DEAD]
+        weights = np.maximum(rows["key_size"], 0).astype(np.int64) + np.maximum(rows["value_size"], 0) + _RECORD_BYTES
+        self.hashes.append(key_hashes(columns, has_key, _SECRET)[:, 1].copy())
+        self.batches.append(numbers[rows["batch"]])
+        self.weights.append(weights)
+        self.contents.append(contents)
+        self.competes.append(has_key & ~below & can_supersede[rows["batch"]])
+        self.count += rows.size
+        self.body_bytes += int(weights.sum())
+
+
+def _from_records(log: LogView) -> LogContents | None:
+    """From all records; None: they are too many."""
+    transactions, sums, records = log.transactions(), _Sums(log), _Records()
+    sizes: list[npt.NDArray[np.int64]] = []
+    numbers: list[npt.NDArray[np.int64]] = []
+    whole: list[npt.NDArray[np.int8]] = []
+    count = 0
+    by_base = {segment.base_offset: number for number, segment in enumerate(log.segments)}
+    for segment, item in log.windows():
+        if isinstance(item, Gap) or segment.base_offset not in by_base:
+            continue
+        batches = item.batches
+        contents = _batch_contents(batches, transactions, log.log_start_offset)
+        sizes.append(batches["size_bytes"].copy())
+        numbers.append(np.full(batches.size, by_base[segment.base_offset]))
+        whole.append(contents)
+        data = contents == _NUMBER[Content.LIVE]
+        at = np.flatnonzero(data) + count
+        window = BatchWindow(item.position, item.data, batches[data], item.read)
+        _add_window(records, window, at, ~transactions.open_data(batches[data]), log.log_start_offset)
+        count += batches.size
+        if records.is_too_much:
+            return None
+    if count:
+        _sum_records(sums, records, np.concatenate(sizes), np.concatenate(numbers), np.concatenate(whole))
+    return sums.result(ContentSource.RECORDS)
+
+
+def _add_window(
+    records: _Records,
+    window: BatchWindow,
+    numbers: npt.NDArray[np.int64],
+    can_supersede: npt.NDArray[np.bool_],
+    log_start: int,
+) -> None:
+    """Go on with the data of a window; `numbers` are those of its batches in the log."""
+    positions = window.batches["position"]
+    for columns in decode(window, on_damage=lambda _: None, max_batch_bytes=_BATCH_BYTES_MAX):
+        # What is decoded together are batches of the window, in order.
+        at = np.searchsorted(positions, columns.batches["position"])
+        records.add(columns, numbers[at], can_supersede[at], log_start)
+        if records.is_too_much:
+            return
+        del columns
+
+
+def _sum_records(
+    sums: _Sums,
+    records: _Records,
+    sizes: npt.NDArray[np.int64],
+    segments: npt.NDArray[np.int64],
+    whole: npt.NDArray[np.int8],
+) -> None:
+    """Divide the bytes of batches among their records.
+
+    Args:
+        sizes, segments, whole: of all batches of the log: bytes, number of the segment, content if all is alike.
+    """
+    count = len(Content)
+    if not records.count:
+        return _sum_whole(sums, sizes, segments, whole)
+    batches, weights = np.concatenate(records.batches), np.concatenate(records.weights)
+    contents, competes = np.concatenate(records.contents), np.concatenate(records.competes)
+    contents[np.flatnonzero(competes)[superseded(np.concatenate(records.hashes)[competes])]] = _NUMBER[
+        Content.SUPERSEDED
+    ]
+    totals = np.bincount(batches, weights, sizes.size)
+    divided = totals > 0
+    share = weights / totals[batches] * sizes[batches]
+    cells = np.bincount(segments[batches] * count + contents, share, sums.bytes.size)
+    sums.bytes += cells.reshape(sums.bytes.shape)
+    # Data of which no record could be decoded is dead.
+    rest = np.where(whole == _NUMBER[Content.LIVE], _NUMBER[Content.DEAD], whole)
+    _sum_whole(sums, sizes[~divided], segments[~divided], rest[~divided])
+
+
+def _sum_whole(
+    sums: _Sums, sizes: npt.NDArray[np.int64], segments: npt.NDArray[np.int64], contents: npt.NDArray[np.int8]
+) -> None:
+    cells = np.bincount(segments * len(Content) + contents, sizes, sums.bytes.size)
+    sums.bytes += cells.reshape(sums.bytes.shape)
+
+
+def superseded(hashes: U64Array) -> npt.NDArray[np.bool_]:
+    """bool[records]: whether the same hash occurs again later."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    found = np.zeros(hashes.size, np.bool_)
+    found[order[:-1][ordered[1:] == ordered[:-1]]] = True
+    return found
+
+
+# ---- from key indexes, or a sample -----------------------------------------------------------------------------------
+
+
+def _from_indexes(log: LogView) -> LogContents | None:
+    """From the key indexes of all segments; None: there are not that many, or too many keys."""
+    if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
+        return None
+    hashes: list[U64Array] = []
+    covered: list[tuple[int, int]] = []
+    bits, secret = _HASH_BITS, None
+    for segment in log.segments:
+        found = _hashes_of(segment) if segment.size_bytes else None
+        if found is None:
+            hashes.append(np.empty(0, np.uint64))
+            covered.append((0, 0))
+            continue
+        known, size, header_bits, header_secret = found
+        if secret not in (None, header_secret):
+            return None
+        secret, bits = header_secret, min(bits, header_bits)
+        hashes.append(known)
+        covered.append((size, known.size))
+        if sum(one.size for one in hashes) > _ENTRIES_MAX:
+            return None
+    if secret is None:
+        return None
+    # A segment's hashes are not in the order of its records, but the last of a key is in the last segment that has it.
+    goes = superseded(np.concatenate(hashes) >> np.uint64(_HASH_BITS - bits))
+    return _by_shares(log, covered, goes)
+
+
+def _hashes_of(segment: Segment) -> tuple[U64Array, int, int, bytes] | None:
+    """The hashes of a segment's keys, the bytes that they are of, how many bits each has, and the secret."""
+    try:
+        index = read_index(segment)
+    except (OSError, CorruptFileError):
+        return None
+    known = np.empty(index.header.entries, np.uint64)
+    restore(index.starts, index.tags, index.header.bits, known)
+    return known, index.header.covered_bytes, index.header.bits + TAG_BITS, index.header.secret
+
+
+def _by_shares(log: LogView, covered: Sequence[tuple[int, int]], goes: npt.NDArray[np.bool_]) -> LogContents:
+    sums, at = _Sums(log), 0
+    for number, (segment, (size, count)) in enumerate(zip(log.segments, covered, strict=True)):
+        share = float(goes[at : at + count].mean()) if count else 0.0
+        at += count
+        sums.bytes[number, _NUMBER[Content.SUPERSEDED]] = size * share
+        sums.bytes[number, _NUMBER[Content.LIVE]] = size * (1 - share)
+        sums.bytes[number, _NUMBER[Content.UNKNOWN]] = segment.size_bytes - size
+    return sums.result(ContentSource.INDEXES)
+
+
+def _from_sample(log: LogView, budget_bytes: int) -> LogContents:
+    segments = [SegmentContents(one.base_offset, {Content.UNKNOWN: one.size_bytes}) for one in log.segments]
+    counts = count_keys(log, budget_bytes)
+    if counts is None or counts.source is not KeySource.SAMPLE or not counts.records:
+        return LogContents.of(ContentSource.SAMPLE, segments)
+    size = log.size_bytes
+    keyless = size * counts.keyless // counts.records
+    gone = round(counts.superseded_share * (size - keyless))
+    # A tombstone among the records that were seen may be superseded, too, as often as others.
+    deletes = round((counts.tombstones or 0) / counts.records * (1 - counts.superseded_share) * size)
+    estimate = {
+        Content.LIVE: size - keyless - gone - deletes,
+        Content.SUPERSEDED: gone,
+        Content.TOMBSTONES: deletes,
+        Content.DEAD: keyless,
+    }
+    return LogContents(
+        ContentSource.SAMPLE, tuple(segments), {one: number for one, number in estimate.items() if number}
+    )

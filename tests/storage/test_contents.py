@@ -1,0 +1,159 @@
+"""What the bytes of a log are, beside a twin that goes record by record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.index import contents as module
+from cordwood.storage.index.contents import Content, ContentSource, LogContents, contents_of
+from cordwood.storage.log.view import LogView
+from tests.engine.logs import append, make_log
+from tests.fixtures import copy_of, fixture
+from tests.storage.indexes import index_all
+
+BUDGET = 1 << 30
+BROKER = "kraft-classic-before"
+COMPACTED = ("ledger-0", "orders-0", "payments-1", "producers-0", "__consumer_offsets-2", "trimmed-both-0", "large-0")
+
+
+def log_of(path: Path, log_start: int | None = None) -> LogView:
+    return LogView(str(path), fs=PosixFileSystem(), log_start_offset=log_start)
+
+
+def twin(log: LogView) -> dict[int, dict[Content, float]]:
+    """The same, record by record."""
+    transactions, start = log.transactions(), log.log_start_offset
+    batches = list(log.batches())
+    of_batch = {offset: one for one in batches for offset in range(one.base_offset, one.last_offset + 1)}
+    records: dict[int, list[Record]] = {}
+    for record in log.records(isolation=None):
+        records.setdefault(of_batch[record.offset].base_offset, []).append(record)
+    control = {one.base_offset for one in batches if one.is_control}
+    of_transactions = [one for one in batches if one.is_transactional and not one.is_control]
+    opened = {
+        one.base_offset for one in of_transactions if transactions.open.get(one.producer_id, 2**63) <= one.base_offset
+    }
+    aborted = {one.base_offset for one in of_transactions if transactions.is_aborted(one.producer_id, one.base_offset)}
+    newest = {
+        record.key: record.offset
+        for base, some in records.items()
+        for record in some
+        if record.key is not None and record.offset >= start and base not in opened | aborted | control
+    }
+
+    def kind_of(base: int, last: int, record: Record) -> Content:
+        if last < start:
+            return Content.DEAD
+        if base in control or base in aborted:
+            return Content.MARKERS if base in control else Content.ABORTED
+        if record.offset < start or record.key is None:
+            return Content.DEAD
+        if base not in opened and newest[record.key] > record.offset:
+            return Content.SUPERSEDED
+        return Content.LIVE if record.value is not None else Content.TOMBSTONES
+
+    found: dict[int, dict[Content, float]] = {}
+    for batch in batches:
+        sizes = found.setdefault(log.segments_from(batch.base_offset)[0].base_offset, dict.fromkeys(Content, 0.0))
+        some = records.get(batch.base_offset, [])
+        weights = [len(one.key or b"") + len(one.value or b"") + 8 for one in some]
+        for record, weight in zip(some, weights, strict=True):
+            kind = kind_of(batch.base_offset, batch.last_offset, record)
+            sizes[kind] += batch.size_bytes * weight / sum(weights)
+        if not some:
+            sizes[Content.DEAD if batch.last_offset < start else Content.MARKERS] += batch.size_bytes
+    return found
+
+
+def check(log: LogView, found: LogContents | None) -> None:
+    assert found is not None
+    wanted = twin(log)
+    for segment, one in zip(log.segments, found.segments, strict=True):
+        assert sum(one.bytes_of.values()) == segment.size_bytes
+        for kind, size in wanted.get(one.base_offset, {}).items():
+            assert one.bytes_of.get(kind, 0) == pytest.approx(size, abs=len(Content)), (one.base_offset, kind)
+
+
+@pytest.mark.parametrize("name", COMPACTED)
+def test_bytes_of_a_broker_s_log_are_what_a_plain_twin_says(name: str) -> None:
+    log = log_of(fixture(BROKER) / name)
+    found = contents_of(log, BUDGET, is_compacted=True)
+    check(log, found)
+    assert found is not None and found.source is ContentSource.RECORDS and found.is_exact
+
+
+def test_what_is_below_the_log_start_is_dead() -> None:
+    log = log_of(fixture(BROKER) / "orders-0", 100)
+    check(log, contents_of(log, BUDGET, is_compacted=True))
+
+
+def test_a_log_of_magic_0_and_1_is_read_like_others() -> None:
+    for name in ("legacy-mixed-before", "legacy-v0-before"):
+        for path in sorted(fixture(name).glob("*-0"))[:4]:
+            log = log_of(path)
+            found = contents_of(log, BUDGET, is_compacted=True)
+            assert found is not None and sum(found.estimate.values()) == log.size_bytes
+            assert found.estimate.get(Content.DEAD, 0) < max(1, log.size_bytes)
+
+
+def test_records_of_an_open_transaction_live_and_supersede_nothing(tmp_path: Path) -> None:
+    first = encode_batch([Record(0, 0, b"k", b"committed")])
+    own = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    second = encode_batch([Record(1, 0, b"k", b"open")], transactional=True, **own)  # type: ignore[arg-type]
+    found = contents_of(make_log(tmp_path / "t-0", (0, [first, second])), BUDGET, is_compacted=True)
+    assert found is not None and set(found.estimate) == {Content.LIVE}
+
+
+def test_a_log_that_is_not_compacted_needs_only_headers() -> None:
+    log = log_of(fixture(BROKER) / "ledger-0")
+    exact, headers = contents_of(log, BUDGET, is_compacted=True), contents_of(log, BUDGET, is_compacted=False)
+    assert exact is not None and headers is not None and headers.source is ContentSource.HEADERS
+    assert set(headers.estimate) == {Content.LIVE, Content.ABORTED, Content.MARKERS}
+    for kind in (Content.ABORTED, Content.MARKERS):
+        assert headers.estimate[kind] == pytest.approx(exact.estimate[kind], abs=len(log.segments))
+
+
+def test_damage_is_dead_and_the_rest_is_known(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [encode_batch([Record(at, 0, b"%d" % at, b"v" * 100)]) for at in range(9)]))
+    path = tmp_path / "t-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    found = contents_of(log, BUDGET, is_compacted=True)
+    assert found is not None
+    assert found.estimate == {Content.LIVE: len(data) * 8 // 9, Content.DEAD: len(data) // 9}
+
+
+def test_key_indexes_tell_what_is_superseded_in_a_log_that_is_too_large(tmp_path: Path) -> None:
+    path = copy_of(fixture(BROKER) / "orders-0", tmp_path / "orders-0")
+    log = log_of(path)
+    index_all(PosixFileSystem(), log)
+    exact, found = contents_of(log, BUDGET, is_compacted=True), contents_of(log, 1000, is_compacted=True)
+    assert exact is not None and found is not None and found.source is ContentSource.INDEXES
+    assert sum(found.estimate.values()) == log.size_bytes
+    known = log.size_bytes - found.estimate.get(Content.UNKNOWN, 0)
+    share = exact.estimate[Content.SUPERSEDED] / log.size_bytes
+    assert found.estimate[Content.SUPERSEDED] / known == pytest.approx(share, abs=0.1)
+
+
+def test_of_a_log_that_is_too_large_a_sample_gives_an_estimate(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    for number in range(40):
+        append(path, *((b"%d" % (number * 50 + at) if at % 2 else b"same", b"v" * 2000) for at in range(50)))
+    log = log_of(path)
+    found = contents_of(log, 2 << 20, is_compacted=True)
+    assert found is not None and found.source is ContentSource.SAMPLE and not found.is_exact
+    assert all(set(one.bytes_of) == {Content.UNKNOWN} for one in found.segments)
+    assert sum(found.estimate.values()) == log.size_bytes
+    assert found.estimate[Content.SUPERSEDED] / log.size_bytes > 0.3, "every other record has the same key"
+
+
+def test_a_log_with_too_many_records_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RECORDS_MAX", 100)
+    found = contents_of(log_of(fixture(BROKER) / "orders-0"), BUDGET, is_compacted=True)
+    assert found is not None and not found.is_exact
