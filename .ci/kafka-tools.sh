@@ -1,9 +1,21 @@
-# Sourced by run and full: installs what the comparisons with Kafka need.
+# Sourced by run and full: installs what the comparisons with Kafka need, and the tests of pages.
 
 # A compiler of Java 17 or newer.
 has_jdk() {
     command -v java >/dev/null || return 1
     [[ $(javac -version 2>&1) =~ ^javac\ ([0-9]+) ]] && ((BASH_REMATCH[1] >= 17))
+}
+
+# The browser that looks at the pages of `cordwood view`.
+browser() {
+    command -v chromium >/dev/null && command -v chromedriver >/dev/null && return
+    if ((EUID)) || ! command -v apt-get >/dev/null; then
+        echo "Install Chromium and its driver (Debian: chromium, chromium-driver): tests of pages need them." >&2
+        return 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    apt-get install -qq -y --no-install-recommends chromium chromium-driver
 }
 
 kafka_tools() {

@@ -3,7 +3,8 @@
 CORDWOOD_SEED           seed of random logs, scripts and examples; `now` takes the time, and the last lines show it
 CORDWOOD_EFFORT         multiplies counts: logs, scripts, kills, power cuts, seconds; `full` takes the full counts
 CORDWOOD_REWRITE        1 writes expectations, pages and recorded answers anew, to be reviewed as a diff
-CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run
+CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run, or there is no browser
+CORDWOOD_PICTURES       a folder that the tests of pages leave pictures of them in
 CORDWOOD_TURN           3/8 takes every eighth slow test, the fourth eighth of them; without it all run
 
 Hypothesis derives its examples from each test's source, unless a seed is given.
@@ -39,6 +40,7 @@ EFFORT = {"full": math.inf}.get(effort := os.environ.get("CORDWOOD_EFFORT") or "
 IS_FULL = math.inf == EFFORT
 REWRITE = _is_set("CORDWOOD_REWRITE")
 REQUIRE_KAFKA = _is_set("CORDWOOD_REQUIRE_KAFKA")
+PICTURES = os.environ.get("CORDWOOD_PICTURES", "")
 TURN, TURNS = (int(number) for number in (os.environ.get("CORDWOOD_TURN") or "0/1").split("/"))
 
 

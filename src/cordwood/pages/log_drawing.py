@@ -153,7 +153,16 @@ def _marks(log: DrawnLog, scale: _Scale) -> tuple[list[tuple[float, Markup]], fl
         row = next((row for row, end in enumerate(ends) if end + 8 <= start), len(ends))
         ends[row : row + 1] = [start + length]
         placed.append(
-            (x, text(x - 4 if is_left else start, _LINE * row + 12, words, anchor="end" if is_left else None))
+            (
+                x,
+                text(
+                    x - 4 if is_left else start,
+                    _LINE * row + 12,
+                    words,
+                    anchor="end" if is_left else None,
+                    class_="label",
+                ),
+            )
         )
     return placed, _LINE * len(ends) + 4
 

@@ -1,0 +1,137 @@
+"""A real browser: Debian's Chromium without a window, driven over the WebDriver protocol by the standard library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.knobs import REQUIRE_KAFKA
+
+_STARTED = re.compile(r"successfully on port (\d+)")
+#: The key under which the protocol puts a reference to an element.
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+_OPTIONS = ["--headless=new", "--hide-scrollbars", "--disable-gpu", "--no-first-run", "--disable-extensions"]
+
+
+def need_browser() -> None:
+    """Skip the test where there is no browser; fail where there has to be one."""
+    missing = [name for name in ("chromedriver", "chromium") if shutil.which(name) is None]
+    if missing and REQUIRE_KAFKA:
+        raise AssertionError(f"{' and '.join(missing)} must be here: apt-get install chromium chromium-driver")
+    if missing:
+        pytest.skip(f"there is no {' and no '.join(missing)}")
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, port: int, *, width: int, height: int = 1000, dark: bool = False) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+        self._session = ""
+        scheme = "--blink-settings=preferredColorScheme=0" if dark else "--blink-settings=preferredColorScheme=1"
+        root = ["--no-sandbox"] if os.getuid() == 0 else []
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": [*_OPTIONS, *root, scheme, f"--window-size={width},{height}"]},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
+        answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/session/{answer['sessionId']}"
+        # A window cannot be made narrower than 500 pixels, but a screen can be.
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._command("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def _command(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        return self._call(method, self._session + path, body)
+
+    def open(self, url: str) -> None:
+        self._command("POST", "/url", {"url": url})
+
+    @property
+    def title(self) -> str:
+        return str(self._command("GET", "/title"))
+
+    @property
+    def url(self) -> str:
+        return str(self._command("GET", "/url"))
+
+    def arrive(self, part: str) -> None:
+        """Wait until the page is one with this in its address."""
+        until = time.monotonic() + 30
+        while part not in self.url:
+            assert time.monotonic() < until, self.url
+            time.sleep(0.02)
+
+    def run(self, script: str) -> Any:
+        """What a function body returns, run beside the page; a page's policy does not hold it back."""
+        return self._command("POST", "/execute/sync", {"script": script, "args": []})
+
+    def find(self, xpath: str) -> str:
+        """An element that is shown, as the protocol refers to it."""
+        found = self._command("POST", "/elements", {"using": "xpath", "value": xpath})
+        shown = [one[_ELEMENT] for one in found if self._command("GET", f"/element/{one[_ELEMENT]}/displayed")]
+        assert shown, f"{xpath} is not shown at {self.url}"
+        return str(shown[0])
+
+    def named(self, role: str, name: str) -> str:
+        """An element by its role and name, as the browser's accessibility tree has them."""
+        tags = {"link": "//*[local-name()='a']", "button": "//button", "textbox": "//input", "heading": "//h1|//h2"}
+        for one in self._command("POST", "/elements", {"using": "xpath", "value": tags[role]}):
+            element = one[_ELEMENT]
+            label = self._command("GET", f"/element/{element}/computedlabel")
+            if label.startswith(name) and self._command("GET", f"/element/{element}/displayed"):
+                found_role = self._command("GET", f"/element/{element}/computedrole")
+                assert found_role in (role, "searchbox"), found_role
+                return str(element)
+        raise AssertionError(f"no {role} {name!r} at {self.url}")
+
+    def click(self, element: str) -> None:
+        self._command("POST", f"/element/{element}/click", {})
+
+    def type(self, element: str, text: str) -> None:
+        self._command("POST", f"/element/{element}/value", {"text": text})
+
+    def press(self, keys: str) -> None:
+        """Press keys, wherever the focus is."""
+        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._command("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def console(self) -> list[str]:
+        """What the browser has complained about since the last call."""
+        return [one["message"] for one in self._command("POST", "/se/log", {"type": "browser"})]
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._command("GET", "/screenshot")))
+
+    def close(self) -> None:
+        self._command("DELETE", "")
+
+
+@contextmanager
+def driver() -> Iterator[int]:
+    """A driver of browsers; the port that it listens on."""
+    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            started = next(found for line in process.stdout if (found := _STARTED.search(line)))
+            yield int(started[1])
+        finally:
+            process.terminate()
