@@ -155,17 +155,18 @@ def treemap(tiles: Sequence[Tile], label: str, width: int, height: int) -> Marku
 
 def _tile(tile: Tile, box: Box) -> Markup:
     marked = box.height * tile.part
-    title = f"{tile.label}: {tile.words}"
+    title = f"{tile.label} {tile.words}"
     shapes = [
-        rect(Box(0, 0, box.width, box.height), "tile", title),
-        rect(Box(0, box.height - marked, box.width, marked), "could-go", title),
+        rect(Box(0, 0, box.width, box.height), "tile"),
+        rect(Box(0, box.height - marked, box.width, marked), "could-go"),
     ]
     for number, words in enumerate((tile.label, tile.words), 1):
         if box.height >= 19 * number:
             shapes.append(text(6, 17 * number, fitting(words, box.width - 10)))
     # A drawing within the drawing cuts off what is too long.
     drawn = tag("svg", shapes, x=box.x, y=box.y, width=box.width, height=box.height)
-    return drawn if tile.link is None else tag("a", drawn, href=tile.link, aria_label=title)
+    # Its name, and what who points at it reads, is all of the text, however much of that is drawn.
+    return tag("g" if tile.link is None else "a", tag("title", title), drawn, href=tile.link)
 
 
 def squarified(sizes: Sequence[float], area: Box) -> list[Box]:

@@ -161,7 +161,7 @@ def _disks(listing: Listing) -> Content:
         Column("ON DISK", right=True),
         Column("DISK", right=True),
         Column("SHARE", right=True),
-        Column(""),
+        Column("OF THE DISK"),
     ]
     rows: list[Sequence[Content]] = []
     for directory in listing.directories:
