@@ -128,6 +128,7 @@ class CleanerFacts:
         checkpoint_path: of the cleaner's checkpoint.
         checkpoint_ms: when it was written last; None: it is not there.
         failure: why the checkpoint cannot be read; else empty.
+        in_store: the directory is in an object store: no broker runs on it, and its files are as old as their upload.
     """
 
     enabled: ConfigValue
@@ -136,6 +137,7 @@ class CleanerFacts:
     checkpoint_path: str = ""
     checkpoint_ms: int | None = None
     failure: str = ""
+    in_store: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,9 @@ def _due(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
     since = due_since(facts, compaction)
     alive = now_ms if cleaner.live else cleaner.alive_ms
     dirty = f"{bytes_text(compaction.cleanable_bytes)} of it is dirty"
+    if cleaner.in_store:
+        what = f"a clean is due, and no broker runs on an object store: {dirty}"
+        return Cause(CauseKind.NO_BROKER, what, size, "run cordwood clean --output URL, which writes a cleaned copy")
     if alive is None or alive - since < PATIENCE_MS:
         if cleaner.live:
             return Cause(
@@ -482,12 +485,11 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
     taken = plan_retention(log.segments, start, end, mark.offset, limits, now_ms)
     if due := sum(size for name, _, size in taken if name in limits):
         rules = " and ".join(name for name, _, _ in taken if name in limits)
-        run = "a broker deletes it in its next check" if cleaner.live else "no broker runs that would delete it"
-        step = (
-            "wait for log.retention.check.interval.ms"
-            if cleaner.live
-            else "start the broker, or run cordwood clean --retention"
-        )
+        run, step = "no broker runs that would delete it", "start the broker, or run cordwood clean --retention"
+        if cleaner.live:
+            run, step = "a broker deletes it in its next check", "wait for log.retention.check.interval.ms"
+        elif cleaner.in_store:
+            run, step = "no broker deletes from an object store", "run cordwood clean --retention --output URL"
         what = f"{bytes_text(due)} are beyond {rules}, and {run}"
         yield Cause(CauseKind.RETENTION_DUE, what, due, step, run, way=Way.RETENTION)
     unreplicated = plan_retention(log.segments, start, end, end, limits, now_ms)
@@ -622,6 +624,8 @@ _RULES: Sequence[Callable[[PartitionFacts], Iterator[Cause]]] = (
 def broker_will(facts: PartitionFacts, cause: Cause) -> str:
     """What a broker will do with a partition, and when."""
     plan, cleaner = facts.plan, facts.cleaner
+    if cleaner.in_store:
+        return "nothing: it is in an object store"
     if not cleaner.enabled.value and plan.compaction is not None:
         return "cleans nothing"
     if plan.decision is Decision.CLEAN:

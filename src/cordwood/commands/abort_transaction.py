@@ -62,7 +62,7 @@ def abort_transaction(
 ) -> AbortResult:
     """End the hanging transaction of a producer in the partitions of a topic; see `cordwood.abort_transaction`."""
     fs = fs or PosixFileSystem()
-    sources = [fs.absolute_path(local_path(path)) for path in paths]
+    sources = [fs.absolute_path(local_path(path, f"Bring it back first: cordwood fetch {path} DIR")) for path in paths]
     now_ms = clock()
     found = _Replicas.find(fs, sources, topic, options)
     for place in found.places:

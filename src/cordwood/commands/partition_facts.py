@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts
 from cordwood.cleaning.plan import Decision, LogFacts, PartitionPlan
@@ -70,16 +70,20 @@ def collect_facts(
 
 
 def _cleaner(directory: LogDirectory, enabled: ConfigValue) -> CleanerFacts:
-    written = [info.mtime_ns // 1_000_000 for name in _SIGNS_OF_LIFE if (info := directory.info(name)) is not None]
-    checkpoint, failure = directory.info(CLEANER_OFFSETS), directory.cleaner_failure
-    return CleanerFacts(
+    failure = directory.cleaner_failure
+    facts = CleanerFacts(
         enabled=enabled,
         live=directory.live,
-        alive_ms=max(written, default=None),
         checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
-        checkpoint_ms=None if checkpoint is None else checkpoint.mtime_ns // 1_000_000,
         failure="" if failure is None else str(failure),
+        in_store=directory.fs.reads_by_request(directory.path),
     )
+    if facts.in_store:
+        return facts
+    written = [info.mtime_ns // 1_000_000 for name in _SIGNS_OF_LIFE if (info := directory.info(name)) is not None]
+    checkpoint = directory.info(CLEANER_OFFSETS)
+    checkpoint_ms = None if checkpoint is None else checkpoint.mtime_ns // 1_000_000
+    return replace(facts, alive_ms=max(written, default=None), checkpoint_ms=checkpoint_ms)
 
 
 def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | None:
