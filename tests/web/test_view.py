@@ -191,6 +191,8 @@ def test_from_other_machines_a_token_is_needed() -> None:
         assert found.get("/", Cookie="cordwood=wrong").status == 401
         got = found.get(f"/partitions?token={token}&search=a+b")
         assert (got.status, got.headers["location"]) == (303, "/partitions?search=a+b")
+        elsewhere = found.get(f"//evil.example/?token={token}").headers["location"]
+        assert elsewhere == "/evil.example/"
         cookie = got.headers["set-cookie"]
         assert cookie.endswith("; HttpOnly; SameSite=Strict; Path=/")
         assert found.get("/", Cookie=cookie.partition(";")[0]).status == 200

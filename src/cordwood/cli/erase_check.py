@@ -12,11 +12,10 @@ from cordwood.cleaning.found_keys import ErasureResult, Verdict
 from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Json, with_options
+from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
-from cordwood.errors import NotFoundError, RequestError
-from cordwood.fs.by_url import file_system_for
 
 
 @with_options
@@ -48,24 +47,14 @@ def main(
     """
     wanted = given_keys(key, keys)
     for path in certificate or ():
-        _check_target(path)
+        check_output(path, "the certificate")
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = erase_check([named(one) for one in directories], wanted, options, on_progress=progress.of)
     for path in certificate or ():
-        file_system_for([path]).put(path, _certificate(result, path).encode("utf-8", "backslashreplace"))
+        write_output(path, _certificate(result, path))
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK if result.verdict is Verdict.CLEAR else EXIT_DAMAGE
 
 
 def _certificate(result: ErasureResult, path: str) -> str:
     return result.page() if path.lower().endswith((".html", ".htm")) else json.dumps(result.document(), indent=1) + "\n"
-
-
-def _check_target(path: str) -> None:
-    """Refuse a file that could not be written after all has been read."""
-    fs = file_system_for([path])
-    folder = path.rpartition("/")[0] or "."
-    if fs.path_on_disk(path) is not None and not fs.exists(folder):
-        raise NotFoundError(f"{folder} does not exist, so {path} cannot be written")
-    if fs.exists(path) and fs.stat(path).is_directory:
-        raise RequestError(f"{path} is a directory; give a file for the certificate")

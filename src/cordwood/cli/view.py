@@ -15,11 +15,12 @@ from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
 from cordwood.cli.options import Directories, with_options
+from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.view import NodeLook, look_at_all
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
 from cordwood.pages.report import PARTITIONS, report_page
 from cordwood.threads import in_background
@@ -83,12 +84,7 @@ def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
 
 
 def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
-    fs = file_system_for([output])
-    folder = output.rpartition("/")[0] or "."
-    if fs.path_on_disk(output) is not None and not fs.exists(folder):
-        raise NotFoundError(f"{folder} does not exist, so {output} cannot be written")
-    if fs.exists(output) and fs.stat(output).is_directory:
-        raise RequestError(f"{output} is a directory; give a file for the pages")
+    check_output(output, "the pages")
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
 
         def show(look: NodeLook) -> None:
@@ -96,7 +92,7 @@ def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
                 progress.update(look.partitions_done, look.partitions_all)
 
         look, looks = look_at_all(paths, options, PARTITIONS, on_look=show)
-    fs.put(output, report_page(look, looks).encode())
+    write_output(output, report_page(look, looks))
     return EXIT_OK
 
 

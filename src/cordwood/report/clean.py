@@ -18,7 +18,7 @@ from cordwood.report import plan
 from cordwood.text import Column, bytes_text, cells_of, html_table, names_text, number, printable, table
 
 #: What records were dropped for: title of the column, words in the summary, value.
-_REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
+REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
     ("SUPERSEDED", "superseded", lambda counts: counts.records_superseded),
     ("TOMBSTONES", "expired tombstones", lambda counts: counts.tombstones_expired),
     ("ABORTED", "aborted", lambda counts: counts.records_aborted),
@@ -38,16 +38,16 @@ def _cells(value: Callable[[Counts], int]) -> Callable[[PartitionResult | Segmen
 _COUNTS: Sequence[tuple[Column, Callable[[PartitionResult | SegmentResult], str]]] = (
     (Column("READ", right=True), _cells(lambda counts: counts.records_read)),
     (Column("KEPT", right=True), _cells(lambda counts: counts.records_kept)),
-    *((Column(title, right=True), _cells(value)) for title, _, value in _REASONS),
+    *((Column(title, right=True), _cells(value)) for title, _, value in REASONS),
 )
-_COLUMNS: Sequence[tuple[Column, Callable[[PartitionResult], str]]] = (
+COLUMNS: Sequence[tuple[Column, Callable[[PartitionResult], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
     *_COUNTS,
     (Column("LOG BEFORE", right=True), lambda one: bytes_text(one.bytes_before)),
     (Column("AFTER", right=True), lambda one: bytes_text(one.bytes_after)),
     (Column("CLEAN UP TO", right=True), lambda one: "-" if one.end_offset is None else str(one.end_offset)),
 )
-_SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
+SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
     (Column("SEGMENT", right=True), lambda one: str(one.base_offset)),
     (Column("INTO", right=True), lambda one: ", ".join(map(str, one.outputs))),
     *_COUNTS,
@@ -60,7 +60,7 @@ def lines(result: CleanResult) -> Iterator[str]:
     """The result as lines for people."""
     cleaned = result.with_fate(Fate.CLEANED)
     if cleaned:
-        yield from table(*cells_of(_COLUMNS, cleaned))
+        yield from table(*cells_of(COLUMNS, cleaned))
         yield ""
     yield from _failed(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
     by_reason: dict[tuple[Fate, str], list[str]] = {}
@@ -73,7 +73,7 @@ def lines(result: CleanResult) -> Iterator[str]:
     yield from notes
     if by_reason or notes or result.with_fate(Fate.FAILED):
         yield ""
-    yield from _summary(result)
+    yield from summary(result)
 
 
 def exact_lines(found: ExactPlan) -> Iterator[str]:
@@ -83,18 +83,18 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
     cleaned = found.result.with_fate(Fate.CLEANED)
     if cleaned:
         yield "exactly:"
-        yield from table(*cells_of(_COLUMNS, cleaned))
+        yield from table(*cells_of(COLUMNS, cleaned))
         rows = [(one.name, part) for one in cleaned for part in one.segments]
         if rows:
             yield ""
             yield from table(
-                [Column("PARTITION"), *(column for column, _ in _SEGMENT_COLUMNS)],
-                [[printable(name), *(cell(part) for _, cell in _SEGMENT_COLUMNS)] for name, part in rows],
+                [Column("PARTITION"), *(column for column, _ in SEGMENT_COLUMNS)],
+                [[printable(name), *(cell(part) for _, cell in SEGMENT_COLUMNS)] for name, part in rows],
             )
         yield ""
     yield from _failed(found.result, "cannot be cleaned")
     yield from _notes(found.result, "would delete")
-    yield from _summary(found.result)
+    yield from summary(found.result)
     if cleaned:
         work = found.work
         yield (
@@ -171,8 +171,8 @@ def _counts_document(counts: Counts) -> dict[str, int]:
 
 def html(result: CleanResult) -> str:
     """The table of what was cleaned, for a notebook."""
-    *_, last = _summary(result)
-    return html_table(*cells_of(_COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
+    *_, last = summary(result)
+    return html_table(*cells_of(COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
 
 
 def exact_html(found: ExactPlan) -> str:
@@ -221,11 +221,12 @@ def _fates(result: CleanResult) -> str:
     return f"{number(len(result.partitions), 'partition')}: {', '.join(fates)}"
 
 
-def _summary(result: CleanResult) -> Iterator[str]:
+def summary(result: CleanResult) -> Iterator[str]:
+    """What was done in all, in sentences: counts, times, the proof, and what is kept."""
     counts = result.counts
     yield _fates(result)
     if result.with_fate(Fate.CLEANED):
-        why = ", ".join(_counted(value(counts), words) for _, words, value in _REASONS if value(counts))
+        why = ", ".join(_counted(value(counts), words) for _, words, value in REASONS if value(counts))
         dropped = counts.records_read - counts.records_kept
         yield (
             f"{number(counts.records_read, 'record')} read, {counts.records_kept:,} kept, {dropped:,} dropped"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from cordwood.web.http_server import Answer, Request
 
@@ -75,7 +75,9 @@ class Access:
         given = request.query.get("token")
         if given is not None and _is_same(given, token):
             rest = {name: value for name, value in request.query.items() if name != "token"}
-            target = request.path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
+            # One slash, so that it is a path of this server, and nothing that a header could not hold.
+            path = "/" + quote(request.path.lstrip("/"), safe="/.")
+            target = path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
             cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": target, "Set-Cookie": cookie})
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
