@@ -768,6 +768,7 @@ def simulate(
     partitions: int = 1,
     overrides: Sequence[str] = (),
     against: Sequence[str] = (),
+    min_dead: float | None = None,
     server_properties: str | None = None,
     days: float = 30.0,
     scale: float | None = None,
@@ -795,6 +796,8 @@ def simulate(
         partitions: Number of partitions, which share rate and keys evenly. Default: 1.
         overrides: Set a config of the topic or of the broker: KEY=VALUE.
         against: Compare with a second set of configs, which has this config in addition.
+        min_dead: Compare with Cordwood's cleaner that leaves superseded records of up to this share of a log, such
+            as 10%.
         server_properties: The broker's server.properties file, for configs that --config does not set.
         days: How long to simulate. Default: 30.
         scale: Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the

@@ -134,12 +134,12 @@ def test_the_next_clean_reads_what_is_dirty_and_what_may_go(used: Counter[bool])
     assert indexed(mine.fs, mine.log) == closed(mine.log)
     read = []
     for node in (mine, twin):
-        before = node.cleaner._runner.traffic.read
+        before = node.cleaner.runner.traffic.read
         send(node.log, 7, 7, *range(7, 17))
         node.log.roll()
         node.pass_time()
-        read.append(node.cleaner._runner.traffic.read - before)
-        traffic = node.cleaner._runner.traffic
+        read.append(node.cleaner.runner.traffic.read - before)
+        traffic = node.cleaner.runner.traffic
         assert traffic.new > (600 + 10) * 2_000 and traffic.written > 0
     assert read[0] < 0.75 * read[1]
     assert files(mine.fs, mine.log) == files(twin.fs, twin.log)

@@ -31,7 +31,7 @@ from cordwood.errors import CorruptBatchError
 from cordwood.kernels import superseded as kernel
 from cordwood.kernels.body_keys import keys_of_bodies
 from cordwood.kernels.decode import DONE
-from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
+from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows
 from cordwood.record.columns import Bodies, RecordColumns
 from cordwood.record.headers import has_flag, is_transactional_data
 from cordwood.record.key_hashes import key_hashes
@@ -334,6 +334,19 @@ class SegmentOutcomes:
         if not (stays & (self.counts > 0)).all() or self.bits.any():
             return None
         return int(self.counts.size), int(self.counts.sum(dtype=np.int64))
+
+    @property
+    def plain_batches(self) -> BatchRows | None:
+        """BATCH_ROW[batches]: where they are and what they hold, if all are plain; None: headers say more of some.
+
+        Plain ones are of magic 2, without transactions, markers and horizons.
+        """
+        if not (self.flags & _STAYS_PLAIN).all():
+            return None
+        batches = np.zeros(self.positions.size, BATCH_ROW)
+        batches["position"], batches["crc"], batches["record_count"] = self.positions, self.crcs, self.counts
+        batches["magic"] = 2
+        return batches
 
     def mark(self, first: int, ordinals: npt.NDArray[np.uint32]) -> None:
         """Mark records as superseded: ordinals that count from `first`, a multiple of 8."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from cordwood.cleaning.sparing import check_share
 from cordwood.errors import RequestError
 from cordwood.option import Option
 from cordwood.sizing.workload import Workload
@@ -24,6 +25,13 @@ class SimulateOptions:
         Sequence[str],
         Option("Compare with a second set of configs, which has this config in addition.", metavar="KEY=VALUE"),
     ] = ()
+    min_dead: Annotated[
+        float | None,
+        Option(
+            "Compare with Cordwood's cleaner that leaves superseded records of up to this share of a log, such as 10%.",
+            metavar="SHARE",
+        ),
+    ] = None
     server_properties: Annotated[
         str | None,
         Option("The broker's server.properties file, for configs that --config does not set.", metavar="FILE"),
@@ -41,6 +49,9 @@ class SimulateOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
+        check_share(self.min_dead)
+        if self.min_dead is not None and self.against:
+            raise RequestError("--min-dead and --against: each compares with a second set, so give one of them")
         if not 0.001 <= self.days <= 3660:
             raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
         if self.scale is not None and not 1 <= self.scale < float("inf"):

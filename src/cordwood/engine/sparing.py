@@ -252,7 +252,7 @@ def _survey(
 ) -> _Surveyed:
     base = segment.base_offset
     tracker.add(aborted_transactions(log, base, upper))
-    batches, discard = _headers(segment, tracker)
+    batches, discard = _headers(segment, outcomes, tracker)
     counts = np.maximum(batches["record_count"], 0).astype(np.int64)
     batches_crc = crc_of_batches(batches["position"], batches["crc"])
     same = np.array_equal(outcomes.positions, batches["position"]) and np.array_equal(outcomes.crcs, batches["crc"])
@@ -297,8 +297,11 @@ def _survey(
     )
 
 
-def _headers(segment: Segment, tracker: AbortTracker) -> tuple[BatchRows, BoolArray]:
-    """BATCH_ROW[batches] of a segment, and what the tracker says of them."""
+def _headers(segment: Segment, outcomes: SegmentOutcomes, tracker: AbortTracker) -> tuple[BatchRows, BoolArray]:
+    """BATCH_ROW[batches] of a segment, and what the tracker says of them, which need not see plain ones."""
+    plain = outcomes.plain_batches
+    if plain is not None:
+        return plain, np.zeros(plain.size, np.bool_)
     found, discard = [np.empty(0, BATCH_ROW)], [np.zeros(0, np.bool_)]
     for batches in segment.headers():
         found.append(batches)

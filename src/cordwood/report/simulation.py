@@ -98,7 +98,8 @@ def lines(result: SimulationResult) -> Iterator[str]:
     several = len(result.outcomes) > 1
     for one in result.outcomes:
         chosen = ", ".join(f"{name}={printable(text)}" for name, text in one.configs.items())
-        yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}"
+        ours = "" if one.min_dead is None else f"; cleaned by Cordwood with --min-dead {100 * one.min_dead:g}%"
+        yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}{ours}"
     yield ""
     columns = [Column(""), *(Column(one.label if several else "", right=True) for one in result.outcomes)]
     sizes, work = (

@@ -188,25 +188,26 @@ class LiveClean:
         return CleanedLog(cleaned.end_offset, cleaned.checkpoint, cleaned.counts, share, left)
 
 
-def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> Output | Failure:
+def run_here(
+    task: PartitionTask, check: Check, limit: Limit | None = None, read_memory_bytes: int = READ_MEMORY_BYTES
+) -> Output | Failure:
     """Run the task of a clean in this thread, and look at what it wrote.
 
     Args:
         check: is called at least every few MiB; what it raises is the reason why the task fails.
+        read_memory_bytes: so much of the log is read once, at most a quarter of what the keys may take. None with
+            Kafka's offset map, whose rounds read other files.
     """
     work = task.work
     assert work is not None, "a clean has a folder"
     fs = checked(throttled(task.location.open(), limit), check)
-    task = replace(task, location=fs.location(), read_memory_bytes=_read_memory_bytes(task.settings))
-    return check_output(task, run_task(task, None, work))
-
-
-def _read_memory_bytes(settings: CleanSettings) -> int:
-    """At most a quarter of what the keys may take; nothing with Kafka's offset map, whose rounds read other files."""
+    settings = task.settings
     if settings.offset_map_slots is not None:
-        return 0
-    memory = settings.memory
-    return READ_MEMORY_BYTES if memory is None else min(READ_MEMORY_BYTES, memory.size_bytes // 4)
+        read_memory_bytes = 0
+    elif settings.memory is not None:
+        read_memory_bytes = min(read_memory_bytes, settings.memory.size_bytes // 4)
+    task = replace(task, location=fs.location(), read_memory_bytes=read_memory_bytes)
+    return check_output(task, run_task(task, None, work))
 
 
 def task_of(

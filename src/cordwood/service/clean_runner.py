@@ -22,7 +22,7 @@ from cordwood.fs.throttled import Limit, throttled
 from cordwood.jobs.hanging import looked_at
 from cordwood.jobs.jobs import Jobs
 from cordwood.jobs.runner import Runner
-from cordwood.service.clean import LiveClean, run_here
+from cordwood.service.clean import READ_MEMORY_BYTES, LiveClean, run_here
 from cordwood.service.metrics import Meter
 from cordwood.spark.runner import SessionRunner, SparkRunner
 
@@ -61,6 +61,7 @@ class CleanRunner:
         traffic: of all cleans so far.
         index: make key indexes of logs that have none.
         min_dead: how much garbage a clean may leave, as a share of its log; None: none.
+        read_memory_bytes: see `run_here`.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class CleanRunner:
         self.io = Meter(clock)
         self.traffic = Traffic()
         self.index, self.min_dead = index, min_dead
+        self.read_memory_bytes = READ_MEMORY_BYTES
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
         self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)
@@ -109,7 +111,9 @@ class CleanRunner:
             the outcome; a clean that was aborted meanwhile has failed.
         """
         outcome: Output | Failure | None = None
-        if not self._missing and clean.found.total_bytes >= self._tasks_bytes_min:
+        # What may be left is decided by one task that knows all of the log.
+        by_tasks = not clean.task.garbage_share and clean.found.total_bytes >= self._tasks_bytes_min
+        if by_tasks and not self._missing:
             outcome = self._run_by_tasks(clean, stop, name)
         if outcome is None:
             outcome = self._run_here(clean, stop, name)
@@ -133,7 +137,7 @@ class CleanRunner:
             stop()
             clean.check()
 
-        outcome = run_here(clean.task, check, self.limit)
+        outcome = run_here(clean.task, check, self.limit, self.read_memory_bytes)
         stop()
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY and not self._missing:
             return self._run_by_tasks(clean, stop, name) or outcome  # in stages, which take less

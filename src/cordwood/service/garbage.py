@@ -5,7 +5,7 @@
 
 The next clean begins at the second one. It compares it with the log again (`engine.sparing`), and begins at Kafka's if
 it does not fit. So what is in memory here decides when a log is due, and no more. Cleans that may leave nothing, as
-`max.compaction.lag.ms` has passed or more is left than may be, begin at Kafka's, too.
+`max.compaction.lag.ms` has passed, begin at Kafka's, and so do those of logs of which much more is left than may be.
 
 The order of what a clean does: Cordwood's checkpoint goes, groups are swapped in, records that are left are noted,
 Cordwood's checkpoint, Kafka's. Each is on disk before the next. `cleaning.selection.plan_compaction` has the same rules
@@ -54,7 +54,8 @@ class Garbage:
             return usual
         first = log.log_segments[0].base_offset
         left_bytes = sum(one.garbage_bytes for one in own.segments if one.base_offset >= first)
-        if left_bytes > self.share * kafkas.total_bytes:
+        # The share is one of the log before a clean, which is smaller now.
+        if left_bytes > 2 * self.share * kafkas.total_bytes:
             return usual
         found = self._found.of(kafkas.partition, log, own.cleaned_to, now_ms)
         return replace(found, garbage_share=self.share, restart=kafkas.first_dirty_offset)

@@ -168,6 +168,7 @@ class LogCleaner:
     Attributes:
         restarts: how often the loop of a thread failed and restarted.
         on_clean: called after each clean that succeeded, by the thread that did it, with what it was to go over.
+        runner: runs the cleans, and counts what they read and write.
     """
 
     def __init__(
@@ -196,8 +197,8 @@ class LogCleaner:
         self._monotonic = monotonic
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
-        self._runner = runner or CleanRunner(fs, clock=monotonic)
-        garbage = None if self._runner.min_dead is None else Garbage(fs, self._runner.min_dead)
+        self.runner = runner or CleanRunner(fs, clock=monotonic)
+        garbage = None if self.runner.min_dead is None else Garbage(fs, self.runner.min_dead)
         self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic, garbage)
         #: Held while threads are started or stopped.
         self._lifecycle = threading.RLock()
@@ -229,7 +230,7 @@ class LogCleaner:
                 self._stop_threads()
             finally:
                 self._is_shut_down = True
-                self._runner.close()
+                self.runner.close()
                 self._throttling.close()
 
     def _stop_threads(self) -> None:
@@ -275,7 +276,7 @@ class LogCleaner:
         rate = config.real("log.cleaner.io.max.bytes.per.second")
         self._throttling.close()
         limited = 0 < rate < 2**63 and self._monotonic is monotonic_clock
-        self._runner.limit = (
+        self.runner.limit = (
             self._throttling.enter_context(limit_on_this_machine(max(1, int(rate)))) if limited else None
         )
 
@@ -326,9 +327,7 @@ class LogCleaner:
 
         `max-buffer-utilization-percent` is the part of the memory for keys that cleans used.
         """
-        found: dict[MetricName, Reading] = {
-            MetricName("kafka.utils", "Throttler", "cleaner-io"): self._runner.io.read()
-        }
+        found: dict[MetricName, Reading] = {MetricName("kafka.utils", "Throttler", "cleaner-io"): self.runner.io.read()}
         if self._is_shut_down:
             return found
         last, manager, most = self.last_stats, self.manager, self.max_over_cleaner_threads
@@ -349,7 +348,7 @@ class LogCleaner:
                 ("uncleanable-bytes", manager.uncleanable_bytes(path, self._clock())),
             ):
                 found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
-        traffic = self._runner.traffic
+        traffic = self.runner.traffic
         of_ours: tuple[tuple[str, float], ...] = (
             ("thread-restart-count", self.restarts),
             ("bytes-read", traffic.read),
@@ -413,8 +412,8 @@ class LogCleaner:
 
         try:
             memory = KeyMemory.of(self._config)
-            with LiveClean(self._fs, claim.found, start_ms, claim.check, memory, index=self._runner.index) as clean:
-                cleaned = clean.finish(self._runner.run(clean, stop, thread.name), changing)
+            with LiveClean(self._fs, claim.found, start_ms, claim.check, memory, index=self.runner.index) as clean:
+                cleaned = clean.finish(self.runner.run(clean, stop, thread.name), changing)
         except Exception as error:
             return self._failed(claim, error)
         else:

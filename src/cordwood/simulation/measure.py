@@ -57,12 +57,14 @@ class ConfigSet:
 
     Attributes:
         label: A or B.
+        min_dead: how much garbage a clean may leave; None: none, as Kafka's cleaner.
     """
 
     label: str
     layers: tuple[Layer, ...]
     topic: TopicConfig
     broker: BrokerConfig
+    min_dead: float | None = None
 
     def explicit(self) -> dict[str, str]:
         """What somebody has set, by name: a topic's config under the topic's name."""
@@ -101,7 +103,7 @@ def run_set(
         start_ms=START_MS,
     )
     layers = [*configs.layers, *_own_layers(configs.topic, scale)]
-    with World(layers, step_ms=scale.step_ms, seed=seed) as world:
+    with World(layers, step_ms=scale.step_ms, seed=seed, min_dead=configs.min_dead) as world:
         meter = _Meter(world, world.add(TopicPartition(TOPIC, 0), traffic))
 
         def on_step() -> None:
@@ -136,6 +138,8 @@ class _Meter:
         self.cleans = Cleans()
         #: What the disk held at most since the last sample, had all segments been written anew.
         self._peak_bytes = 0
+        #: What Cordwood's cleaner had read after the last clean.
+        self._read_bytes = 0
         world.on_clean = self._cleaned
 
     @property
@@ -162,16 +166,22 @@ class _Meter:
     def _cleaned(self, member: Member, found: LogToClean, stats: CleanerStats) -> None:
         by_ratio = found.cleanable_ratio > member.log.config.min_cleanable_dirty_ratio
         keys = member.recorder.distinct_keys(found.first_dirty_offset, stats.end_offset)
-        # Kafka writes a segment anew even if nothing goes from it; ours stays as it is.
         kept_bytes = max(0, stats.bytes_written - member.recorder.look(self._world.now_ms))
-        self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
+        # Kafka's cleaner reads the dirty part for its keys, and then everything. It writes a segment anew even if
+        # nothing goes from it; ours stays as it is.
+        read_bytes, written_bytes = found.cleanable_bytes + stats.bytes_read, stats.bytes_written
+        if self._world.min_dead is None:
+            self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
+        else:
+            read_bytes = self._world.cleaner_read_bytes - self._read_bytes
+            written_bytes -= kept_bytes
+        self._read_bytes = self._world.cleaner_read_bytes
         before = self.cleans
         self.cleans = Cleans(
             by_ratio=before.by_ratio + by_ratio,
             by_lag=before.by_lag + (not by_ratio),
-            # Kafka's cleaner reads the dirty part for its keys, and then everything.
-            read_bytes=before.read_bytes + found.cleanable_bytes + stats.bytes_read,
-            written_bytes=before.written_bytes + stats.bytes_written,
+            read_bytes=before.read_bytes + read_bytes,
+            written_bytes=before.written_bytes + written_bytes,
             first_ms=stats.start_ms - START_MS if before.first_ms is None else before.first_ms,
             keys_max=max(before.keys_max, keys),
         )
@@ -190,6 +200,7 @@ def _outcome(configs: ConfigSet, workload: Workload, scale: Scale, meter: _Meter
     return Outcome(
         label=configs.label,
         configs=configs.explicit(),
+        min_dead=configs.min_dead,
         compact=is_compact,
         delete=configs.topic.delete,
         duration_ms=scale.duration_ms,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import cordwood.report.simulation  # noqa: F401 - so that a result can show itself
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
-from cordwood.errors import ConfigError, NotFoundError
+from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_set
@@ -46,6 +46,7 @@ def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
 
     Raises:
         ConfigError: a config that Kafka would refuse.
+        RequestError: there is nothing that a clean could leave.
         NotFoundError: there is no such server.properties.
     """
     base: tuple[Layer, ...] = ()
@@ -66,4 +67,9 @@ def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
                 raise ConfigError(f"{argument}: there is one topic here; write {name.rpartition(':')[2]}=…")
         layers = (*base, *overrides(arguments))
         sets.append(ConfigSet(label, layers, resolve(TOPIC, layers), resolve_broker(layers)))
+    if options.min_dead is not None:
+        (exact,) = sets
+        if not exact.topic.compact:
+            raise RequestError("--min-dead is for topics that are compacted: give --config cleanup.policy=compact")
+        sets.append(replace(exact, label="B", min_dead=options.min_dead))
     return sets

@@ -62,9 +62,10 @@ class World:
 
     Attributes:
         on_clean: called after each clean, with the member, what it went over, and its figures.
+        min_dead: how much garbage a clean may leave.
     """
 
-    def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0) -> None:
+    def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0, min_dead: float | None = None) -> None:
         """An empty log directory.
 
         Args:
@@ -74,6 +75,7 @@ class World:
         self.disk = DiskMeter()
         self.members: dict[TopicPartition, Member] = {}
         self.on_clean: Callable[[Member, LogToClean, CleanerStats], None] | None = None
+        self.min_dead = min_dead
         self._step_ms = step_ms
         self._scheduler = SteppedScheduler(lambda: self.now_ms, shortest_period_ms=step_ms)
         self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000, can_crash=False, on_size=self.disk)
@@ -87,13 +89,21 @@ class World:
         )
 
     def __enter__(self) -> Self:
-        self.manager.startup()
+        self.manager.startup(index=self.min_dead is not None, min_dead=self.min_dead)
         if self.manager.cleaner is not None:
             self.manager.cleaner.on_clean = self._cleaned
+            # The log in full size would not fit it.
+            self.manager.cleaner.runner.read_memory_bytes = 0
         return self
 
     def __exit__(self, *_: object) -> None:
         self.manager.shutdown()
+
+    @property
+    def cleaner_read_bytes(self) -> int:
+        """What Cordwood's cleaner has read so far."""
+        cleaner = self.manager.cleaner
+        return 0 if cleaner is None else cleaner.runner.traffic.read
 
     def add(self, partition: TopicPartition, traffic: Traffic) -> Member:
         """Make a log, and let something be written to it."""

@@ -79,7 +79,8 @@ class Cleans:
     Attributes:
         by_ratio: cleans of a log that was more dirty than `min.cleanable.dirty.ratio`.
         by_lag: those of a log that was not, but had waited for `max.compaction.lag.ms`.
-        read_bytes: as Kafka's cleaner reads: the dirty part for its keys, and then all that is copied.
+        read_bytes: as Kafka's cleaner reads: the dirty part for its keys, and then all that is copied. If garbage may
+            be left, as Cordwood's reads.
         first_ms: when the first one was, since the start; None: there was none.
         keys_max: distinct keys in the dirty part of one clean, at most.
         map_keys: how many keys the map of one of Kafka's cleaner threads holds.
@@ -119,6 +120,7 @@ class Outcome:
     """What one set of configs leads to, for one partition. Bytes are those of segments and their indexes.
 
     Attributes:
+        min_dead: how much garbage Cordwood's cleaner may leave, as a share of a log; None: it is Kafka's.
         mean_bytes: what the disk holds on average, in the last third of the time.
         peak_bytes: what it holds at most, at any time, with files that wait for their removal and the room for a clean.
         growth_bytes: by how much it still grows in a day, at the end.
@@ -156,6 +158,7 @@ class Outcome:
     deleted: Stay | None
     history: tuple[Point, ...]
     notes: tuple[str, ...] = ()
+    min_dead: float | None = None
 
     @property
     def cleaned_per_byte(self) -> float:
