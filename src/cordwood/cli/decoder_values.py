@@ -6,6 +6,7 @@ What cannot be decoded is shown as `hex:00ff`, in JSON as `{"hex": "00ff"}`, as 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -32,32 +33,22 @@ def shown_by(decoder: str, fs: Store, *, in_json: bool) -> Shown:
         found = chosen.decode(pa.array([bytes(data)], pa.binary()))
         return found.values[0].as_py(), bool(found.problems)
 
-    return Shown(_in_json(decode, chosen.is_json) if in_json else _for_people(decode, chosen.is_json), None)
+    return Shown(_shown(decode, is_json=chosen.is_json, in_json=in_json), None)
 
 
-def _in_json(decode: Any, is_json: bool) -> Show:
+def _shown(decode: Callable[[memoryview], tuple[Any, bool]], *, is_json: bool, in_json: bool) -> Show:
     def shown(data: memoryview | None) -> str:
         if data is None:
             return "null"
         value, is_wrong = decode(data)
         if is_wrong:
-            return f'{{"hex":"{data.hex()}"}}'
-        if is_json and value is not None:
-            return str(value)
-        return json_string(value) if isinstance(value, str) else json.dumps(value, default=as_json)
-
-    return shown
-
-
-def _for_people(decode: Any, is_json: bool) -> Show:
-    def shown(data: memoryview | None) -> str:
-        if data is None:
+            return f'{{"hex":"{data.hex()}"}}' if in_json else f"hex:{data.hex()}"
+        if value is None:
             return "null"
-        value, is_wrong = decode(data)
-        if is_wrong:
-            return f"hex:{data.hex()}"
         if is_json:
             return str(value)
-        return quoted(value.encode()) if isinstance(value, str) else json.dumps(value, default=as_json)
+        if isinstance(value, str):
+            return json_string(value) if in_json else quoted(value.encode())
+        return json.dumps(value, default=as_json)
 
     return shown
