@@ -10,14 +10,28 @@ from typing import Any
 
 import pytest
 
-from cordwood.fs.base import ReadableFile, Store
+from cordwood.fs.base import LocalFileSystem, ReadableFile, Store
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.sources import keyed
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, offset_range, oldest_ms, selects
+from cordwood.storage.index.build import build, new_secret
+from cordwood.storage.index.files import write_index
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.view import LogView
 from cordwood.types import Isolation, TopicPartition, override
 from tests.knobs import SEED, scaled
-from tests.sources.random_logs import NOW_MS, ROOT, Row, Writer, expected_rows, random_directory, read_rows
+from tests.sources.random_logs import (
+    NOW_MS,
+    PARTITIONS,
+    ROOT,
+    Row,
+    Writer,
+    expected_rows,
+    random_directory,
+    read_rows,
+)
 
 #: Random directories.
 DIRECTORIES = scaled(8, 300)
@@ -63,10 +77,28 @@ def random_conditions(rows: Sequence[Row], source: random.Random) -> list[Condit
     return [condition() for _ in range(source.randrange(1, 4))]
 
 
+def make_key_indexes(fs: LocalFileSystem, source: random.Random) -> None:
+    """Key indexes of most segments, some of which are spoiled, stale or do not cover the end."""
+    for partition in PARTITIONS:
+        for segment in LogView(f"{ROOT}/{partition}", fs=fs).segments:
+            index = build(segment, new_secret(), 1 << 30) if segment.size_bytes else None
+            if index is None or source.random() < 0.2:
+                continue
+            write_index(fs, segment.directory, index)
+            if source.random() < 0.2:
+                data = bytearray(read_file(fs, segment.key_index_path))
+                data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+                fs.unlink(segment.key_index_path)
+                write_file(fs, segment.key_index_path, bytes(data))
+
+
 @pytest.mark.parametrize("number", range(DIRECTORIES))
-def test_filtering_early_leaves_what_filtering_afterwards_leaves(number: int) -> None:
+def test_filtering_early_leaves_what_filtering_afterwards_leaves(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(SEED + number)
     fs = random_directory(SEED + number).fs
+    if number % 3:
+        make_key_indexes(fs, source)
+        monkeypatch.setattr(keyed, "GAP_BYTES", number % 3 * 100)
     for level in Isolation:
         rows = expected_rows(fs, level)
         for _ in range(8):
@@ -145,11 +177,13 @@ SLACK = 2 * (INTERVAL + 2 * LOOK)
 PIECE = 64 << 10
 
 
+LARGE = (f"internal.segment.bytes={SEGMENT}", f"index.interval.bytes={INTERVAL}", "log.cleaner.enable=false")
+
+
 @pytest.fixture(scope="module")
 def large() -> Writer:
     """Two topics of two partitions, with 100 batches each; offsets and seconds go on together."""
-    config = (f"internal.segment.bytes={SEGMENT}", f"index.interval.bytes={INTERVAL}", "log.cleaner.enable=false")
-    writer = Writer(config=config)
+    writer = Writer(config=LARGE)
     for topic in ("orders", "users"):
         for partition in range(2):
             for number in range(100):
@@ -221,7 +255,35 @@ def test_newer_times_are_no_reason_to_skip_anything_as_times_are_in_no_order(lar
     assert {path: watched.bytes_of(path) for path in sizes} == sizes
 
 
-def test_keys_are_in_no_index_but_values_of_others_are_not_copied(large: Writer) -> None:
+@pytest.mark.parametrize("covers_all", [True, False])
+def test_of_other_keys_no_more_is_read_than_the_key_indexes_leave_open(covers_all: bool) -> None:
+    writer, orders = Writer(config=LARGE), TopicPartition("orders", 0)
+    for number in range(100):
+        first = [Record(0, OLD_MS, b"rare" if number % 40 == 7 else b"other", b"v" * 100)]
+        writer.append(orders, first + batch_records(number * BATCH)[1:])
+    log = LogView(f"{ROOT}/{orders}", fs=writer.fs)
+    for segment in log.segments:
+        index = build(segment, new_secret(), 1 << 30)
+        assert index is not None
+        write_index(writer.fs, segment.directory, index)
+    if not covers_all:
+        writer.append(orders, [Record(0, OLD_MS, b"rare", b"v")])
+    writer.manager.shutdown()
+    rare = Condition("key", "=", b"rare")
+    _, rows, counts = read_watched(writer, rare)
+    offsets = [at * BATCH for at in (7, 47, 87, 100) if covers_all <= (at < 100)]
+    assert [row["offset"] for row in rows] == offsets
+    sizes = logs_of(writer.fs, str(orders))
+    assert counts.batches == len(rows)
+    assert (counts.segments, counts.segments_skipped) == (len(rows), len(sizes) - len(rows))
+    assert counts.bytes_skipped >= sum(sizes.values()) - len(rows) * 2 * BATCH_BYTES
+    # A filter skips nothing where no index may be believed.
+    _, again, counts = read_watched(writer, rare, useIndexes="false")
+    assert again == rows
+    assert counts.batches_skipped == counts.segments_skipped == 0
+
+
+def test_values_of_other_keys_are_not_copied_where_no_index_has_keys(large: Writer) -> None:
     watched, rows, counts = read_watched(
         large, Condition("topic", "=", "orders"), Condition("partition", "=", 0), Condition("key", "in", (b"07", b"08"))
     )

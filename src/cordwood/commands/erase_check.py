@@ -57,7 +57,9 @@ def erase_check(
     search = TraceSearch(fs, raw, values=options.values)
     nodes = [_node(fs, path, chosen) for path in paths]
     files, looked_at, unknown = _look_at_all(fs, paths, chosen, search, on_progress)
-    judge = Judge(fs, [node for node in nodes if node is not None], started_ms if options.now_ms is None else options.now_ms)
+    judge = Judge(
+        fs, [node for node in nodes if node is not None], started_ms if options.now_ms is None else options.now_ms
+    )
     judge.judge_logs(files, looked_at)
     traces = [trace for file in files for trace in judge.traces(file, looked_at[file.path])]
     shown = dict(zip(raw, decoded(raw, options.key_as, fs), strict=True))

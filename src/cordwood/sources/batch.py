@@ -88,7 +88,8 @@ class _Planner:
 
     def _slices(self, view: PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
         """The slices of a partition, and what they leave out."""
-        slicer = Slicer(view.log, view.partition, self._options, filters.oldest_ms(self._conditions))
+        oldest_ms, keys = filters.oldest_ms(self._conditions), filters.keys_in(self._conditions)
+        slicer = Slicer(view.log, view.partition, self._options, oldest_ms, keys=keys)
         slices: list[Slice] = []
         for part in parts:
             at_end = part.end >= view.log_end_offset

@@ -5,7 +5,8 @@ A condition is about one column, and is applied as early as possible:
     topic, partition     which partitions are read at all
     offset               which offsets of them: segments and batches elsewhere are not read
     timestamp            segments and batches that are older are not decoded; newer ones are, as times are in no order
-    key                  values of other keys are not copied
+    key                  segments and batches without it are not read, where a key index says so; elsewhere values of
+                         other keys are not copied
 
 A condition that is taken from Spark is finally decided for each row, so that Spark need not check it again. Spark keeps
 all others: conditions with `or`, on values, of functions.
@@ -108,6 +109,16 @@ def oldest_ms(conditions: Iterable[Condition]) -> int | None:
     """The time below which no row meets all conditions, in milliseconds; None: there is none."""
     start, _ = _range((one for one in conditions if one.column == "timestamp"), -_OFFSET_MAX, _OFFSET_MAX)
     return None if start == -_OFFSET_MAX else start // 1000
+
+
+def keys_in(conditions: Iterable[Condition]) -> tuple[bytes, ...] | None:
+    """The keys of all rows that meet all conditions, ascending; None: any, or there is no such row."""
+    found: set[bytes] | None = None
+    for one in conditions:
+        if one.column == "key" and one.test in ("=", "in") and not one.negated:
+            values = set(one.value if isinstance(one.value, tuple) else (one.value,))
+            found = values if found is None else found & values
+    return tuple(sorted(found)) if found else None
 
 
 def _range(conditions: Iterable[Condition], start: int, end: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@
     minPartitions            [───)[───)[───)[───)[───)[───)[───)[───)      likewise
     segments, old ones out   [───)[───)           [───)[───)[───)[───)
     bytes                    [───)[───)           [─)[─)[───)[───)[───)    large ones cut, by the offset index
+    keys                          [)                    [)  [─)            batches that may have them, by the key index
     packs                    └────────┘           └────┘└────────┘└───┘    small ones together
 
 A slice says where its bytes are, which is used only if the files still agree: a segment may be cleaned or deleted
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cordwood.sources.counts import ReadCounts
+from cordwood.sources.keyed import ranges_with
 from cordwood.sources.options import ReadOptions
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.offset_index import OffsetIndex
@@ -153,17 +155,22 @@ class Slicer:
         options: ReadOptions,
         oldest_ms: int | None,
         near: Cut | None = None,
+        keys: Sequence[bytes] | None = None,
     ) -> None:
         """Look which segments may hold records of the time in question.
 
         Args:
             oldest_ms: records that are older are not wanted; None: all are.
             near: a cut a little before the first range, which spares a look into the index.
+            keys: records with others are not wanted; None: all are.
         """
         self._log = log
         self._partition = partition
         self._options = options
         self._near = near
+        # Who says how many tasks there are gets as many, of about one size.
+        counts_tasks = options.min_partitions is not None or options.max_records_per_partition is not None
+        self._keys = keys if options.use_indexes and not counts_tasks else None
         if oldest_ms is None or not options.use_indexes:
             self._lowest = {segment.base_offset: segment.base_offset for segment in log.segments}
         else:
@@ -222,6 +229,11 @@ class Slicer:
         end_offset = min(wanted.end, behind)
         if start_offset >= end_offset:
             return
+        ranges = None if self._keys is None else ranges_with(segment, self._keys)
+        if ranges is not None:
+            wanted = replace(wanted, start=start_offset, end=end_offset)
+            yield from (one for low, high in ranges for one in self._between(low, high, wanted, segment))
+            return
         starts_inside, ends_inside = start_offset > segment.base_offset, end_offset < behind
         most = self._options.max_bytes_per_partition
         if not (starts_inside or ends_inside or segment.size_bytes > most * 3 // 2):
@@ -249,6 +261,14 @@ class Slicer:
         for at, cut in enumerate(cuts):
             size = positions[at + 1] - positions[at]
             yield self._slice(offsets[at], offsets[at + 1], cut, ends[at], size)
+
+    def _between(self, low: Cut, high: Cut | None, wanted: OffsetRange, segment: Segment) -> Iterator[Slice]:
+        """The wanted part of a range of a segment, if there is any; without an upper cut it ends with the segment."""
+        start = max(wanted.start, low.offset)
+        end = wanted.end if high is None else min(wanted.end, high.offset)
+        if start < end:
+            end_position = segment.size_bytes if high is None else high.position
+            yield self._slice(start, end, low, high, end_position - low.position)
 
     def _is_near(self, segment: Segment, offset: int) -> bool:
         near = self._near

@@ -93,15 +93,20 @@ def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, e
 
 def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | None:
     """The cut behind the batch that an entry names; None where no batch fits the entry."""
-    position = int(index.positions[entry])
+    cut = cut_behind(file, index.base_offset, int(index.positions[entry]))
+    return cut if cut is not None and index.base_offset < cut.offset <= index.offsets[entry] + 1 else None
+
+
+def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
+    """The cut behind the batch at a position; None if none starts there, or the one behind it is not above it."""
     batch = _header_at(file, position)
-    if batch is None or not index.base_offset <= batch["last_offset"] <= index.offsets[entry]:
+    if batch is None:
         return None
     end = position + int(batch["size_bytes"])
     following = _offsets_at(file, end)
     if following is not None and following[1] <= batch["last_offset"]:
         return None
-    return Cut(index.base_offset, end, int(batch["last_offset"]) + 1, following)
+    return Cut(segment, end, int(batch["last_offset"]) + 1, following)
 
 
 def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
