@@ -19,7 +19,7 @@ _BARS_MAX, _ROWS_MAX = 40, 2_000
 
 def clean_page(result: CleanResult) -> str:
     """The page as one file, which loads nothing and runs nothing."""
-    return one_file("Clean", FileLinks(), _body(result))
+    return one_file("Clean", FileLinks(node_anchor=None), _body(result))
 
 
 def _body(result: CleanResult) -> Content:
@@ -27,7 +27,7 @@ def _body(result: CleanResult) -> Content:
     counts, cleaned = result.counts, result.with_fate(Fate.CLEANED)
     where = result.target if result.in_place is None else ", ".join(result.in_place.directories)
     return [
-        tag("h1", "Clean", id="node"),
+        tag("h1", "Clean"),
         paragraph(printable(where) or "nothing was written", f", as of {utc(result.now_ms)}", class_="quiet"),
         figures(
             ("Before", bytes_text(before)),

@@ -65,7 +65,7 @@ def one_file(title: str, links: Links, *body: Content) -> str:
 
 
 def _around(links: Links, body: Content, as_json: Content) -> Markup:
-    partitions = links.partitions()
+    node, partitions = links.node(), links.partitions()
     return join(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
@@ -73,8 +73,8 @@ def _around(links: Links, body: Content, as_json: Content) -> Markup:
                 "header",
                 tag(
                     "nav",
-                    tag("a", "Cordwood", href=links.node(), class_="brand"),
-                    tag("a", "Node", href=links.node()),
+                    tag("a", "Cordwood", href=node, class_="brand"),
+                    None if node is None else tag("a", "Node", href=node),
                     None if partitions is None else tag("a", "Partitions", href=partitions),
                     as_json,
                     aria_label="Pages",
@@ -83,7 +83,7 @@ def _around(links: Links, body: Content, as_json: Content) -> Markup:
             "\n",
             tag("main", body, id="content"),
             "\n",
-            tag("footer", f"cordwood {version('cordwood')}, read-only: nothing of these directories is changed."),
+            tag("footer", f"cordwood {version('cordwood')}; this page changes nothing."),
         ]
     )
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 class Links(Protocol):
     """The pages that there are; None: there is none."""
 
-    def node(self) -> str:
+    def node(self) -> str | None:
         """All of the node."""
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
@@ -65,13 +65,15 @@ class FileLinks:
 
     Attributes:
         anchors: of the partitions that have a part of their own, by their directories.
+        node_anchor: of the part about the node; None: there is none.
     """
 
     anchors: Mapping[str, str] = field(default_factory=dict)
+    node_anchor: str | None = "#node"
 
-    def node(self) -> str:
+    def node(self) -> str | None:
         """See `Links`."""
-        return "#node"
+        return self.node_anchor
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> None:
         """See `Links`."""
