@@ -31,6 +31,7 @@ from cordwood.cleaning.plan import (
     config_reason,
     utc,
 )
+from cordwood.cleaning.sparing import begins_anew
 from cordwood.cleaning.waves import expected_work_bytes, work_bytes
 from cordwood.config import TopicConfig
 
@@ -195,7 +196,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
 
     A clean that may leave garbage begins where the last one of its kind ended. Kafka's checkpoint is below that, and
     tells when `max.compaction.lag.ms` has passed for what was left. Then the clean begins there and leaves none. It
-    begins there, too, if less may be left than there is.
+    begins there, too, if much less may be left than there is.
     """
     usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
     share, own = choices.min_dead, facts.own_checkpoint
@@ -203,7 +204,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         return usual
     if own is None or not facts.log_start_offset <= own.cleaned_to <= facts.log_end_offset:
         return replace(usual, garbage_share=share)
-    if own.garbage_bytes > share * usual.log_bytes:
+    if begins_anew(own.garbage_bytes, share, usual.log_bytes):
         return replace(usual, garbage_share=share, garbage_bytes=own.garbage_bytes)
     return replace(
         _plan_from(facts, own.cleaned_to, "the end of the last clean, which left garbage below", config, now_ms),

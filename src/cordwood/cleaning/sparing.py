@@ -35,6 +35,14 @@ def check_share(share: float | None, *, index: bool = True) -> None:
         raise RequestError("--min-dead leaves superseded records, which are remembered beside key indexes: add --index")
 
 
+def begins_anew(garbage_bytes: int, share: float, log_bytes: int) -> bool:
+    """Whether a clean begins where one would that knows nothing of garbage: much more was left than it may leave.
+
+    A clean leaves a share of the log as it was before, which is smaller afterwards.
+    """
+    return garbage_bytes > 2 * share * log_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class GroupShare:
     """What is known of a group of segments that a clean could make one.

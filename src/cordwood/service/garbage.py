@@ -18,6 +18,7 @@ import contextlib
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from cordwood.cleaning.sparing import begins_anew
 from cordwood.engine.partition import Cleaned
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.log import Log
@@ -54,8 +55,7 @@ class Garbage:
             return usual
         first = log.log_segments[0].base_offset
         left_bytes = sum(one.garbage_bytes for one in own.segments if one.base_offset >= first)
-        # The share is one of the log before a clean, which is smaller now.
-        if left_bytes > 2 * self.share * kafkas.total_bytes:
+        if begins_anew(left_bytes, self.share, kafkas.total_bytes):
             return usual
         found = self._found.of(kafkas.partition, log, own.cleaned_to, now_ms)
         return replace(found, garbage_share=self.share, restart=kafkas.first_dirty_offset)
