@@ -243,9 +243,11 @@ VERBS = {
 
 
 def said(verb: str, path: str) -> tuple[int, str]:
-    """How a command ends, and what it prints, with a word for the path."""
+    """How a command ends, and what it prints, with the same words for either path."""
     done = CliRunner().invoke(app, [*VERBS[verb], path])
     text = done.stdout if verb != "ls" else json.dumps(without_disk(json.loads(done.stdout)))
+    # On a store no broker ever runs.
+    text = text.replace("no broker runs on an object store", "no broker runs that would do it")
     return done.exit_code, text.replace(path, "PATH")
 
 
