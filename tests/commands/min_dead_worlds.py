@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,8 @@ CONFIG = (
 )
 #: Never in a directory of Cordwood's own, and far behind all horizons.
 LONG_MS = 100 * RETENTION_MS
+#: Of garbage that a clean may leave.
+SHARES = (0.02, 0.1, 0.3)
 
 Table = dict[bytes, bytes]
 
@@ -390,3 +392,27 @@ SPOILS: tuple[Callable[[World], None], ...] = (
     restore_earlier_checkpoint,
     let_another_cleaner_come_between,
 )
+
+
+def live_through(world: World, rounds: int) -> Iterator[int]:
+    """Some rounds of a script; after each the log is what the model says."""
+    for number in range(rounds):
+        world.append(world.source.randint(2, 12))
+        if world.source.random() < 0.8:
+            world.pass_time(world.source.choice((10, 600, 1_500)))
+        if number and world.source.random() < 0.3:
+            world.spoil()
+        world.clean(world.source.choice(SHARES))
+        world.check()
+        world.check_files()
+        yield number
+
+
+@contextlib.contextmanager
+def told(world: World) -> Iterator[None]:
+    """Say what happened in a script that fails."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"seed {world.seed}: {'; '.join(world.said)}")
+        raise

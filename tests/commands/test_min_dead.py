@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,10 @@ from tests.commands.min_dead_worlds import (
     RETENTION_MS,
     ROOT,
     World,
+    live_through,
     offsets_of,
     table_of,
+    told,
 )
 from tests.crashes import Cuts, durable
 from tests.fs.trees import tree
@@ -44,36 +45,11 @@ from tests.kafka_tools import Oracle, Word
 SCRIPTS = knobs.scaled(24, 1000)
 KAFKA_SCRIPTS = knobs.scaled(6, 200)
 KAFKAS = [config.replace("internal.", "") for config in CONFIG if "log.cleaner" not in config]
-SHARES = (0.02, 0.1, 0.3)
 
 
 @pytest.fixture(autouse=True)
 def _small_segments_have_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "SEGMENT_SHARE", 0)
-
-
-def live_through(world: World, rounds: int) -> Iterator[int]:
-    """Some rounds of a script; after each the log is what the model says."""
-    for number in range(rounds):
-        world.append(world.source.randint(2, 12))
-        if world.source.random() < 0.8:
-            world.pass_time(world.source.choice((10, 600, 1_500)))
-        if number and world.source.random() < 0.3:
-            world.spoil()
-        world.clean(world.source.choice(SHARES))
-        world.check()
-        world.check_files()
-        yield number
-
-
-@contextlib.contextmanager
-def told(world: World) -> Iterator[None]:
-    """Say what happened in a script that fails."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"seed {world.seed}: {'; '.join(world.said)}")
-        raise
 
 
 @pytest.mark.parametrize("share", range(4))

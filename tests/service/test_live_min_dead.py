@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,23 @@ from cordwood.storage.index import build as building
 from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.view import LogView
 from tests import knobs
-from tests.commands.min_dead_worlds import CONFIG, NAME, PATH, RETENTION_MS, ROOT, Appended, World, offsets_of
+from tests.commands.min_dead_worlds import (
+    CONFIG,
+    NAME,
+    PATH,
+    RETENTION_MS,
+    ROOT,
+    SHARES,
+    Appended,
+    World,
+    live_through,
+    offsets_of,
+    told,
+)
 from tests.crashes import Cuts, durable
 from tests.service.nodes import Node
 
 SCRIPTS = knobs.scaled(24, 1000)
-SHARES = (0.02, 0.1, 0.3)
 LIVE = (*(one for one in CONFIG if "log.cleaner" not in one), "log.cleaner.threads=1", "min.cleanable.dirty.ratio=0")
 
 
@@ -59,36 +70,16 @@ def clean_up(manager: LogManager) -> None:
     assert manager.cleaner.manager.uncleanable(NAME) is None
 
 
-def told(world: World, error: Exception) -> None:
-    error.add_note(f"seed {world.seed}: {'; '.join(world.said)}")
-
-
-def live_through(world: World, rounds: int) -> Iterator[int]:
-    for number in range(rounds):
-        world.append(world.source.randint(2, 12))
-        if world.source.random() < 0.8:
-            world.pass_time(world.source.choice((10, 600, 1_500)))
-        if number and world.source.random() < 0.3:
-            world.spoil()
-        world.clean(world.source.choice(SHARES))
-        world.check()
-        world.check_files()
-        yield number
-
-
 @pytest.mark.parametrize("share", range(4))
 def test_keys_keep_their_last_values_whatever_happens_between(share: int) -> None:
     left = 0
     for seed in range(knobs.SEED + share, knobs.SEED + SCRIPTS, 4):
         world = LiveWorld(seed)
-        try:
+        with told(world):
             for _ in live_through(world, 6):
                 assert world.taken_over() == world.table()
                 found = believed_checkpoint(LogView(PATH, fs=world.fs))
                 left += found is not None and found.garbage_bytes > 0
-        except Exception as error:
-            told(world, error)
-            raise
     assert left, "some of them left something"
 
 
@@ -102,7 +93,7 @@ def test_a_manager_that_goes_on_remembers_what_it_left() -> None:
         garbage = manager.cleaner.manager.garbage
         assert garbage is not None
         log = manager.logs[NAME]
-        try:
+        with told(world):
             for _ in range(8):
                 firsts = append(world, log)
                 if world.source.random() < 0.2:
@@ -121,9 +112,6 @@ def test_a_manager_that_goes_on_remembers_what_it_left() -> None:
                 assert manager.cleaner.await_cleaned(NAME, log.active_segment.base_offset, max_wait_ms=0)
             manager.shutdown()
             assert world.taken_over() == world.table()
-        except Exception as error:
-            told(world, error)
-            raise
     assert kept, "some of them left something"
 
 

@@ -59,8 +59,7 @@ def clean_in_place(
 ) -> CleanResult:
     """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
     started = time.monotonic()
-    if not in_place.indexes.index:
-        check_share(options.choices.min_dead, index=False)
+    check_share(options.choices.min_dead, index=in_place.indexes.index)
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]

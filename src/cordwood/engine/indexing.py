@@ -48,6 +48,7 @@ from cordwood.storage.index.build import (
     is_worth_keeping,
 )
 from cordwood.storage.index.files import create_index, create_pending, has_index, read_index
+from cordwood.storage.index.probe import hashes_in
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
@@ -261,9 +262,7 @@ def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: 
     same = same and np.array_equal(index.crcs, outcomes.crcs) and np.array_equal(index.counts, outcomes.counts)
     if not same or index.header.bits < bits:
         return None
-    hashes = np.empty(index.header.entries, np.uint64)
-    kernel.restore(index.starts, index.tags, index.header.bits, hashes)
-    return iter([Keys(hashes, index.ordinals)])
+    return iter([Keys(hashes_in(index), index.ordinals)])
 
 
 def _taken(keys: Keys, numbers: U32Array) -> Keys:

@@ -36,7 +36,7 @@ from cordwood.engine.settings import CleanSettings
 from cordwood.engine.sparing import Spared, StaleStateError, Terms, known_of, spare
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
-from cordwood.storage.formats.clean_checkpoint import CleanSegment
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint, CleanSegment
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -135,6 +135,12 @@ class Cleaned:
     def checkpoint(self) -> int:
         """The first dirty offset for a cleaner that knows nothing of garbage: Kafka's."""
         return self.end_offset if self.left is None else self.left.first_killer
+
+    @property
+    def own_checkpoint(self) -> CleanCheckpoint | None:
+        """Cordwood's own checkpoint, and what was left; None: the clean left nothing, so that Kafka's says all."""
+        left = self.left
+        return None if left is None else CleanCheckpoint(self.end_offset, left.first_killer, left.segments)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

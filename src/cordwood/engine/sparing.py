@@ -35,7 +35,6 @@ from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.readahead import decode_batches, with_upper_bounds
 from cordwood.engine.staying import Staying, read_through_gaps
 from cordwood.errors import CorruptBatchError, CorruptFileError
-from cordwood.kernels.key_index import restore
 from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows, U8Array
 from cordwood.kernels.superseded import HAS_KEYLESS, HAS_TOMBSTONE, set_bits
 from cordwood.record.columns import BatchWindow
@@ -45,6 +44,7 @@ from cordwood.storage.formats.clean_checkpoint import CleanSegment
 from cordwood.storage.formats.key_index import TAG_BITS, crc_of_header
 from cordwood.storage.formats.pending_records import PendingRecords, crc_of_batches, ordinals, pending_of
 from cordwood.storage.index.files import read_index
+from cordwood.storage.index.probe import hashes_in
 from cordwood.storage.log.clean_state import believed_checkpoint, read_pending
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -391,11 +391,9 @@ def _prefixes(garbage: Sequence[_Surveyed], index_secret: bytes | None) -> list[
         header = index.header
         if header.secret != index_secret or not np.array_equal(index.crcs, one.outcomes.crcs):
             return None
-        hashes = np.empty(header.entries, np.uint64)
-        restore(index.starts, index.tags, header.bits, hashes)
         is_superseded = np.unpackbits(one.bits, bitorder="little")[index.ordinals] == 1
         mask = ~np.uint64(0) << np.uint64(64 - TAG_BITS - header.bits)
-        found.append((mask, np.unique(hashes[is_superseded])))
+        found.append((mask, np.unique(hashes_in(index)[is_superseded])))
     return found
 
 

@@ -41,7 +41,7 @@ from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.index.build import new_secret
-from cordwood.storage.index.files import secret_of_most
+from cordwood.storage.index.files import remember_clean, secret_of_most
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.recovery.replay import Producers
 
@@ -183,7 +183,7 @@ class LiveClean:
                 key_indexes.take_over(self._fs, log.directory, outcome.indexes, bases)
         cleaned = outcome.cleaned
         with changing():
-            left = garbage.remember(self._fs, log.directory, cleaned)
+            left = remember_clean(self._fs, log.directory, cleaned.own_checkpoint)
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
         return CleanedLog(cleaned.end_offset, cleaned.checkpoint, cleaned.counts, share, left)
 

@@ -19,7 +19,6 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from cordwood.cleaning.sparing import begins_anew
-from cordwood.engine.partition import Cleaned
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogsToClean, LogToClean
@@ -79,19 +78,3 @@ def forget(fs: LocalFileSystem, directory: str) -> None:
     """
     with contextlib.suppress(OSError):
         files.forget_clean_state(fs, directory)
-
-
-def remember(fs: LocalFileSystem, directory: str, cleaned: Cleaned) -> CleanCheckpoint | None:
-    """Write Cordwood's checkpoint; None: nothing was left, or the disk has no room for it, so that Kafka's counts."""
-    left = cleaned.left
-    try:
-        files.remove_pending(
-            fs, directory, but=[one.base_offset for one in left.segments if one.garbage_bytes] if left else ()
-        )
-        if left is not None:
-            checkpoint = CleanCheckpoint(cleaned.end_offset, left.first_killer, left.segments)
-            files.write_checkpoint(fs, directory, checkpoint)
-            return checkpoint
-    except OSError:
-        pass
-    return None

@@ -11,7 +11,7 @@ from cordwood.cleaning.waves import Wave
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.proving import verify_pairs
-from cordwood.engine.partition import Cleaned, GroupRange
+from cordwood.engine.partition import GroupRange
 from cordwood.engine.progress import Counters, total
 from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
 from cordwood.errors import NoSpaceError
@@ -19,16 +19,14 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
-from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.files import (
     forget_clean_state,
     forget_indexes,
     limit_indexes,
+    remember_clean,
     remove_indexes,
-    remove_pending,
     take_over_indexes,
-    write_checkpoint,
 )
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
@@ -194,17 +192,6 @@ def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> Non
             limit_indexes(site.fs, path, work.index_max, work.index_root)
 
 
-def _remember(site: Site, path: str, cleaned: Cleaned) -> None:
-    """Write Cordwood's own checkpoint, if garbage may be left. Without one, Kafka's counts, so the disk may be full."""
-    left = cleaned.left
-    with contextlib.suppress(OSError):
-        remove_pending(
-            site.fs, path, but=[one.base_offset for one in left.segments if one.garbage_bytes] if left else ()
-        )
-        if left is not None:
-            write_checkpoint(site.fs, path, CleanCheckpoint(cleaned.end_offset, left.first_killer, left.segments))
-
-
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
     """Note in the cleaner's checkpoints how far partitions are clean, in Cordwood's own before Kafka's."""
     by_path = {place.path: place for place in site.places}
@@ -212,7 +199,7 @@ def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
     for path in paths:
         place, cleaned = by_path[path], ledger.progress[path].cleaned
         assert place.name is not None and cleaned is not None, "it was cleaned"
-        _remember(site, path, cleaned)
+        remember_clean(site.fs, path, cleaned.own_checkpoint)
         offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.checkpoint
     for directory in site.node.directories:
         if directory.path in offsets:

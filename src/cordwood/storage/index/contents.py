@@ -30,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
-from cordwood.kernels.key_index import restore
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.headers import is_control
@@ -38,6 +37,7 @@ from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS
 from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.index.key_sample import KeySource, count_keys
+from cordwood.storage.index.probe import U64Array, hashes_in
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
@@ -54,8 +54,6 @@ _RECORD_BYTES = 8
 _HASH_BITS = 64
 #: Nobody can aim collisions at the hashes of this process.
 _SECRET = secrets.token_bytes(16)
-
-U64Array = npt.NDArray[np.uint64]
 
 
 class Content(StrEnum):
@@ -355,9 +353,7 @@ def _hashes_of(segment: Segment) -> tuple[U64Array, int, int, bytes] | None:
         index = read_index(segment)
     except (OSError, CorruptFileError):
         return None
-    known = np.empty(index.header.entries, np.uint64)
-    restore(index.starts, index.tags, index.header.bits, known)
-    return known, index.header.covered_bytes, index.header.bits + TAG_BITS, index.header.secret
+    return hashes_in(index), index.header.covered_bytes, index.header.bits + TAG_BITS, index.header.secret
 
 
 def _by_shares(log: LogView, covered: Sequence[tuple[int, int]], goes: npt.NDArray[np.bool_]) -> LogContents:

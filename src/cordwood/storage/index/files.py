@@ -291,6 +291,24 @@ def remove_pending(fs: LocalFileSystem, partition: str, but: Collection[int] = (
             fs.unlink(f"{folder}/{info.name}")
 
 
+def remember_clean(fs: LocalFileSystem, partition: str, own: CleanCheckpoint | None) -> CleanCheckpoint | None:
+    """Write Cordwood's own checkpoint of a partition, after pending records that it does not name are gone.
+
+    Without one Kafka's counts, so the disk may be full.
+
+    Returns:
+        what was written; None: nothing.
+    """
+    try:
+        segments = () if own is None else own.segments
+        remove_pending(fs, partition, but=[one.base_offset for one in segments if one.garbage_bytes])
+        if own is not None:
+            write_checkpoint(fs, partition, own)
+    except OSError:
+        return None
+    return own
+
+
 def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str | None = None) -> None:
     """Remove the indexes of a partition that take more than that together, those of the newest segments."""
     taken = 0

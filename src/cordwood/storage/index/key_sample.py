@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError, DataError
-from cordwood.kernels.key_index import restore
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS, KeyIndex
 from cordwood.storage.index.files import indexes_in, read_index
+from cordwood.storage.index.probe import hashes_in
 from cordwood.storage.log.segment import Segment, locate_damage
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -266,8 +266,7 @@ class _Tally:
 
     def add_index(self, index: KeyIndex) -> None:
         """Go on with all keys of a segment. Markers have none; they are not told from records without a key."""
-        known = np.empty(index.header.entries, np.uint64)
-        restore(index.starts, index.tags, index.header.bits, known)
+        known = hashes_in(index)
         self.records += known.size
         self._keep(known)
 

@@ -98,6 +98,13 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
     return Candidates(bits, int(entries))
 
 
+def hashes_in(index: KeyIndex) -> U64Array:
+    """uint64[entries]: the hashes of all keys, in the order of the ordinals; bits that the index has not are zero."""
+    hashes = np.empty(index.header.entries, np.uint64)
+    kernel.restore(index.starts, index.tags, index.header.bits, hashes)
+    return hashes
+
+
 def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
     """int64[hashes]: how many entries match each hash; the index has no faults."""
     bits = index.header.bits
