@@ -87,7 +87,7 @@ def line_chart(
     """
     x_end = max([x for curve in curves for x, _ in curve.points], default=0) or 1
     y_end = max([y for curve in curves for _, y in curve.points], default=0) or 1
-    y_step = _tick(y_end)
+    y_step = tick(y_end)
     y_end = y_step * math.ceil(y_end / y_step - 1e-9)
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -100,7 +100,7 @@ def line_chart(
             _line(_LEFT, at, _LEFT + _WIDTH, at, _GRID),
             _text(_LEFT - 8, at + 4, y_text(number * y_step), anchor="end"),
         ]
-    x_step = _tick(x_end)
+    x_step = tick(x_end)
     steps = (number * x_step for number in range(math.floor(x_end / x_step + 1e-9) + 1))
     for x, words in x_marks or [(x, f"{x:g}") for x in steps]:
         lines.append(_text(place(x, 0)[0], _TOP + _HEIGHT + 18, words, anchor="middle"))
@@ -127,7 +127,7 @@ def line_chart(
     return _document(_LEFT + _WIDTH + _RIGHT, legend + 20 * len(curves) + 12, lines)
 
 
-def _tick(end: float) -> float:
+def tick(end: float) -> float:
     """A round distance, so that about `_TICKS` of them reach an end."""
     power = 10.0 ** math.floor(math.log10(end / _TICKS))
     return min((step * power for step in (1, 2, 5, 10)), key=lambda step: abs(end / step - _TICKS))

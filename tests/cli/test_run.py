@@ -105,6 +105,17 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
     assert again.stdout == "19 a19\n"
 
 
+def test_with_view_it_says_where_its_pages_are(tmp_path: Path) -> None:
+    with started(str(directory(tmp_path)), "--json", "--port", "0", "--view") as process:
+        *_, said, ready = lines_until(process, lambda line: "/metrics" in line["message"])
+        url = said["message"].removeprefix("pages for a browser are at ")
+        assert ready["message"].endswith(f"{url}metrics")
+        page = urllib.request.urlopen(url, timeout=SECONDS_MAX).read().decode()
+        assert "Live logs" in page and "t-0" in page
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS_MAX) == 0
+
+
 def test_a_thousand_idle_slow_and_resetting_clients_change_nothing(tmp_path: Path) -> None:
     path = directory(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

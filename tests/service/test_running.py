@@ -8,10 +8,8 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,62 +19,26 @@ from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.report.live import PartitionStatus, worst_first
 from cordwood.service.health import HealthWatch
-from cordwood.service.log_manager import LogManager
 from cordwood.service.running import LiveNode, LiveOptions
-from cordwood.service.status import PartitionStatus, statuses, worst_first
+from cordwood.service.status import statuses
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.types import TopicPartition, override
 from tests.fixtures import copy_of, fixture
 from tests.service.live_logs import batch
 from tests.service.nodes import ONE, Node, until
-
-#: Cleans at once, and again and again.
-QUICK = ("log.cleaner.backoff.ms=1", "log.initial.task.delay.ms=0", "log.retention.check.interval.ms=1")
-
-
-@contextmanager
-def running(path: Path, *configs: str, **options: Any) -> Iterator[LiveNode]:
-    node = LiveNode(PosixFileSystem(), [str(path)], LiveOptions(overrides=(*QUICK, *configs), port=0, **options))
-    node.startup()
-    try:
-        yield node
-    finally:
-        node.shutdown()
+from tests.service.running_nodes import made, running, wait
 
 
 def logs_of(path: Path) -> dict[str, bytes]:
     return {str(log.relative_to(path)): log.read_bytes() for log in sorted(path.rglob("*.log"))}
 
 
-def made(tmp_path: Path, **counts: int) -> Path:
-    """A directory that is no broker's, with a log of so many rounds of two keys per topic."""
-    path = tmp_path / "logs"
-    path.mkdir(parents=True)
-    configs = overrides(["log.cleaner.enable=false", "internal.segment.bytes=300"])
-    manager = LogManager(PosixFileSystem(), [str(path)], configs)
-    manager.startup()
-    for topic, count in counts.items():
-        log = manager.get_or_create_log(TopicPartition(topic, 0), is_new=True)
-        for number in range(count):
-            log.append_as_leader(batch(f"a{number}", f"b{number}"), 0)
-        log.update_high_watermark(log.log_end_offset)
-    manager.shutdown()
-    return path
-
-
 def status(node: LiveNode, topic: str) -> PartitionStatus:
     (found,) = [one for one in node.look()[0] if one.partition.topic == topic]
     return found
-
-
-def wait(node: LiveNode, topic: str) -> None:
-    """Until a log is cleaned up to its active segment, and old segments are deleted."""
-    partition = TopicPartition(topic, 0)
-    log = node.manager.get_log(partition)
-    assert log is not None and node.manager.cleaner is not None
-    assert node.manager.cleaner.await_cleaned(partition, log.active_segment.base_offset)
 
 
 def test_without_a_policy_that_somebody_has_set_nothing_is_changed(tmp_path: Path) -> None:
@@ -240,7 +202,7 @@ class Hanging(WrappedFileSystem):
 
 def test_while_the_disk_hangs_health_is_red_and_says_what_is_waited_for(tmp_path: Path) -> None:
     fs = Hanging()
-    node = LiveNode(fs, [str(made(tmp_path, t=20))], LiveOptions(port=0))
+    node = LiveNode(fs, [str(made(tmp_path, t=20))], LiveOptions(port=0, view=True))
     node.startup()
     stop = threading.Event()
     looks = threading.Thread(target=node.run, args=(stop, threading.Event()))
@@ -259,6 +221,8 @@ def test_while_the_disk_hangs_health_is_red_and_says_what_is_waited_for(tmp_path
             r"\(since \d\d:\d\d:\d\d UTC\)",
             problem,
         )
+        code, page = get(node, "/")
+        assert code == 200 and "the logs were last looked at" in page and "t-0" in page
     finally:
         fs.answers.set()
     until(lambda: get(node, "/health")[0] == 200)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.knobs import REQUIRE_KAFKA
+from tests.knobs import PICTURES, REQUIRE_KAFKA
 
 _STARTED = re.compile(r"successfully on port (\d+)")
 #: The key under which the protocol puts a reference to an element.
@@ -84,6 +84,13 @@ class Browser:
         """What a function body returns, run beside the page; a page's policy does not hold it back."""
         return self._command("POST", "/execute/sync", {"script": script, "args": []})
 
+    def await_change(self, script: str, before: Any) -> None:
+        """Wait until a function body returns something else."""
+        until = time.monotonic() + 30
+        while self.run(script) == before:
+            assert time.monotonic() < until, before
+            time.sleep(0.1)
+
     def find(self, xpath: str) -> str:
         """An element that is shown, as the protocol refers to it."""
         found = self._command("POST", "/elements", {"using": "xpath", "value": xpath})
@@ -121,8 +128,43 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self._command("GET", "/screenshot")))
 
+    def check_page(self, name: str) -> None:
+        """The page has no script and no complaint, fits the screen, follows light and dark, and can be read.
+
+        Args:
+            name: of its picture, if pictures are wanted.
+        """
+        assert self.title.endswith(" · Cordwood")
+        assert self.console() == []
+        width, shown = self.run("return [document.documentElement.scrollWidth, window.innerWidth]")
+        assert width <= shown, "no part of the page but tables scrolls sideways"
+        assert self.run("return document.scripts.length") == 0
+        dark = self.run("return matchMedia('(prefers-color-scheme: dark)').matches")
+        ground = self.run("return getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
+        assert self.run(_CONTRASTS) == []
+        if PICTURES:
+            self.screenshot(Path(PICTURES) / f"{name}-{shown}-{'dark' if dark else 'light'}.png")
+
     def close(self) -> None:
         self._command("DELETE", "")
+
+
+#: Elements with text of their own whose contrast is below that of WCAG 2 AA, 4.5 to 1.
+_CONTRASTS = r"""
+const light = c => { const [r, g, b] = c.match(/[\d.]+/g).slice(0, 3).map(v => v / 255)
+  .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b }
+const ground = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor
+  if (!/, 0\)$|transparent/.test(c)) return c } return 'rgb(255, 255, 255)' }
+const bad = []
+for (const e of document.querySelectorAll('body *')) {
+  if (e.closest('svg') || !e.checkVisibility()) continue
+  if (![...e.childNodes].some(n => n.nodeType == 3 && n.data.trim())) continue
+  const [a, b] = [light(getComputedStyle(e).color), light(ground(e))].sort((x, y) => y - x)
+  if ((a + 0.05) / (b + 0.05) < 4.5) bad.push(e.tagName + ' ' + e.textContent.slice(0, 40))
+}
+return bad
+"""
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.commands.trees import tree
 from tests.engine.logs import append
 from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
+from tests.web.hostile import NAMES
 from tests.web.view_client import Client, Parsed, check_harmless, printed, served
 
 NOW = 1_795_000_000_000
@@ -98,21 +99,9 @@ def test_a_look_that_fails_in_a_step_says_so_and_shows_the_others(tmp_path: Path
 
 # ---- names and keys are hostile --------------------------------------------------------------------------------------
 
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "</title><svg onload=alert(1)>",
-    "&lt;b&gt; javascript:alert(1)",
-    "%3Cscript%3E ?#&=+",
-    "\x1b[31mred\u202eevil\x07",
-    "caf\udce9",
-)
-
 
 def test_names_that_a_file_system_allows_do_not_break_out(tmp_path: Path) -> None:
-    names = [name.replace("/", "\u2215") for name in HOSTILE]
-    for name in names:
+    for name in NAMES:
         append(tmp_path / f"{name}-0", (b"k", b"v"))
     with served(tmp_path, options=OPTIONS) as found:
         found.done()
@@ -122,10 +111,10 @@ def test_names_that_a_file_system_allows_do_not_break_out(tmp_path: Path) -> Non
             check_harmless(got.text)
         page = check_harmless(found.get("/partitions").text)
         # They are all there, as text.
-        for name in names[:6]:
+        for name in NAMES[:6]:
             assert name in page.text
         assert "\x1b" not in page.text and "\u202e" not in page.text
-        assert len(found.get("/node.json").document["ls"]["partitions"]) == len(names)
+        assert len(found.get("/node.json").document["ls"]["partitions"]) == len(NAMES)
 
 
 # ---- who gets an answer ----------------------------------------------------------------------------------------------

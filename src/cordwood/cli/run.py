@@ -28,22 +28,13 @@ from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
 from cordwood.errors import HangingError, KafkaStorageError, RequestError
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.health import Health
+from cordwood.report.live import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
+from cordwood.report.values import cut_off
 from cordwood.service.running import LiveNode, LiveOptions, supervised
-from cordwood.service.status import PartitionStatus, worst_first
-from cordwood.text import Column, bytes_text, names_text, number, printable, table
+from cordwood.text import bytes_text, cells_of, names_text, number, printable, table
 from cordwood.types import override
 from cordwood.web.http_server import HOST
 
-_COLUMNS = (
-    Column("PARTITION"),
-    Column("POLICY"),
-    Column("SIZE", right=True),
-    Column("SEGMENTS", right=True),
-    Column("DIRTY", right=True),
-    Column("CLEANER"),
-    Column("WHY"),
-)
 _REASON_WIDTH_MAX = 100
 
 
@@ -65,9 +56,9 @@ def main(
     deleted from only if its policy, and limits, are set explicitly: in the cluster's metadata, a server.properties or
     with --config. A crash of the broker is recovered from first, as at its next start.
 
-    On a terminal a table shows each log, what the cleaner does to it, or why it does nothing. Metrics for Prometheus
-    and health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a clean shutdown, after which a broker starts without
-    recovery; SIGHUP rereads the configs.
+    On a terminal a table shows each log, what the cleaner does to it, or why it does nothing; with --view pages in a
+    browser show it, too. They, metrics for Prometheus and health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a
+    clean shutdown, after which a broker starts without recovery; SIGHUP rereads the configs.
     """
     with _directories(directories or [], demo=demo) as paths:
         if demo:
@@ -99,6 +90,8 @@ def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: boo
             def live() -> int:
                 node.startup(screen.loading)
                 count = number(len(node.manager.logs), "partition")
+                if options.view:
+                    screen.say(f"pages for a browser are at http://{HOST}:{node.port}/")
                 screen.say(f"{count} in {names_text(paths)}; http://{HOST}:{node.port}/metrics")
                 return _live(node, screen, stop, reload, DemoWriter(node.manager) if demo else None)
 
@@ -217,26 +210,10 @@ def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) 
     yield from (f"  {printable(problem)}" for problem in health.problems)
     yield ""
     ordered = worst_first(statuses)
-    yield from table(_COLUMNS, [_row(one) for one in ordered[:lines_max]])
+    columns, rows = cells_of(PARTITION_COLUMNS, ordered[:lines_max])
+    yield from table(columns, [[*cells, cut_off(reason, _REASON_WIDTH_MAX)] for *cells, reason in rows])
     if len(ordered) > lines_max:
         yield f"and {len(ordered) - lines_max:,} more"
-
-
-def _row(status: PartitionStatus) -> list[str]:
-    doing = status.state or ("failed" if status.uncleanable is not None else "due" if status.is_due else "")
-    reason = printable(str(status.reason))
-    if len(reason) > _REASON_WIDTH_MAX:
-        reason = reason[: _REASON_WIDTH_MAX - 1] + "…"
-    dirty = "" if status.dirty_ratio is None else f"{status.dirty_ratio:.0%}"
-    return [
-        str(status.partition),
-        status.policy or "-",
-        bytes_text(status.size_bytes),
-        str(status.segments),
-        dirty,
-        doing,
-        reason,
-    ]
 
 
 class _Lines(logging.Handler):

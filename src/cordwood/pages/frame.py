@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
 
-from cordwood.pages.links import Links
+from cordwood.pages.links import Navigation
 from cordwood.pages.markup import Content, Markup, document, join, raw, tag
 from cordwood.text import Column, number
 
@@ -34,7 +34,7 @@ def style_hash() -> str:
 
 def page(
     title: str,
-    links: Links,
+    links: Navigation,
     *body: Content,
     document_link: str | None = None,
     refresh_seconds: int | None = None,
@@ -54,7 +54,7 @@ def page(
     return document(f"{title} · Cordwood", head, _around(links, body, as_json))
 
 
-def one_file(title: str, links: Links, *body: Content) -> str:
+def one_file(title: str, links: Navigation, *body: Content) -> str:
     """A page as one file, which loads nothing and runs nothing."""
     policy = f"default-src 'none'; style-src '{style_hash()}'; base-uri 'none'; form-action 'none'"
     head = [
@@ -64,8 +64,8 @@ def one_file(title: str, links: Links, *body: Content) -> str:
     return document(f"{title} · Cordwood", head, _around(links, body, None))
 
 
-def _around(links: Links, body: Content, as_json: Content) -> Markup:
-    node, partitions = links.node(), links.partitions()
+def _around(links: Navigation, body: Content, as_json: Content) -> Markup:
+    pages = links.pages()
     return join(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),
@@ -73,9 +73,8 @@ def _around(links: Links, body: Content, as_json: Content) -> Markup:
                 "header",
                 tag(
                     "nav",
-                    tag("a", "Cordwood", href=node, class_="brand"),
-                    None if node is None else tag("a", "Node", href=node),
-                    None if partitions is None else tag("a", "Partitions", href=partitions),
+                    tag("a", "Cordwood", href=pages[0][1] if pages else None, class_="brand"),
+                    [tag("a", name, href=address) for name, address in pages],
                     as_json,
                     aria_label="Pages",
                 ),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlencode
 
 
-class Links(Protocol):
-    """The pages that there are; None: there is none."""
+class Navigation(Protocol):
+    """What each page leads to."""
 
-    def node(self) -> str | None:
-        """All of the node."""
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """Names and addresses of pages, the first one first."""
+
+
+class Links(Navigation, Protocol):
+    """The pages that there are; None: there is none."""
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
         """Partitions that match, in an order, cut into pages."""
@@ -31,16 +35,15 @@ class Links(Protocol):
 
 
 class ServerLinks:
-    """The pages of a server."""
+    """The pages of `view`."""
 
-    def node(self) -> str:
-        """See `Links`."""
-        return "/"
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """See `Navigation`."""
+        return ("Node", "/"), ("Partitions", self.partitions())
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str:
         """See `Links`."""
-        given = {"search": search, "sort": sort, "page": "" if page == 1 else str(page)}
-        return _url("/partitions", {name: value for name, value in given.items() if value})
+        return _of_table("/partitions", search, sort, page)
 
     def partition(self, path: str) -> str:
         """See `Links`."""
@@ -59,6 +62,26 @@ class ServerLinks:
         return _url(f"/{name}.json", query)
 
 
+class LiveLinks:
+    """The pages of `run --view`."""
+
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """See `Navigation`."""
+        return ("Live", "/"), ("Partitions", self.partitions())
+
+    def live(self, span: str, refresh: str) -> str:
+        """What is done now, and what was done over a span of time."""
+        return _url("/", {"span": span, "refresh": refresh})
+
+    def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str:
+        """Partitions that match, in an order, cut into pages."""
+        return _of_table("/partitions", search, sort, page)
+
+    def document(self, name: str, query: Mapping[str, str | int]) -> str:
+        """The JSON of a page."""
+        return _url(f"/{name}.json", query)
+
+
 @dataclass(frozen=True, slots=True)
 class FileLinks:
     """The parts of one file.
@@ -71,9 +94,9 @@ class FileLinks:
     anchors: Mapping[str, str] = field(default_factory=dict)
     node_anchor: str | None = "#node"
 
-    def node(self) -> str | None:
-        """See `Links`."""
-        return self.node_anchor
+    def pages(self) -> Sequence[tuple[str, str]]:
+        """See `Navigation`."""
+        return () if self.node_anchor is None else (("Node", self.node_anchor),)
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> None:
         """See `Links`."""
@@ -91,6 +114,11 @@ class FileLinks:
 
     def document(self, name: str, query: Mapping[str, str | int]) -> None:
         """See `Links`."""
+
+
+def _of_table(path: str, search: str, sort: str, page: int) -> str:
+    given = {"search": search, "sort": sort, "page": "" if page == 1 else str(page)}
+    return _url(path, {name: value for name, value in given.items() if value})
 
 
 def _url(path: str, query: Mapping[str, str | int]) -> str:

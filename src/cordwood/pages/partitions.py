@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from cordwood.cleaning.causes import WhyPartition
@@ -11,30 +10,15 @@ from cordwood.commands.read import ORDERS
 from cordwood.commands.view import NodeLook
 from cordwood.pages.frame import link_or_text, page, paragraph, table
 from cordwood.pages.links import Links
+from cordwood.pages.listed import Wanted, page_links, search_form
 from cordwood.pages.markup import Content, tag
 from cordwood.pages.node import progress
 from cordwood.report import listing as listing_report
 from cordwood.storage.node.listing import PartitionListing
 from cordwood.text import Column, bytes_text, cells_of, number, printable
 
-#: Rows of one page.
-ROWS_MAX = 100
 #: An order that `ls` does not have: what could go, the most first.
 _COULD_GO = "could go"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which partitions, in which order.
-
-    Attributes:
-        search: is in their names, in whatever case.
-        page: from 1 on.
-    """
-
-    search: str = ""
-    sort: str = ""
-    page: int = 1
 
 
 def document(look: NodeLook, wanted: Wanted) -> dict[str, Any]:
@@ -43,27 +27,27 @@ def document(look: NodeLook, wanted: Wanted) -> dict[str, Any]:
     return {
         "partitions_found": len(found),
         "page": wanted.page,
-        "partitions": [listing_report.partition_document(one) for one in _cut(found, wanted.page)],
+        "partitions": [listing_report.partition_document(one) for one in wanted.cut(found)],
     }
 
 
 def partitions_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
     """The page."""
-    query: dict[str, str | int] = {"search": wanted.search, "sort": wanted.sort, "page": wanted.page}
-    return page("Partitions", links, _body(look, wanted, links), document_link=links.document("partitions", query))
+    as_json = links.document("partitions", wanted.query)
+    return page("Partitions", links, _body(look, wanted, links), document_link=as_json)
 
 
 def _body(look: NodeLook, wanted: Wanted, links: Links) -> Content:
     found = _found(look, wanted)
-    shown = _cut(found, wanted.page)
+    shown = wanted.cut(found)
     total = 0 if look.listing is None else len(look.listing.partitions)
     which = f"{len(found):,} of {number(total, 'partition')}" if wanted.search else number(total, "partition")
     return [
         tag("h1", "Partitions"),
         progress(look),
-        _form(wanted),
+        search_form(wanted, [*ORDERS, _COULD_GO], "/partitions"),
         partitions_table(look, shown, which, links) if shown else paragraph("No partition matches.", role="status"),
-        _pages(len(found), wanted, links),
+        page_links(len(found), wanted, lambda at: links.partitions(wanted.search, wanted.sort, at)),
     ]
 
 
@@ -88,47 +72,10 @@ def _why_by_path(look: NodeLook) -> dict[str, WhyPartition]:
 def _found(look: NodeLook, wanted: Wanted) -> Sequence[PartitionListing]:
     if look.listing is None:
         return ()
-    search = wanted.search.casefold()
-    found = [one for one in look.listing.partitions if search in one.name.casefold()]
+    found = wanted.matching(look.listing.partitions, lambda partition: partition.name)
     if wanted.sort in ORDERS:
         found.sort(key=ORDERS[wanted.sort])
     elif wanted.sort == _COULD_GO:
         why = _why_by_path(look)
         found.sort(key=lambda one: -why[one.path].could_lose_bytes if one.path in why else 0)
     return found
-
-
-def _cut(found: Sequence[PartitionListing], page_number: int) -> Sequence[PartitionListing]:
-    return found[ROWS_MAX * (page_number - 1) : ROWS_MAX * page_number]
-
-
-def _form(wanted: Wanted) -> Content:
-    orders = [*ORDERS, _COULD_GO]
-    chosen = wanted.sort or next(iter(ORDERS))
-    return tag(
-        "form",
-        tag("label", "Name contains ", tag("input", type="search", name="search", value=wanted.search)),
-        tag(
-            "label",
-            "Sorted by ",
-            tag("select", [tag("option", one, value=one, selected=one == chosen) for one in orders], name="sort"),
-        ),
-        tag("button", "Show"),
-        action="/partitions",
-        role="search",
-    )
-
-
-def _pages(total: int, wanted: Wanted, links: Links) -> Content:
-    last = max(1, -(-total // ROWS_MAX))
-    if last == 1:
-        return None
-
-    def to(words: str, number: int) -> Content:
-        return (
-            tag("a", words, href=links.partitions(wanted.search, wanted.sort, number)) if 1 <= number <= last else None
-        )
-
-    where = tag("span", f"page {wanted.page:,} of {last:,}")
-    steps = [to("first", 1), to("previous", wanted.page - 1), where, to("next", wanted.page + 1), to("last", last)]
-    return tag("nav", steps, class_="pages", aria_label="Pages of the table")

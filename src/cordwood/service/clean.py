@@ -149,9 +149,13 @@ class LiveClean:
 
     def newly_read_bytes(self) -> int:
         """How much its tasks have read of the log since this was last asked for."""
+        before, self._counted_bytes = self._counted_bytes, max(self._counted_bytes, self.bytes_read())
+        return self._counted_bytes - before
+
+    def bytes_read(self) -> int:
+        """How much its tasks have read of the log, as far as they have said so; 0 once its folder is gone."""
         with contextlib.suppress(FileNotFoundError):
-            before, self._counted_bytes = self._counted_bytes, total(self._fs, f"{self.folder}/{PROGRESS}")
-            return self._counted_bytes - before
+            return total(self._fs, f"{self.folder}/{PROGRESS}")
         return 0
 
     def finish(self, outcome: Output | Failure, changing: Changing = nullcontext) -> CleanedLog:

@@ -38,18 +38,20 @@ class Traffic:
     Attributes:
         read, written: key indexes included.
         new: what was dirty before these cleans; in the long run, what was appended to compacted logs.
+        removed: what they have made logs smaller by.
     """
 
     def __init__(self) -> None:
-        self.read = self.written = self.new = 0
+        self.read = self.written = self.new = self.removed = 0
         self._adding = threading.Lock()
 
-    def add(self, read: int = 0, written: int = 0, new: int = 0) -> None:
+    def add(self, *, read: int = 0, written: int = 0, new: int = 0, removed: int = 0) -> None:
         """Count more."""
         with self._adding:
             self.read += read
             self.written += written
             self.new += new
+            self.removed += removed
 
 
 class CleanRunner:

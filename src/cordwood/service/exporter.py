@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from cordwood.service.health import Health
+from cordwood.report.live import Health
 from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading
 from cordwood.types import override
 from cordwood.web.http_server import Answer, Request, Route

@@ -6,12 +6,11 @@ Source: none in Kafka, which leaves this to readers of its metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cordwood.clock import Clock, monotonic_clock
+from cordwood.report.live import Health, PartitionStatus
 from cordwood.service.log_manager import LogManager
-from cordwood.service.status import PartitionStatus
 from cordwood.types import TopicPartition
 
 #: A log that is due for longer than this, or than some turns of the cleaner, waits for too long.
@@ -19,18 +18,6 @@ PATIENCE_MS = 60_000
 _TURNS = 4
 #: A task, such as retention or a checkpoint, that runs for longer than this hangs.
 _TASK_PATIENCE_MS = 300_000
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The problems of live logs, in words; none: they are well."""
-
-    problems: tuple[str, ...]
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
 
 class Waiting:
@@ -83,7 +70,7 @@ class HealthWatch:
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
         """What is wrong now."""
         time_ms = self._clock()
-        due = {one.partition for one in statuses if one.is_due and one.uncleanable is None}
+        due = {one.partition for one in statuses if one.is_due and not one.failures}
         self._due_since_ms = {one: self._due_since_ms.get(one, time_ms) for one in due}
         found = [
             *_failed_directories(manager),
@@ -138,5 +125,5 @@ def _failed_directories(manager: LogManager) -> Iterator[str]:
 
 def _uncleanable(statuses: Sequence[PartitionStatus]) -> Iterator[str]:
     for one in statuses:
-        if one.uncleanable is not None:
-            yield f"{one.partition} cannot be cleaned, tried {one.uncleanable.failures} times: {one.reason}"
+        if one.failures:
+            yield f"{one.partition} cannot be cleaned, tried {one.failures} times: {one.reason}"

@@ -116,15 +116,30 @@ class CleanerStats:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RunningClean:
+    """A clean that a thread does now."""
+
+    clean: LiveClean
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """For how long."""
+        return time.monotonic() - self.began
+
+
 @dataclass(slots=True)
 class ThreadRecord:
-    """What a thread did last, for metrics.
+    """What a thread does, and did last.
 
     Attributes:
+        running: what it does; None: it cleans nothing.
         stats: of its last successful clean; None: there was none.
         selection: what its last selection saw that found a log.
     """
 
+    running: RunningClean | None = None
     stats: CleanerStats | None = None
     selection: SelectionStats = field(default_factory=SelectionStats)
 
@@ -306,6 +321,11 @@ class LogCleaner:
     # ---- metrics -----------------------------------------------------------------------------------------------------
 
     @property
+    def threads(self) -> tuple[CleanerThread, ...]:
+        """The threads that were started, and have not been stopped."""
+        return self._threads
+
+    @property
     def dead_thread_count(self) -> int:
         """Threads that ended without being asked to."""
         return sum(thread.is_dead for thread in self._threads)
@@ -413,6 +433,7 @@ class LogCleaner:
         try:
             memory = KeyMemory.of(self._config)
             with LiveClean(self._fs, claim.found, start_ms, claim.check, memory, index=self.runner.index) as clean:
+                record.running = RunningClean(clean)
                 cleaned = clean.finish(self.runner.run(clean, stop, thread.name), changing)
         except Exception as error:
             return self._failed(claim, error)
@@ -421,11 +442,13 @@ class LogCleaner:
             self._succeeded(claim, cleaned, CleanerStats.of(claim.found, cleaned, start_ms, seconds), record)
             return True
         finally:
+            record.running = None
             self.manager.release(claim, claim.found.first_dirty_offset)
 
     def _succeeded(self, claim: Claim, cleaned: CleanedLog, stats: CleanerStats, record: ThreadRecord) -> None:
         found, seen = claim.found, claim.selection
         record.stats = stats
+        self.runner.traffic.add(removed=max(0, stats.bytes_read - stats.bytes_written))
         _log.info("%s", stats, extra={"event": "clean", "fields": stats.document()})
         if stats.invalid_messages_read:
             _log.warning("%d messages of %s without a key are gone", stats.invalid_messages_read, stats.partition)

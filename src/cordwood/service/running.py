@@ -2,7 +2,7 @@
 
 open      find the node's directories and the configs of its topics; only explicit settings count
 start     lock, load, recover; high watermarks and replicas as `plan` sees them
-serve     metrics and health over HTTP
+serve     metrics and health over HTTP; pages, if asked for
 run       until a stop is requested; a reload request reads the configs again
 stop      a clean shutdown, as a broker does it; none if the disk hangs
 """
@@ -22,18 +22,21 @@ from cordwood.clock import monotonic_clock, system_clock
 from cordwood.errors import HangingError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.option import Option
+from cordwood.report.live import Health, PartitionStatus
 from cordwood.service.directory_loading import OnProgress
 from cordwood.service.explicit_configs import ExplicitConfigs, explicit_configs
 from cordwood.service.exporter import routes
-from cordwood.service.health import Health, HealthWatch, Waiting
+from cordwood.service.health import HealthWatch, Waiting
+from cordwood.service.live_view import LiveView, guard
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
-from cordwood.service.status import PartitionStatus, statuses
+from cordwood.service.status import statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.node import Node
 from cordwood.threads import in_background
 from cordwood.types import TopicPartition
-from cordwood.web.http_server import HttpServer
+from cordwood.web.access import HEADERS
+from cordwood.web.http_server import HOST, HttpServer
 
 _log = logging.getLogger(__name__)
 #: How often health is looked at.
@@ -109,6 +112,13 @@ class LiveOptions:
         int,
         Option("Port on 127.0.0.1 for /metrics and /health; 0: any free one. Default: 9404.", metavar="PORT"),
     ] = 9404
+    view: Annotated[
+        bool,
+        Option(
+            "Also serve pages that show what is done now and was done before, at the same port, for a browser on this "
+            "machine."
+        ),
+    ] = False
 
 
 class LiveNode:
@@ -136,6 +146,9 @@ class LiveNode:
         self._node, self._explicit = self._read_configs()
         self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, engine=options.engine)
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
+        self._view: LiveView | None = None
+        if options.view:
+            self._view = LiveView(self._log_dirs, self._watch.health, lambda: str(self.waiting))
         self._server: HttpServer | None = None
 
     def _read_configs(self) -> tuple[Node, ExplicitConfigs]:
@@ -162,7 +175,7 @@ class LiveNode:
         """
         server = HttpServer(self._options.port)
         try:
-            server.start(routes(self.manager.metrics, self._watch.health))
+            self._serve(server)
             self.waiting.begin("the logs to be loaded")
 
             def loaded(directory: str, done: int, count: int) -> None:
@@ -181,6 +194,15 @@ class LiveNode:
             server.close()
             raise
         self._server = server
+
+    def _serve(self, server: HttpServer) -> None:
+        """Answer from now on."""
+        for_programs = routes(self.manager.metrics, self._watch.health)
+        if self._view is None:
+            server.start(for_programs)
+        else:
+            pages = self._view.routes()
+            server.start({**pages, **for_programs}, guard(server.port, HOST, for_programs), HEADERS)
 
     @property
     def waiting(self) -> Waiting:
@@ -219,10 +241,13 @@ class LiveNode:
         self._node, self._explicit = node, explicit
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
-        """The state of each log, and the health of all; `/health` answers with the last look."""
+        """The state of each log, and the health of all; what is served shows the last look."""
         now_ms, explicit = system_clock(), self._explicit
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
+        if self._view is not None:
+            self.waiting.begin("the progress of cleans")
+            self._view.note(self.manager, found, health, now_ms)
         self.waiting.begin("the next look")
         return found, health
 

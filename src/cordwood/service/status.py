@@ -5,8 +5,8 @@ The words about a compacted log are those of `plan`: the same rules decide, appl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cordwood.cleaning import selection
 from cordwood.cleaning.plan import (
@@ -21,38 +21,12 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.config import TopicConfig, show
 from cordwood.errors import LogError
-from cordwood.service.cleaner_manager import LogCleanerManager, Uncleanable
+from cordwood.report.live import PartitionStatus, ThreadState, ThreadStatus
+from cordwood.service.cleaner_manager import LogCleanerManager
 from cordwood.service.log import Log
+from cordwood.service.log_cleaner import CleanerThread, LogCleaner
 from cordwood.service.log_manager import LogManager
 from cordwood.types import NONE, TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """One live log, as it is now.
-
-    Attributes:
-        policy: `cleanup.policy`; empty: everything is kept.
-        dirty_ratio: the part of a compacted log that could be cleaned; None: it is not compacted.
-        state: what the cleaner does to it: `in progress`, `aborted`, `paused(1)`; None: nothing.
-        is_due: it is to be cleaned as soon as a thread is free.
-        uncleanable: its last clean has failed; None: it has not.
-        reason: why it is due, or why it is not, or what has failed.
-    """
-
-    partition: TopicPartition
-    directory: str
-    policy: str
-    segments: int
-    size_bytes: int
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    dirty_ratio: float | None
-    state: str | None
-    is_due: bool
-    uncleanable: Uncleanable | None
-    reason: Reason
 
 
 def statuses(
@@ -88,16 +62,6 @@ def statuses(
     return found
 
 
-def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
-    """Logs whose clean failed, then those that are due or being cleaned, then the others; each by the dirty part."""
-
-    def rank(status: PartitionStatus) -> tuple[object, ...]:
-        waits = status.is_due or status.state is not None
-        return status.uncleanable is None, not waits, -(status.dirty_ratio or 0), status.partition
-
-    return sorted(found, key=rank)
-
-
 def _status(
     partition: TopicPartition,
     log: Log,
@@ -112,19 +76,26 @@ def _status(
     if reason is None:
         reason = Reason("old segments are deleted" if log.config.delete else "everything is kept", str(policy.source))
     state = None if cleaner is None else cleaner.cleaning_state(partition)
+    uncleanable = None if cleaner is None else cleaner.uncleanable(partition)
+    if cleaner is not None and uncleanable is not None:
+        seconds = cleaner.seconds_to_retry(uncleanable)
+        until = "" if seconds is None else f"tried again in {seconds} s"
+        reason = Reason(f"the last clean failed: {uncleanable.reason}", until=until)
     return PartitionStatus(
         partition=partition,
         directory=log.directory,
         policy=show(policy.value),
         segments=len(log.log_segments),
         size_bytes=log.size_bytes,
+        appended_bytes=log.appended_bytes,
+        deleted_bytes=log.deleted_bytes,
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
         dirty_ratio=None,
         state=None if state is None else str(state),
         is_due=False,
-        uncleanable=None if cleaner is None else cleaner.uncleanable(partition),
+        failures=0 if uncleanable is None else uncleanable.failures,
         reason=reason,
     )
 
@@ -145,10 +116,8 @@ def _with_compaction(
     choices = Choices(min_dead=None if cleaner.garbage is None else cleaner.garbage.share)
     compaction = selection.plan_compaction(facts, config, choices, now_ms)
     decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
-    if status.uncleanable is not None:
-        seconds = cleaner.seconds_to_retry(status.uncleanable)
-        until = "" if seconds is None else f"tried again in {seconds} s"
-        reason = Reason(f"the last clean failed: {status.uncleanable.reason}", until=until)
+    if status.failures:
+        reason = status.reason
     if "--" in reason.until:  # an option of another command
         reason = replace(reason, until="")
     ratio = compaction.cleanable_ratio
@@ -181,4 +150,22 @@ def _facts(log: Log, checkpoint: int | None) -> LogFacts:
             OpenTransaction(offset, producer_id) for offset, producer_id in log.open_transactions()
         ),
         first_unstable_offset=log.first_unstable_offset,
+    )
+
+
+def thread_statuses(cleaner: LogCleaner | None) -> tuple[ThreadStatus, ...]:
+    """What each thread of a cleaner does now, and how far it is."""
+    return () if cleaner is None else tuple(_thread_status(thread) for thread in cleaner.threads)
+
+
+def _thread_status(thread: CleanerThread) -> ThreadStatus:
+    record, running = thread.record, thread.record.running
+    last = "" if record.stats is None else str(record.stats)
+    if thread.is_dead:
+        return ThreadStatus(thread.name, ThreadState.DEAD, last=last)
+    if running is None:
+        return ThreadStatus(thread.name, ThreadState.WAITING, last=last)
+    return ThreadStatus(
+        *(thread.name, ThreadState.CLEANING, running.clean.found.partition, running.seconds),
+        *(running.clean.bytes_read(), running.clean.task.size_bytes, last),
     )

@@ -91,6 +91,7 @@ class UnifiedLog:
         retention_size_percent: `RetentionSizeInPercent`, as of the last retention run.
         deletes_for_good: whether a clean removes expired tombstones and markers. Another replica that has not yet seen
             such a delete could bring its key back.
+        appended_bytes, deleted_bytes: since it was loaded; the latter of old segments. Only the lock's holder adds.
     """
 
     def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
@@ -99,6 +100,7 @@ class UnifiedLog:
         self._stats = environment.stats
         self.retention_size_percent = 0
         self.deletes_for_good = True
+        self.appended_bytes = self.deleted_bytes = 0
         #: The producers of `transaction` blocks that have not ended.
         self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
@@ -371,6 +373,7 @@ class UnifiedLog:
             )
         segment, end = local.segments.active, info.last_offset + 1
         segment.append(info.last_offset, data, batches)
+        self.appended_bytes += len(data)
         local.move_end(end)
         if self._watermarks.now.high_watermark >= end:
             self._set_high_watermark(end)
@@ -696,6 +699,7 @@ class UnifiedLog:
             following = local.segments.higher(removed[-1].base_offset)
             assert following is not None, "there is always an active segment"
             self.maybe_increment_log_start_offset(following.base_offset)
+            self.deleted_bytes += sum(segment.size_bytes for segment in removed)
             local.remove(removed)
             self._delete_snapshots(deletable)
 

@@ -14,10 +14,9 @@ look at the node has found: nothing that a request names otherwise is ever opene
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from cordwood.cleaning.found_keys import GetResult
 from cordwood.commands.get import get
@@ -35,15 +34,14 @@ from cordwood.commands.view_partition import (
 )
 from cordwood.errors import CordwoodError, RequestError
 from cordwood.fs.base import Store
-from cordwood.pages import frame, node, partition, partitions, records
+from cordwood.pages import node, partition, partitions, records
 from cordwood.pages.links import ServerLinks
-from cordwood.pages.partitions import Wanted
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
+from cordwood.web.answers import html, json_document, not_yet, number, style_sheet, wanted
 from cordwood.web.http_server import Answer, Request, Route
 from cordwood.web.watch import PartitionLooks
 
-_PAGES_MAX = 10**6
 _OFFSET_MAX = 2**63 - 2
 #: A larger log without key indexes is not searched for a key while somebody waits.
 _SEARCHED_BYTES_MAX = 256 << 20
@@ -81,13 +79,13 @@ class Site:
     def routes(self) -> Mapping[str, Route]:
         """The answers by path."""
         return {
-            "/": lambda _: _html(node.node_page(self._latest(), self._links)),
-            "/node.json": lambda _: _json(node.document(self._latest())),
-            "/partitions": lambda request: _html(
-                partitions.partitions_page(self._latest(), _wanted(request), self._links)
+            "/": lambda _: html(node.node_page(self._latest(), self._links)),
+            "/node.json": lambda _: json_document(node.document(self._latest())),
+            "/partitions": lambda request: html(
+                partitions.partitions_page(self._latest(), wanted(request), self._links)
             ),
-            "/partitions.json": lambda request: _json(partitions.document(self._latest(), _wanted(request))),
-            "/style.css": lambda _: Answer(HTTPStatus.OK, frame.style().encode(), "text/css; charset=utf-8"),
+            "/partitions.json": lambda request: json_document(partitions.document(self._latest(), wanted(request))),
+            "/style.css": style_sheet,
             **{
                 path: self._of_one(route)
                 for path, route in (
@@ -110,15 +108,15 @@ class Site:
             path = request.query.get("path", "")
             listing = self._latest().listing
             if listing is None:
-                return _html(partition.under_way_page(path, self._links))
+                return html(partition.under_way_page(path, self._links))
             if all(one.path != path for one in listing.partitions):
-                return _html(partition.gone_page(path, "No partition of this node is there.", self._links), _NOT_FOUND)
+                return html(partition.gone_page(path, "No partition of this node is there.", self._links), _NOT_FOUND)
             try:
                 return route(path, request)
             except RequestError as error:
-                return _html(records.refused_page(path, str(error), self._links), HTTPStatus.BAD_REQUEST)
+                return html(records.refused_page(path, str(error), self._links), HTTPStatus.BAD_REQUEST)
             except (CordwoodError, OSError) as error:
-                return _html(partition.gone_page(path, why_failed(error), self._links), _NOT_FOUND)
+                return html(partition.gone_page(path, why_failed(error), self._links), _NOT_FOUND)
 
         return answer
 
@@ -134,25 +132,25 @@ class Site:
     def _partition(self, path: str, _: Request) -> Answer:
         look = self._looks.of(path)
         if look is None:
-            return _html(partition.under_way_page(path, self._links))
+            return html(partition.under_way_page(path, self._links))
         transactions = self._latest().open_in(look.listing.topic_partition)
-        return _html(partition.partition_page(look, transactions, self._links))
+        return html(partition.partition_page(look, transactions, self._links))
 
     def _partition_json(self, path: str, _: Request) -> Answer:
         look = self._looks.of(path)
         if look is None:
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
-        return _json(partition.document(look))
+            return not_yet()
+        return json_document(partition.document(look))
 
     def _batches(self, path: str, request: Request) -> Answer:
         offset = _offset(request)
         found = batches_from(self._log(path), offset, records.ROWS_MAX)
-        return _html(records.batches_page(path, found, offset, self._links))
+        return html(records.batches_page(path, found, offset, self._links))
 
     def _records(self, path: str, request: Request) -> Answer:
         offset = _offset(request)
         found = records_from(self._log(path), offset, records.ROWS_MAX)
-        return _html(records.records_page(path, found, offset, self._links))
+        return html(records.records_page(path, found, offset, self._links))
 
     def _lines(self, *, batches: bool) -> Callable[[str, Request], Answer]:
         def answer(path: str, request: Request) -> Answer:
@@ -166,7 +164,7 @@ class Site:
     def _find(self, path: str, request: Request) -> Answer:
         query = request.query
         if query.get("key"):
-            return _html(records.key_page(path, query["key"], self._get(path, query["key"]), self._links))
+            return html(records.key_page(path, query["key"], self._get(path, query["key"]), self._links))
         if query.get("time"):
             since = parse_time(query["time"])
             offset = first_offset_since(self._log(path), since)
@@ -177,7 +175,7 @@ class Site:
         return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": self._links.records(path, offset)})
 
     def _get_json(self, path: str, request: Request) -> Answer:
-        return _json(self._get(path, request.query.get("key", "")).document())
+        return json_document(self._get(path, request.query.get("key", "")).document())
 
     def _get(self, path: str, key: str) -> GetResult:
         log, options = self._log(path), self._of_partition()
@@ -194,27 +192,8 @@ class Site:
 _NOT_FOUND = HTTPStatus.NOT_FOUND
 
 
-def _wanted(request: Request) -> Wanted:
-    number = _number(request, "page", _PAGES_MAX) or 1
-    return Wanted(request.query.get("search", ""), request.query.get("sort", ""), number)
-
-
-def _number(request: Request, name: str, most: int) -> int | None:
-    """A number of a query; None if there is none."""
-    text = request.query.get(name, "")
-    return min(int(text[:20]), most) if text.isascii() and text.isdigit() else None
-
-
 def _offset(request: Request) -> int:
-    offset = _number(request, "offset", _OFFSET_MAX)
+    offset = number(request, "offset", _OFFSET_MAX)
     if offset is None:
         raise RequestError("Give an offset: a number from 0 on")
     return offset
-
-
-def _html(page: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    return Answer(status, page.encode(), "text/html; charset=utf-8")
-
-
-def _json(document: Mapping[str, Any]) -> Answer:
-    return Answer(HTTPStatus.OK, json.dumps(document, indent=1).encode() + b"\n", "application/json")

@@ -1,0 +1,77 @@
+"""A table that the server searches, sorts and cuts before it is sent, as it may have 100,000 rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cordwood.pages.markup import Content, tag
+
+_T = TypeVar("_T")
+
+#: Rows of one page.
+ROWS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows, in which order.
+
+    Attributes:
+        search: is in their names, in whatever case.
+        page: from 1 on.
+    """
+
+    search: str = ""
+    sort: str = ""
+    page: int = 1
+
+    @property
+    def query(self) -> dict[str, str | int]:
+        """The same as values of an address."""
+        return {"search": self.search, "sort": self.sort, "page": self.page}
+
+    def matching(self, values: Iterable[_T], name: Callable[[_T], str]) -> list[_T]:
+        """Those whose names match."""
+        search = self.search.casefold()
+        return [value for value in values if search in name(value).casefold()]
+
+    def cut(self, found: Sequence[_T]) -> Sequence[_T]:
+        """Those of this page."""
+        return found[ROWS_MAX * (self.page - 1) : ROWS_MAX * self.page]
+
+
+def search_form(wanted: Wanted, orders: Sequence[str], action: str) -> Content:
+    """A form that searches and sorts; the first order is the one without any choice."""
+    chosen = wanted.sort or orders[0]
+    return tag(
+        "form",
+        tag("label", "Name contains ", tag("input", type="search", name="search", value=wanted.search)),
+        tag(
+            "label",
+            "Sorted by ",
+            tag("select", [tag("option", one, value=one, selected=one == chosen) for one in orders], name="sort"),
+        ),
+        tag("button", "Show"),
+        action=action,
+        role="search",
+    )
+
+
+def page_links(total: int, wanted: Wanted, link: Callable[[int], str | None]) -> Content:
+    """Links to the other pages of the table; none if there is only one.
+
+    Args:
+        link: the address of a page by its number.
+    """
+    last = max(1, -(-total // ROWS_MAX))
+    if last == 1:
+        return None
+
+    def to(words: str, number: int) -> Content:
+        return tag("a", words, href=link(number)) if 1 <= number <= last else None
+
+    where = tag("span", f"page {wanted.page:,} of {last:,}")
+    steps = [to("first", 1), to("previous", wanted.page - 1), where, to("next", wanted.page + 1), to("last", last)]
+    return tag("nav", steps, class_="pages", aria_label="Pages of the table")

@@ -1,0 +1,119 @@
+"""Lines over time as SVG: of each line its values at the same times, which the table beside the chart has, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from cordwood.charts import tick
+from cordwood.pages.drawing import both, line, svg, text, text_width
+from cordwood.pages.markup import Content, Markup, tag
+from cordwood.text import time_text
+
+_HEIGHT, _TOP, _BOTTOM, _GAP = 190, 10, 24, 8
+_DAY_MS = 86_400_000
+#: Styles that there are: colours and dashes, so that lines differ without colours, too.
+_STYLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a chart.
+
+    Attributes:
+        values: one for each time; None: there is none, and the line has a gap.
+    """
+
+    label: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeChart:
+    """A chart.
+
+    Attributes:
+        title: what it shows.
+        times_ms: ascending.
+        words: a value of the y axis in words.
+    """
+
+    title: str
+    times_ms: Sequence[int]
+    lines: Sequence[Line]
+    words: Callable[[float], str]
+
+    def figure(self) -> Markup:
+        """The drawing for wide and narrow screens, and what its lines are."""
+        assert len(self.times_ms) > 1, "a line has two ends"
+        assert len(self.lines) <= _STYLES
+        label = f"{self.title}; the table below has the figures"
+        legend = tag("ul", [_legend(at, one, self.words) for at, one in enumerate(self.lines, 1)], class_="legend")
+        return tag("figure", tag("figcaption", self.title), both(lambda width: self._draw(width, label)), legend)
+
+    def _draw(self, width: int, label: str) -> Markup:
+        most = max((value for one in self.lines for value in one.values if value is not None), default=0) or 1
+        step = tick(most)
+        steps = max(1, math.ceil(most / step - 1e-9))
+        marks = [self.words(step * number) for number in range(steps + 1)]
+        left, right = max(map(text_width, marks)) + _GAP, width - _GAP
+        bottom, high = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
+        first, last = self.times_ms[0], self.times_ms[-1]
+
+        def place(at_ms: int, value: float) -> tuple[float, float]:
+            return (
+                left + (right - left) * (at_ms - first) / max(last - first, 1),
+                bottom - high * value / (step * steps),
+            )
+
+        shapes: list[Content] = []
+        for number, words in enumerate(marks):
+            y = bottom - high * number / steps
+            shapes += [line(left, y, right, y, "grid"), text(left - _GAP / 2, y + 4, words, anchor="end")]
+        for at_ms, x, anchor in ((first, left, "start"), (last, right, "end")):
+            shapes.append(text(x, _HEIGHT - 6, _time(at_ms, last - first), anchor=anchor, class_="quiet"))
+        for style, one in enumerate(self.lines, 1):
+            shapes += [_line(points, style) for points in _runs(self.times_ms, one.values, place)]
+        return svg(width, _HEIGHT, label, shapes)
+
+
+def _time(at_ms: int, span_ms: int) -> str:
+    """A time, as exact as a span of time needs it."""
+    words = time_text(at_ms)
+    return f"{words[5:16] if span_ms > _DAY_MS else words[11:]} UTC"
+
+
+def _runs(
+    times_ms: Sequence[int], values: Sequence[float | None], place: Callable[[int, float], tuple[float, float]]
+) -> Iterator[list[tuple[float, float]]]:
+    """The points of a line, divided where it has gaps."""
+    points: list[tuple[float, float]] = []
+    for at_ms, value in zip(times_ms, values, strict=True):
+        if value is not None:
+            points.append(place(at_ms, value))
+        elif points:
+            yield points
+            points = []
+    if points:
+        yield points
+
+
+def _line(points: Sequence[tuple[float, float]], style: int) -> Markup:
+    if len(points) == 1:  # a line of no length is not drawn
+        (x, y) = points[0]
+        points = [(x - 1, y), (x + 1, y)]
+    words = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return tag("polyline", points=words, class_=f"line line-{style}")
+
+
+def _legend(style: int, one: Line, words: Callable[[float], str]) -> Markup:
+    sample = tag(
+        "svg",
+        tag("polyline", points="0,7 28,7", class_=f"line line-{style}"),
+        viewBox="0 0 28 14",
+        aria_hidden="true",
+        class_="wide-sample",
+    )
+    last = one.values[-1]
+    return tag("li", sample, one.label if last is None else f"{one.label}: {words(last)}")

@@ -1,0 +1,61 @@
+"""What was so before: samples of looks at live logs, a bounded number for each span of time.
+
+A short span has samples close together, a long one far apart: a day takes as much memory as ten minutes. A sample holds
+sums since the start, so the difference of any two of them says what came and went in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from cordwood.report.live import SPANS, Sample, Span
+from cordwood.types import TopicPartition
+
+#: Of one span: somewhat more than fit into it.
+_SAMPLES_MAX = 160
+
+
+class History:
+    """Samples of each span; any thread may ask for them."""
+
+    def __init__(self) -> None:
+        assert all(length < _SAMPLES_MAX * period for _, length, period in SPANS.values())
+        self._lock = threading.Lock()
+        self._samples: dict[Span, deque[Sample]] = {span: deque(maxlen=_SAMPLES_MAX) for span in Span}
+        self._last: Sample | None = None
+
+    def add(self, sample: Sample) -> None:
+        """Keep a sample in each span whose last one is old enough."""
+        with self._lock:
+            self._last = sample
+            for span, samples in self._samples.items():
+                _, _, period_ms = SPANS[span]
+                if not samples or sample.uptime_ms - samples[-1].uptime_ms >= period_ms:
+                    samples.append(sample)
+
+    def over(self, span: Span) -> tuple[Sample, ...]:
+        """The samples of a span up to the last one, by time."""
+        with self._lock:
+            last = self._last
+            if last is None:
+                return ()
+            _, length_ms, _ = SPANS[span]
+            found = [one for one in self._samples[span] if last.uptime_ms - one.uptime_ms <= length_ms]
+            return (*found, last) if found[-1] is not last else tuple(found)
+
+
+class Tally:
+    """The sum of counters that come and go, and begin again at 0: those of logs."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._last: Mapping[TopicPartition, int] = {}
+
+    def note(self, counts: Mapping[TopicPartition, int]) -> None:
+        """The counters that there are now."""
+        for name, count in counts.items():
+            before = self._last.get(name, 0)
+            self.total += count - before if count >= before else count
+        self._last = counts

@@ -1,0 +1,52 @@
+"""Live logs on directories that are no broker's, as `cordwood run` keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cordwood.config import overrides
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.service.log_manager import LogManager
+from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.types import TopicPartition
+from tests.service.live_logs import batch
+
+#: Cleans at once, and again and again.
+QUICK = ("log.cleaner.backoff.ms=1", "log.initial.task.delay.ms=0", "log.retention.check.interval.ms=1")
+
+
+@contextmanager
+def running(path: Path, *configs: str, **options: Any) -> Iterator[LiveNode]:
+    node = LiveNode(PosixFileSystem(), [str(path)], LiveOptions(overrides=(*QUICK, *configs), port=0, **options))
+    node.startup()
+    try:
+        yield node
+    finally:
+        node.shutdown()
+
+
+def made(tmp_path: Path, **counts: int) -> Path:
+    """A directory that is no broker's, with a log of so many rounds of two keys per topic."""
+    path = tmp_path / "logs"
+    path.mkdir(parents=True)
+    configs = overrides(["log.cleaner.enable=false", "internal.segment.bytes=300"])
+    manager = LogManager(PosixFileSystem(), [str(path)], configs)
+    manager.startup()
+    for topic, count in counts.items():
+        log = manager.get_or_create_log(TopicPartition(topic, 0), is_new=True)
+        for number in range(count):
+            log.append_as_leader(batch(f"a{number}", f"b{number}"), 0)
+        log.update_high_watermark(log.log_end_offset)
+    manager.shutdown()
+    return path
+
+
+def wait(node: LiveNode, topic: str) -> None:
+    """Until a log is cleaned up to its active segment, and old segments are deleted."""
+    partition = TopicPartition(topic, 0)
+    log = node.manager.get_log(partition)
+    assert log is not None and node.manager.cleaner is not None
+    assert node.manager.cleaner.await_cleaned(partition, log.active_segment.base_offset)
