@@ -19,7 +19,7 @@ _BARS_MAX, _ROWS_MAX = 40, 2_000
 
 def clean_page(result: CleanResult) -> str:
     """The page as one file, which loads nothing and runs nothing."""
-    return one_file("Clean", FileLinks(node_anchor=None), _body(result))
+    return one_file("Clean", FileLinks(), _body(result))
 
 
 def _body(result: CleanResult) -> Content:

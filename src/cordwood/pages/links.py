@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import urlencode
 
@@ -30,6 +31,15 @@ class Links(Navigation, Protocol):
     def records(self, path: str, offset: int) -> str | None:
         """The records of a partition from an offset on."""
 
+    def groups(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
+        """Consumer groups that match, in an order, cut into pages."""
+
+    def group(self, group_id: str, search: str = "", sort: str = "", page: int = 1) -> str | None:
+        """One group, and its partitions that match, in an order, cut into pages."""
+
+    def transactions(self, search: str = "", page: int = 1) -> str | None:
+        """All transactions, and transactional ids that match, cut into pages."""
+
     def document(self, name: str, query: Mapping[str, str | int]) -> str | None:
         """The JSON of a page."""
 
@@ -39,7 +49,12 @@ class ServerLinks:
 
     def pages(self) -> Sequence[tuple[str, str]]:
         """See `Navigation`."""
-        return ("Node", "/"), ("Partitions", self.partitions())
+        return (
+            ("Node", "/"),
+            ("Partitions", self.partitions()),
+            ("Groups", self.groups()),
+            ("Transactions", self.transactions()),
+        )
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str:
         """See `Links`."""
@@ -56,6 +71,18 @@ class ServerLinks:
     def records(self, path: str, offset: int) -> str:
         """See `Links`."""
         return _url("/records", {"path": path, "offset": offset})
+
+    def groups(self, search: str = "", sort: str = "", page: int = 1) -> str:
+        """See `Links`."""
+        return _of_table("/groups", search, sort, page)
+
+    def group(self, group_id: str, search: str = "", sort: str = "", page: int = 1) -> str:
+        """See `Links`."""
+        return _of_table("/group", search, sort, page, {"id": group_id})
+
+    def transactions(self, search: str = "", page: int = 1) -> str:
+        """See `Links`."""
+        return _of_table("/transactions", search, "", page)
 
     def document(self, name: str, query: Mapping[str, str | int]) -> str:
         """See `Links`."""
@@ -88,15 +115,15 @@ class FileLinks:
 
     Attributes:
         anchors: of the partitions that have a part of their own, by their directories.
-        node_anchor: of the part about the node; None: there is none.
+        parts: names and addresses of parts that the head of the file leads to.
     """
 
     anchors: Mapping[str, str] = field(default_factory=dict)
-    node_anchor: str | None = "#node"
+    parts: Sequence[tuple[str, str]] = ()
 
     def pages(self) -> Sequence[tuple[str, str]]:
         """See `Navigation`."""
-        return () if self.node_anchor is None else (("Node", self.node_anchor),)
+        return self.parts
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> None:
         """See `Links`."""
@@ -112,13 +139,22 @@ class FileLinks:
     def records(self, path: str, offset: int) -> None:
         """See `Links`."""
 
+    def groups(self, search: str = "", sort: str = "", page: int = 1) -> None:
+        """See `Links`."""
+
+    def group(self, group_id: str, search: str = "", sort: str = "", page: int = 1) -> None:
+        """See `Links`."""
+
+    def transactions(self, search: str = "", page: int = 1) -> None:
+        """See `Links`."""
+
     def document(self, name: str, query: Mapping[str, str | int]) -> None:
         """See `Links`."""
 
 
-def _of_table(path: str, search: str, sort: str, page: int) -> str:
+def _of_table(path: str, search: str, sort: str, page: int, more: Mapping[str, str] = MappingProxyType({})) -> str:
     given = {"search": search, "sort": sort, "page": "" if page == 1 else str(page)}
-    return _url(path, {name: value for name, value in given.items() if value})
+    return _url(path, {**more, **{name: value for name, value in given.items() if value}})
 
 
 def _url(path: str, query: Mapping[str, str | int]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 from cordwood.pages.markup import Content, tag
@@ -42,21 +43,29 @@ class Wanted:
         return found[ROWS_MAX * (self.page - 1) : ROWS_MAX * self.page]
 
 
-def search_form(wanted: Wanted, orders: Sequence[str], action: str) -> Content:
-    """A form that searches and sorts; the first order is the one without any choice."""
-    chosen = wanted.sort or orders[0]
+def search_form(
+    wanted: Wanted, orders: Sequence[str], action: str, more: Mapping[str, str] = MappingProxyType({})
+) -> Content:
+    """A form that searches and sorts.
+
+    Args:
+        orders: to choose from, the first one without any choice; none: it does not sort.
+        more: what else the address has.
+    """
     return tag(
         "form",
+        [tag("input", type="hidden", name=name, value=value) for name, value in more.items()],
         tag("label", "Name contains ", tag("input", type="search", name="search", value=wanted.search)),
-        tag(
-            "label",
-            "Sorted by ",
-            tag("select", [tag("option", one, value=one, selected=one == chosen) for one in orders], name="sort"),
-        ),
+        _sorting(orders, wanted.sort or orders[0]) if orders else None,
         tag("button", "Show"),
         action=action,
         role="search",
     )
+
+
+def _sorting(orders: Sequence[str], chosen: str) -> Content:
+    options = [tag("option", one, value=one, selected=one == chosen) for one in orders]
+    return tag("label", "Sorted by ", tag("select", options, name="sort"))
 
 
 def page_links(total: int, wanted: Wanted, link: Callable[[int], str | None]) -> Content:

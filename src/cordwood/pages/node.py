@@ -8,6 +8,7 @@ from typing import Any
 from cordwood.cleaning.causes import CauseKind, WhyPartition
 from cordwood.cleaning.plan import utc
 from cordwood.commands.view import NodeLook, Step
+from cordwood.pages import groups, transactions
 from cordwood.pages.drawing import WIDE, Bar, Tile, bars, both, share_bar, treemap
 from cordwood.pages.frame import (
     NAMES_MAX,
@@ -22,26 +23,16 @@ from cordwood.pages.frame import (
 )
 from cordwood.pages.links import Links
 from cordwood.pages.markup import Content, Markup, tag
+from cordwood.pages.under_way import not_yet, progress, refresh_seconds
 from cordwood.report import listing as listing_report
-from cordwood.report.groups import GROUP_COLUMNS
-from cordwood.report.transactions import MEANINGS, TRANSACTION_COLUMNS
 from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing
 from cordwood.storage.node.transactions import Outlook
-from cordwood.text import Cells, Column, bytes_text, cells_of, number, printable
+from cordwood.text import Column, bytes_text, cells_of, number, printable
 
 #: Rows of a table of this page.
 _ROWS_MAX = 20
 #: Topics that have a tile of their own.
 _TILES_MAX = 40
-#: How soon the page is loaded again while a look is under way.
-_REFRESH_SECONDS = 2
-
-_STEPS = {
-    Step.LS: "Sizes and states are being read",
-    Step.WHY: "What could go is being found out",
-    Step.GROUPS: "Consumer groups are being read",
-    Step.TRANSACTIONS: "Open transactions are being looked for",
-}
 #: Causes that somebody should look after, the worst first.
 _WRONG = (
     CauseKind.DAMAGED,
@@ -79,9 +70,12 @@ def document(look: NodeLook) -> dict[str, Any]:
 
 def node_page(look: NodeLook, links: Links) -> str:
     """The page, as far as the look has come."""
-    refresh = None if look.is_done else _REFRESH_SECONDS
     return page(
-        _title(look), links, body(look, links), document_link=links.document("node", {}), refresh_seconds=refresh
+        _title(look),
+        links,
+        body(look, links),
+        document_link=links.document("node", {}),
+        refresh_seconds=refresh_seconds(look),
     )
 
 
@@ -102,34 +96,14 @@ def body(look: NodeLook, links: Links) -> Content:
         section("Topics by size", _topics(look, listing, links)),
         section("What could go", _could_go(look, links)),
         section("What is wrong", _wrong(look, listing, links)),
-        section("Groups that lag", _groups(look)),
-        section("Open transactions", _transactions(look)),
+        section("Groups that lag", groups.worst(look, links)),
+        section("Open transactions", transactions.worst(look, links)),
     ]
 
 
 def _title(look: NodeLook) -> str:
     ids = {one.node_id for one in (() if look.listing is None else look.listing.directories) if one.node_id is not None}
     return f"Node {min(ids)}" if ids else "Node"
-
-
-def progress(look: NodeLook) -> Content:
-    """How far a look has come, and what it could not find out."""
-    failures = [paragraph(f"cordwood {step}: ", printable(why), class_="wrong") for step, why in look.failures.items()]
-    if look.step is None:
-        return failures
-    done, total = look.partitions_done, look.partitions_all
-    bar = tag("progress", value=done, max=max(total, 1), aria_label="Partitions looked at")
-    steps = f"step {list(Step).index(look.step) + 1} of {len(Step)}"
-    return [
-        *failures,
-        tag(
-            "div",
-            paragraph(f"{_STEPS[look.step]}: {done:,} of {number(total, 'partition')}, {steps}. ", bar),
-            paragraph("This page loads again by itself until all is known.", class_="quiet"),
-            class_="under-way",
-            role="status",
-        ),
-    ]
 
 
 # ---- disks, topics ---------------------------------------------------------------------------------------------------
@@ -227,7 +201,7 @@ def _tile(topic: TopicListing, could_go: int | None, links: Links) -> Tile:
 
 def _could_go(look: NodeLook, links: Links) -> Content:
     if look.why is None:
-        return _not_yet(look, Step.WHY)
+        return not_yet(look, Step.WHY)
     partitions = look.why.partitions
     by_kind: dict[CauseKind, list[WhyPartition]] = {}
     for one in partitions:
@@ -314,7 +288,7 @@ def _wrong(look: NodeLook, listing: Listing, links: Links) -> Content:
     checked = "Batch headers were read. cordwood check reads everything, and compares checksums."
     return [
         table("Problems, the worst first", columns, rows) if rows else paragraph("No problem was seen."),
-        None if look.why is not None else _not_yet(look, Step.WHY),
+        None if look.why is not None else not_yet(look, Step.WHY),
         paragraph(checked, class_="quiet"),
     ]
 
@@ -341,53 +315,3 @@ def _wrong_causes(partitions: Iterable[WhyPartition], links: Links) -> Iterator[
                 printable(cause.what),
                 printable(cause.next_step) or "-",
             ]
-
-
-# ---- groups, transactions --------------------------------------------------------------------------------------------
-
-
-def _groups(look: NodeLook) -> Content:
-    if look.groups is None:
-        if Step.GROUPS in look.failures or not _has_come_to(look, Step.GROUPS):
-            return _not_yet(look, Step.GROUPS)
-        return paragraph("No partition of __consumer_offsets is in these directories.")
-    behind = [one for one in look.groups.groups if one.lag is None or one.lag > 0]
-    behind.sort(key=lambda one: (-(one.lag or 0), one.group_id))
-    if not behind:
-        return paragraph(f"{number(len(look.groups.groups), 'group')}, none of which lags.")
-    return _cut_table("Groups by lag", GROUP_COLUMNS, behind, "group")
-
-
-def _transactions(look: NodeLook) -> Content:
-    if look.transactions is None:
-        return _not_yet(look, Step.TRANSACTIONS)
-    worst = list(Outlook)
-    found = sorted(look.transactions.transactions, key=lambda one: -worst.index(one.outlook))
-    if not found:
-        return paragraph(f"None is open in {number(look.transactions.logs, 'log')}.")
-    outlooks = {one.outlook for one in found}
-    return [
-        _cut_table("Open transactions, the worst first", TRANSACTION_COLUMNS, found, "transaction"),
-        *(
-            paragraph(f"{outlook}: {meaning.rstrip(':')}")
-            for outlook, meaning in MEANINGS.items()
-            if outlook in outlooks
-        ),
-    ]
-
-
-def _cut_table(caption: str, cells: Cells, values: Sequence[Any], noun: str) -> Markup:
-    columns, rows = cells_of(cells, values[:_ROWS_MAX])
-    return table(f"{caption}: {cut(len(rows), len(values), noun)}", columns, rows)
-
-
-def _has_come_to(look: NodeLook, step: Step) -> bool:
-    """Whether a step is done."""
-    order = list(Step)
-    return look.step is None or order.index(look.step) > order.index(step)
-
-
-def _not_yet(look: NodeLook, step: Step) -> Content:
-    if step in look.failures:
-        return paragraph("Not known: ", printable(look.failures[step]), class_="wrong")
-    return paragraph(f"Not known yet: {_STEPS[step].lower()} after what comes before it.", class_="quiet")

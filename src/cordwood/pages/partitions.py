@@ -12,7 +12,7 @@ from cordwood.pages.frame import link_or_text, page, paragraph, table
 from cordwood.pages.links import Links
 from cordwood.pages.listed import Wanted, page_links, search_form
 from cordwood.pages.markup import Content, tag
-from cordwood.pages.node import progress
+from cordwood.pages.under_way import progress
 from cordwood.report import listing as listing_report
 from cordwood.storage.node.listing import PartitionListing
 from cordwood.text import Column, bytes_text, cells_of, number, printable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cordwood.commands.view import NodeLook
 from cordwood.commands.view_partition import PartitionLook
-from cordwood.pages import node, partition, partitions
+from cordwood.pages import groups, node, partition, partitions, transactions
 from cordwood.pages.frame import cut, one_file, section
 from cordwood.pages.links import FileLinks
 from cordwood.pages.markup import Content, tag
@@ -14,6 +14,7 @@ from cordwood.pages.markup import Content, tag
 #: Partitions that are listed, and those that have a part of their own.
 _ROWS_MAX = 2_000
 PARTITIONS = 20
+_PARTS = (("Node", "#node"), ("Partitions", "#partitions"), ("Groups", "#groups"), ("Transactions", "#transactions"))
 
 
 def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
@@ -22,7 +23,7 @@ def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
     Args:
         looks: at the partitions that have a part of their own.
     """
-    links = FileLinks({one.path: f"partition-{number}" for number, one in enumerate(looks, 1)})
+    links = FileLinks({one.path: f"partition-{number}" for number, one in enumerate(looks, 1)}, _PARTS)
     listing = look.listing
     shown = () if listing is None else listing.partitions[:_ROWS_MAX]
     caption = "" if listing is None else cut(len(shown), len(listing.partitions), "partition")
@@ -32,6 +33,8 @@ def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
         links,
         node.body(look, links),
         section("Partitions", listed, id="partitions"),
+        section("Groups", groups.of_file(look, links), id="groups"),
+        section("Transactions", transactions.of_file(look, links), id="transactions"),
         [tag("article", _partition(look, one, links)) for one in looks],
     )
 

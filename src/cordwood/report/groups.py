@@ -17,13 +17,14 @@ from cordwood.types import TopicPartition
 def document(listing: GroupListing) -> dict[str, Any]:
     """The listing as one JSON value; null is what does not apply or is not known."""
     return {
-        "groups": [_group(one) for one in listing.groups],
+        "groups": [group_document(one) for one in listing.groups],
         "topics": [_coverage(one) for one in (listing.offsets_topic, listing.share_topic)],
         "problems": [str(error) for error in listing.problems],
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def group_document(group: Group) -> dict[str, Any]:
+    """A group as one JSON value."""
     return {
         "group": group.group_id,
         "type": group.type,
@@ -123,7 +124,7 @@ GROUP_COLUMNS: Sequence[tuple[Column, Callable[[Group], str]]] = (
     (Column("LAG", right=True), _lag),
     (Column("LAST COMMIT (UTC)"), _last_commit),
 )
-_MEMBER_COLUMNS: Sequence[tuple[Column, Callable[[GroupMember], str]]] = (
+MEMBER_COLUMNS: Sequence[tuple[Column, Callable[[GroupMember], str]]] = (
     (Column("MEMBER"), lambda one: printable(one.member_id)),
     (Column("CLIENT"), lambda one: _text(one.client_id)),
     (Column("HOST"), lambda one: _text(one.client_host)),
@@ -132,7 +133,7 @@ _MEMBER_COLUMNS: Sequence[tuple[Column, Callable[[GroupMember], str]]] = (
     (Column("HAS"), lambda one: printable(_has(one))),
     (Column("IS TO HAVE"), lambda one: "-" if one.target is None else printable(partitions_text(one.target))),
 )
-_OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
+OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
     (Column("PARTITION"), lambda one: printable(str(one.partition))),
     (Column("OFFSET", right=True), lambda one: _text(None if one.offset < 0 else one.offset)),
     (Column("END", right=True), lambda one: _text(None if one.end is None else one.end.offset)),
@@ -144,17 +145,17 @@ _OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
 
 def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False) -> Iterator[str]:
     """The listing as lines for people: a line per group; then one per member, and one per partition, if asked for."""
-    yield from _coverage_lines(listing)
+    yield from coverage_lines(listing)
     yield ""
     yield from table(*cells_of(GROUP_COLUMNS, listing.groups))
     if members:
         yield ""
-        yield from _by_group(_MEMBER_COLUMNS, [(group, one) for group in listing.groups for one in group.members])
+        yield from _by_group(MEMBER_COLUMNS, [(group, one) for group in listing.groups for one in group.members])
     if offsets:
         yield ""
-        yield from _by_group(_OFFSET_COLUMNS, [(group, one) for group in listing.groups for one in group.offsets])
+        yield from _by_group(OFFSET_COLUMNS, [(group, one) for group in listing.groups for one in group.offsets])
     yield ""
-    yield from _footnotes(listing)
+    yield from footnotes(listing)
 
 
 def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[str]:
@@ -166,7 +167,8 @@ def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[s
     )
 
 
-def _coverage_lines(listing: GroupListing) -> Iterator[str]:
+def coverage_lines(listing: GroupListing) -> Iterator[str]:
+    """How much of the topics that groups are in there is."""
     for one in (listing.offsets_topic, listing.share_topic):
         if one.partitions:
             yield f"{one.topic}: {coverage_text(one)}"
@@ -183,7 +185,8 @@ def coverage_text(coverage: Coverage) -> str:
     return f"{len(coverage.partitions):,} of {count}; the others are on other brokers"
 
 
-def _footnotes(listing: GroupListing) -> Iterator[str]:
+def footnotes(listing: GroupListing) -> Iterator[str]:
+    """What a listing counts, what the lag counts to, and what could not be read."""
     groups = listing.groups
     partitions = {offset.partition: offset.end for one in groups for offset in one.offsets}
     counts = number(len(groups), "group"), number(sum(len(one.members) for one in groups), "member")

@@ -107,7 +107,7 @@ def _known(show: Callable[[TransactionalId], str]) -> Callable[[OpenTransaction]
     return lambda one: "-" if one.known is None else show(one.known)
 
 
-def _held_back(open_log: OpenInLog) -> int:
+def held_back(open_log: OpenInLog) -> int:
     """Offsets that readers of committed data do not get."""
     return open_log.log_end_offset - open_log.last_stable_offset if open_log.is_first else 0
 
@@ -127,17 +127,17 @@ TRANSACTION_COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] =
     (Column("TIMEOUT", right=True), _known(lambda known: duration_text(known.timeout_ms))),
     (Column("OPEN IN"), lambda one: printable(partitions_text(log.partition for log in one.logs))),
 )
-_LOG_COLUMNS: Sequence[tuple[Column, Callable[[OpenInLog], str]]] = (
+LOG_COLUMNS: Sequence[tuple[Column, Callable[[OpenInLog], str]]] = (
     (Column("PARTITION"), lambda one: printable(str(one.partition))),
     (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
     (Column("OUTLOOK"), lambda one: one.outlook),
     (Column("FIRST OFFSET", right=True), lambda one: str(one.first_offset)),
     (Column("LAST STABLE", right=True), lambda one: str(one.last_stable_offset)),
     (Column("END", right=True), lambda one: str(one.log_end_offset)),
-    (Column("HELD BACK", right=True), lambda one: f"{_held_back(one):,}"),
+    (Column("HELD BACK", right=True), lambda one: f"{held_back(one):,}"),
     (Column("UNCLEANABLE", right=True), _uncleanable),
 )
-_ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
+ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
     (Column("TRANSACTIONAL ID"), lambda one: printable(one.transactional_id)),
     (Column("PRODUCER", right=True), lambda one: str(one.producer_id)),
     (Column("EPOCH", right=True), lambda one: str(one.producer_epoch)),
@@ -163,14 +163,14 @@ def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str
         yield f"no partition of {listing.state_topic.topic} is here, so only what the logs say is known"
     yield ""
     if all_ids:
-        yield from table(*cells_of(_ID_COLUMNS, listing.transactional_ids))
+        yield from table(*cells_of(ID_COLUMNS, listing.transactional_ids))
         yield ""
     if listing.transactions:
         yield from table(*cells_of(TRANSACTION_COLUMNS, listing.transactions))
         yield ""
         logs = sorted((log for one in listing.transactions for log in one.logs), key=_by_partition)
         if logs:
-            yield from table(*cells_of(_LOG_COLUMNS, logs))
+            yield from table(*cells_of(LOG_COLUMNS, logs))
             yield ""
     yield from _summary(listing)
 
@@ -188,14 +188,14 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
         if counts[outlook]:
             yield f"{outlook}: {meaning}"
         if outlook is Outlook.HANGING:
-            yield from _ends_of(listing)
+            yield from ends_of(listing)
     for error in listing.problems[:_PROBLEMS_SHOWN]:
         yield f"not read: {printable(str(error))}"
     if len(listing.problems) > _PROBLEMS_SHOWN:
         yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
 
 
-def _ends_of(listing: TransactionListing) -> Iterator[str]:
+def ends_of(listing: TransactionListing) -> Iterator[str]:
     """The commands that end what hangs, with a running broker and with a stopped one."""
     hanging = [log for one in listing.transactions for log in one.logs if log.outlook is Outlook.HANGING]
     if not hanging:

@@ -7,6 +7,10 @@
 /records        its records from ?offset= on                 /records.json    as `dump --records --json` prints them
 /find           leads to records by ?offset= or ?time=,
                 shows those of a ?key=                       /get.json        as `get --json` prints it
+/groups         consumer groups                              /groups.json     as `groups --json` prints them
+/group          one of them, by ?id=                         /group.json
+/transactions   transactions                                 /transactions.json
+                                                             as `transactions --json` prints them
 
 A request names what it wants by values of its query. A partition is named by its directory, which must be one that the
 look at the node has found: nothing that a request names otherwise is ever opened.
@@ -23,7 +27,7 @@ from cordwood.commands.get import get
 from cordwood.commands.key_options import GetOptions
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.times import parse_time
-from cordwood.commands.view import NodeLook, why_failed
+from cordwood.commands.view import NodeLook, Step, why_failed
 from cordwood.commands.view_partition import (
     batches_from,
     first_offset_since,
@@ -34,10 +38,15 @@ from cordwood.commands.view_partition import (
 )
 from cordwood.errors import CordwoodError, RequestError
 from cordwood.fs.base import Store
-from cordwood.pages import node, partition, partitions, records
+from cordwood.pages import groups, node, partition, partitions, records, transactions
 from cordwood.pages.links import ServerLinks
+from cordwood.pages.under_way import has_come_to
+from cordwood.report.groups import group_document
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.groups import GroupListing
+from cordwood.storage.node.transactions import TransactionListing
+from cordwood.text import printable
 from cordwood.web.answers import html, json_document, not_yet, number, style_sheet, wanted
 from cordwood.web.http_server import Answer, Request, Route
 from cordwood.web.watch import PartitionLooks
@@ -85,6 +94,14 @@ class Site:
                 partitions.partitions_page(self._latest(), wanted(request), self._links)
             ),
             "/partitions.json": lambda request: json_document(partitions.document(self._latest(), wanted(request))),
+            "/groups": lambda request: html(groups.groups_page(self._latest(), wanted(request), self._links)),
+            "/groups.json": lambda _: self._document(Step.GROUPS, self._latest().groups),
+            "/group": self._group,
+            "/group.json": self._group_json,
+            "/transactions": lambda request: html(
+                transactions.transactions_page(self._latest(), wanted(request), self._links)
+            ),
+            "/transactions.json": lambda _: self._document(Step.TRANSACTIONS, self._latest().transactions),
             "/style.css": style_sheet,
             **{
                 path: self._of_one(route)
@@ -100,6 +117,36 @@ class Site:
                 )
             },
         }
+
+    # ---- groups, transactions ----
+
+    def _document(self, step: Step, found: GroupListing | TransactionListing | None) -> Answer:
+        """What a command prints; or why there is nothing."""
+        if found is not None:
+            return json_document(found.document())
+        look = self._latest()
+        if not has_come_to(look, step):
+            return not_yet()
+        why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
+        return Answer(_NOT_FOUND, f"{printable(why)}\n".encode())
+
+    def _group(self, request: Request) -> Answer:
+        look, group_id = self._latest(), request.query.get("id", "")
+        group = groups.group_of(look, group_id)
+        if group is None:
+            return html(groups.no_group_page(look, group_id, self._links), _NOT_FOUND)
+        return html(groups.group_page(look, group, wanted(request), self._links))
+
+    def _group_json(self, request: Request) -> Answer:
+        look = self._latest()
+        group = groups.group_of(look, request.query.get("id", ""))
+        if group is not None:
+            return json_document(group_document(group))
+        if look.groups is None:
+            return self._document(Step.GROUPS, None)
+        return Answer(_NOT_FOUND, b"There is no group of this name.\n")
+
+    # ---- one partition ----
 
     def _of_one(self, route: Callable[[str, Request], Answer]) -> Route:
         """A route for a partition that has been found; errors that say what is wrong are answers."""
@@ -126,8 +173,6 @@ class Site:
 
     def _log(self, path: str) -> LogView:
         return open_partition(path, self._of_partition(), fs=self._fs)
-
-    # ---- one partition ----
 
     def _partition(self, path: str, _: Request) -> Answer:
         look = self._looks.of(path)
