@@ -159,10 +159,13 @@ class Shell:
             other = subprocess.run(line, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             self.code = other.returncode
             return other.stdout.decode()
-        done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="cordwood")
+        command, _, target = line.partition(" > ")
+        done = CliRunner().invoke(app, shlex.split(command)[1:], prog_name="cordwood")
         self.code = done.exit_code
         assert done.exception is None or isinstance(done.exception, SystemExit), f"{line}: {done.exception!r}"
-        return done.output
+        if target:
+            Path(target).write_text(done.stdout)
+        return done.stderr if target else done.output
 
 
 def trimmed(text: str) -> str:

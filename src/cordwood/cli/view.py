@@ -1,4 +1,4 @@
-"""`cordwood view`: the pages of a broker's directories, in a browser or as one file."""
+"""`cordwood view`: the pages of a broker's directories, or of a result, in a browser or as one file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ import typer
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
-from cordwood.cli.options import Directories, with_options
+from cordwood.cli.options import with_options
 from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.view import NodeLook, look_at_all
+from cordwood.commands.view_result import read_result
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
+from cordwood.pages.clean import clean_page
 from cordwood.pages.report import PARTITIONS, report_page
 from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
-from cordwood.web.serving import ViewServer
+from cordwood.web.serving import PageServer, ResultServer, ViewServer
 
 #: JSON of records that a page gives out at once.
 _LINES_BYTES_MAX = 16 << 20
@@ -33,8 +35,16 @@ _LINES_BYTES_MAX = 16 << 20
 
 @with_options
 def main(
-    directories: Directories,
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIR...]", help="Log directories of one broker, or partition directories."),
+    ] = None,
+    *,
     options: WhyOptions,
+    result: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Instead of DIR, show the result that clean --json printed to this file."),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the pages to this HTML file, which needs no network, and end."),
@@ -50,15 +60,31 @@ def main(
         bool, typer.Option("--no-browser", help="Do not open a browser; one is opened where there is a desktop.")
     ] = False,
 ) -> int:
-    """Show disks, topics, what could go and why, what is wrong, groups that lag and open transactions as pages.
+    """Show disks, topics, what could go and why, what is wrong, consumer groups and transactions as pages.
 
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
     running. The pages show how far the first look has come, and are looked up again when they are loaded later.
+
+    With --result it shows what a clean did: each log before and after, what went and why, and the proof.
     """
-    paths = [named(directory) for directory in directories]
+    paths = [named(directory) for directory in directories or ()]
+    if bool(paths) == (result is not None):
+        raise RequestError("Give either the directories to show, or --result FILE with what clean --json printed")
+    if output is not None:
+        check_output(output, "the pages")
+    if result is not None:
+        found = read_result(result)
+        if output is not None:
+            write_output(output, clean_page(found))
+            return EXIT_OK
+        return _serve(ResultServer(found, host=host, port=port), no_browser=no_browser)
     if output is not None:
         return _write(paths, options, output)
-    with ViewServer(paths, options, dump_lines, host=host, port=port) as server:
+    return _serve(ViewServer(paths, options, dump_lines, host=host, port=port), no_browser=no_browser)
+
+
+def _serve(server: PageServer, *, no_browser: bool) -> int:
+    with server:
         print(server.url, flush=True)
         if sys.stderr.isatty():
             tell("Ctrl-C ends it")
@@ -84,7 +110,6 @@ def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
 
 
 def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
-    check_output(output, "the pages")
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
 
         def show(look: NodeLook) -> None:

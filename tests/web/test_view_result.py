@@ -1,0 +1,208 @@
+"""The page of a clean from what `clean --json` printed, which may come from anybody."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from cordwood.commands.view_result import read_result
+from cordwood.errors import RequestError
+from cordwood.pages.clean import clean_page
+from cordwood.report.clean_given import result_of
+from cordwood.report.given import Given
+from tests.cli.running import ENVIRONMENT
+from tests.fixtures import copy_of, fixture
+from tests.web.hostile import NAMES
+from tests.web.view_client import Client, check_harmless
+
+BROKER = "kraft-classic-before"
+
+
+@pytest.fixture(scope="module", params=["copy", "in place"])
+def cleaned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A file with what a real clean printed, and the page that it wrote."""
+    folder = tmp_path_factory.mktemp("cleaned")
+    node = copy_of(fixture(BROKER), folder / "node")
+    how = ["--in-place"] if request.param == "in place" else ["--output", str(folder / "copy")]
+    words = ["--engine", "here", "--ignore-ratio", "--report", str(folder / "report.html"), "--json"]
+    done = CliRunner().invoke(app, ["clean", str(node), *how, *words])
+    assert done.exit_code in (0, 1), done.output
+    (folder / "result.json").write_text(done.stdout)
+    return folder / "result.json", (folder / "report.html").read_text()
+
+
+def view(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["view", *map(str, words)])
+    return done.exit_code, done.output
+
+
+def test_the_page_is_the_one_that_the_clean_wrote(cleaned: tuple[Path, str], tmp_path: Path) -> None:
+    path, report = cleaned
+    assert view("--result", path, "--output", tmp_path / "page.html") == (0, "")
+    page = check_harmless((tmp_path / "page.html").read_text())
+    # A rate was computed from exact seconds, and is from rounded ones now.
+    without_rates = [text for text in check_harmless(report).texts if "/s (" not in text]
+    assert [text for text in page.texts if "/s (" not in text] == without_rates
+
+
+def test_a_result_says_the_same_after_it_was_read(cleaned: tuple[Path, str]) -> None:
+    path, _ = cleaned
+    told = json.loads(path.read_text())
+    again = read_result(str(path)).document()
+    assert {**again, "bytes_per_second": 0} == {**told, "bytes_per_second": 0}
+    assert {one["result"] for one in told["partitions"]} >= {"cleaned"}
+
+
+def test_the_command_serves_the_page_with_its_json(cleaned: tuple[Path, str]) -> None:
+    path, _ = cleaned
+    command = [sys.executable, "-m", "cordwood", "view", "--result", str(path), "--no-browser"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            client = Client(process.stdout.readline().strip())
+            page = check_harmless(client.get("/").text)
+            assert "Before and after" in page.text and "/result.json" in page.links()
+            assert client.get("/result.json").document["partitions"] == json.loads(path.read_text())["partitions"]
+            assert client.get("/", Host="evil.example").status == 403
+        finally:
+            process.terminate()
+        assert process.wait(60) == 143
+
+
+# ---- what is wrong is said with its place ----------------------------------------------------------------------------
+
+
+def spoiled(document: Any, change: Callable[[Any], Any]) -> str:
+    """What is said of a document that was changed."""
+    changed = copy.deepcopy(document)
+    change(changed)
+    with pytest.raises(RequestError) as raised:
+        result_of(Given.parse(json.dumps(changed).encode()))
+    return str(raised.value)
+
+
+def put(value: Any, *where: str | int) -> Callable[[Any], None]:
+    """A change of a value somewhere in a document."""
+
+    def change(document: Any) -> None:
+        for step in where[:-1]:
+            document = document[step]
+        document[where[-1]] = value
+
+    return change
+
+
+def test_what_is_wrong_is_said_with_its_place(cleaned: tuple[Path, str]) -> None:
+    told = json.loads(cleaned[0].read_text())
+    at = next(number for number, one in enumerate(told["partitions"]) if one["segments"])
+    first = f"partitions[{at}]"
+    whole = "expected a whole number from 0 on, found"
+    cases: list[tuple[Callable[[Any], Any], str]] = [
+        (lambda document: document.pop("target"), "there is no 'target'"),
+        (put(None, "target"), "target: expected a text, found null"),
+        (put({}, "partitions"), "partitions: expected a list, found an object"),
+        (put([7], "partitions"), "partitions[0]: expected an object, found 7"),
+        (
+            put(-1, "partitions", at, "bytes_before"),
+            f"{first}.bytes_before: {whole} -1",
+        ),
+        (
+            put(True, "partitions", at, "bytes_after"),
+            f"{first}.bytes_after: {whole} true",
+        ),
+        (put(1.5, "now_ms"), f"now_ms: {whole} 1.5"),
+        (put(2**63, "now_ms"), f"now_ms: {whole} {2**63}"),
+        (put("x" * 999, "seconds"), 'seconds: expected a number from 0 on, found "' + "x" * 59 + "…"),
+        (
+            put("gone", "partitions", at, "result"),
+            f"{first}.result: expected one of cleaned, copied, ",
+        ),
+        (put("damage", "partitions", at, "failure"), f"{first}.failure: the result is cleaned, so it must be null"),
+        (put(None, "partitions", at, "topic"), f"{first}: topic and partition are both null, or neither"),
+        (put([None], "partitions", at, "segments", 0, "outputs"), f"{first}.segments[0].outputs[0]: expected a whole "),
+        (put(10**9, "partitions", at, "records_kept"), f"{first}.records_read: "),
+        (put(10**9, "partitions", at, "batches_emptied"), f"{first}.batches_read: "),
+        (put(10**9, "bytes_before"), "bytes_before: 1000000000 is not the sum of the partitions, "),
+        (put(10**6, "failed"), "failed: 1000000 is not the sum of the partitions, "),
+        (put("yes", "partitions", at, "probed"), f'{first}.probed: expected true or false, found "yes"'),
+    ]
+    for change, wanted in cases:
+        assert spoiled(told, change).startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"", "it is no JSON"),
+        (b"\xff\xfe{", "it is no JSON"),
+        (b"[" * 200_000, "it is nested too deeply"),
+        (b'{"now_ms": ' + b"9" * 5_000 + b"}", "it is no JSON"),
+        (b'{"target": NaN}', "it is no JSON: NaN is no number"),
+        (b"[]", "expected an object, found a list"),
+        (b'"x"', 'expected an object, found "x"'),
+    ],
+)
+def test_what_is_no_result_is_refused_by_the_command(data: bytes, wanted: str, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(data)
+    code, output = view("--result", path, "--output", tmp_path / "page.html")
+    assert code == 2 and f"{path} is not what cordwood clean --json prints: {wanted}" in output
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+def test_a_value_anywhere_in_a_result_is_refused_or_shown(cleaned: tuple[Path, str], data: st.DataObject) -> None:
+    document = json.loads(cleaned[0].read_text())
+    document["partitions"] = document["partitions"][-3:]
+    value = document
+    while isinstance(value, dict | list) and value:
+        step = data.draw(st.sampled_from(sorted(value)) if isinstance(value, dict) else st.integers(0, len(value) - 1))
+        last, value = value, value[step]
+        if not data.draw(st.booleans()):
+            break
+    last[step] = data.draw(JSON)
+    try:
+        result = result_of(Given(document))
+    except RequestError:
+        return
+    check_harmless(clean_page(result)).text.encode()
+
+
+def test_names_in_a_result_do_not_break_out(cleaned: tuple[Path, str]) -> None:
+    document = json.loads(cleaned[0].read_text())
+    for number, one in enumerate(document["partitions"]):
+        name = NAMES[number % len(NAMES)]
+        one |= {"path": f"/data/{name}", "why": name, "notes": [name]}
+        one["topic"] = None if one["topic"] is None else name
+    document |= {"notes": list(NAMES), "target": NAMES[0]}
+    page = check_harmless(clean_page(result_of(Given.parse(json.dumps(document).encode()))))
+    assert "\x1b" not in page.text and "\u202e" not in page.text and NAMES[1] in page.text
+
+
+def test_directories_and_a_result_are_not_shown_together(tmp_path: Path) -> None:
+    for words in ([], [str(fixture(BROKER)), "--result", "x.json"]):
+        code, output = view(*words)
+        assert code == 2 and "either the directories to show, or --result FILE" in output
+    code, output = view("--result", tmp_path / "none.json")
+    assert code == 2 and "none.json does not exist" in output
+    code, output = view("--result", tmp_path)
+    assert code == 2 and "is a directory" in output
