@@ -90,6 +90,17 @@ def test_bytes_of_a_segment_add_up(client: Client) -> None:
         assert {one["base_offset"]: sum(one["bytes"].values()) for one in found["contents"]["segments"]} == sizes
 
 
+def test_producers_are_listed_and_drawn_from_their_first_batch_to_their_last(client: Client) -> None:
+    path = fixture(BROKER) / "producers-0"
+    found, text = ask(client, "partition.json", path).document["producers"], ask(client, "partition", path).text
+    page = check_harmless(text)
+    assert found["count"] > 5 and len(found["largest"]) == min(found["count"], 20)
+    for one in found["largest"][:5]:
+        assert text.count(f"producer {one['id']}: offsets {one['first_offset']} to {one['last_offset']}") == 2
+    assert f"of {found['count']:,} producers" in page.text or f"{found['count']} producers" in page.text
+    assert "No producer numbered its batches" in ask(client, "partition", fixture(BROKER) / STRAY).text
+
+
 @pytest.mark.parametrize(("page", "option"), [("batches", "--batches"), ("records", "--records")])
 def test_the_json_of_batches_and_records_is_what_dump_prints(client: Client, page: str, option: str) -> None:
     path = fixture(BROKER) / "ledger-0"

@@ -27,6 +27,7 @@ from cordwood.storage.check import Check, Finding, Summary
 from cordwood.storage.formats.key_index import HEADER, decode_header
 from cordwood.storage.index.contents import LogContents, contents_of
 from cordwood.storage.index.files import indexes_in
+from cordwood.storage.log.producer_spans import ProducerSpans, producer_spans
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.listing import Listing, PartitionListing
@@ -36,6 +37,8 @@ from cordwood.storage.node.node import LocatedPartition, Node
 _WHOLE_SAMPLES = 8
 #: Larger logs are not checked by the way.
 CHECKED_BYTES_MAX = 64 << 20
+#: Producers that a page tells of.
+PRODUCERS_MAX = 20
 #: Of a key or value that is shown, so much is taken over.
 SHOWN_BYTES = 512
 _BATCH_BYTES_MAX = 64 << 20
@@ -50,6 +53,7 @@ class PartitionLook:
         ls, plan, why: what the commands say of its directory.
         facts: what the plan was made from; None where none were needed.
         contents: what its bytes are; None: that could not be found out.
+        producers: that wrote it; None: that could not be found out.
         indexed: the bytes that each key index covers, as it says, by the base offset of its segment.
         findings, checked: what `check` found; None: the log is too large to be checked by the way.
     """
@@ -61,6 +65,7 @@ class PartitionLook:
     why: WhyResult
     facts: LogFacts | None
     contents: LogContents | None
+    producers: ProducerSpans | None
     indexed: Mapping[int, int]
     findings: tuple[Finding, ...] = ()
     checked: Summary | None = None
@@ -118,6 +123,7 @@ def look_at_partition(
         why=why_node(node, paths, options),
         facts=_facts(node, now_ms),
         contents=_contents(node, listing.partitions[0], options),
+        producers=_producers(node),
         indexed=_indexed(node.places[0].log(), options.index_place.root(fs, paths)),
     )
     if found.listing.size_bytes > CHECKED_BYTES_MAX or fs.reads_by_request(path):
@@ -139,6 +145,13 @@ def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> Log
         is_compacted = listing.first_dirty_offset is not None
         return contents_of(log, budget, is_compacted=is_compacted, read_all=options.read_all)
     except (OSError, DataError):
+        return None
+
+
+def _producers(node: Node) -> ProducerSpans | None:
+    try:
+        return producer_spans(node.places[0].log(), PRODUCERS_MAX)
+    except (OSError, DataError, NotFoundError):
         return None
 
 

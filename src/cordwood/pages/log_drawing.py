@@ -4,6 +4,7 @@
     band       clean, dirty, active
     columns    of each segment what its bytes are; see `storage.index.contents`
     strip      how far key indexes reach
+    strips     producers that wrote most, from their first batch to their last
     strips     open transactions, from their first offset to the end
     axis       offsets and times at the starts of segments
 
@@ -14,7 +15,7 @@ that would be too narrow to be seen are drawn together.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cordwood.pages.drawing import Box, fitting, line, rect, svg, text, text_width
@@ -27,7 +28,8 @@ from cordwood.text import bytes_text, number, time_text
 #: Columns are at least so wide.
 _COLUMN_MIN = 4.0
 _LINE, _BAND, _COLUMNS, _STRIP, _GAP = 17, 24, 120, 9, 8
-#: Open transactions that are drawn.
+_STRIP_MIN = 3.0
+#: Open transactions, and producers, that are drawn.
 _STRIPS_MAX = 5
 #: Drawn with lines, as their colours are close to others for some.
 _HATCHED = (Kind.ABORTED, Kind.DEAD, Kind.UNKNOWN)
@@ -66,6 +68,7 @@ class DrawnLog:
     Attributes:
         name: distinguishes the drawing from others of the same page.
         first_dirty: where dirty begins; None: nothing is compacted.
+        producers: that wrote most: id, first and last offset.
         open_offsets: the first offsets of open transactions.
     """
 
@@ -74,6 +77,7 @@ class DrawnLog:
     segments: tuple[DrawnSegment, ...]
     first_dirty: int | None
     marks: tuple[Mark, ...]
+    producers: tuple[tuple[int, int, int], ...]
     open_offsets: tuple[int, ...]
 
     @property
@@ -119,12 +123,9 @@ def draw_log(log: DrawnLog, links: Links, width: int) -> Markup:
         bottom += _GAP
         shapes += _indexes(log, scale, bottom)
         bottom += _STRIP
-    for first in log.open_offsets[:_STRIPS_MAX]:
-        bottom += _GAP / 2
-        x = scale.of_offset(first)
-        title = f"open transaction from offset {first} on"
-        shapes.append(rect(Box(x, bottom, max(3.0, width - x), _STRIP), "of-open", title))
-        bottom += _STRIP
+    for box, class_, title in _strips(log, scale, bottom):
+        shapes.append(rect(box, class_, title))
+        bottom = box.y + box.height
     shapes += [line(x, 0, x, bottom, "mark") for x in sorted({x for x, _ in labels})]
     shapes += [words for _, words in labels]
     bottom += 4
@@ -271,6 +272,24 @@ def _indexes(log: DrawnLog, scale: _Scale, top: float) -> list[Content]:
             share = min(1.0, one.indexed_bytes / one.size_bytes)
             shapes.append(rect(Box(x, top, max(1.0, (end - x) * share - 1), _STRIP), "of-index", "key index"))
     return shapes
+
+
+def _strips(log: DrawnLog, scale: _Scale, top: float) -> Iterator[tuple[Box, str, str]]:
+    """Producers and open transactions, one below the other: where each stands, its style, and words."""
+    ends = [
+        *(
+            (first, scale.of_offset(last + 1), "of-producer", f"producer {id}: offsets {first} to {last}")
+            for id, first, last in log.producers[:_STRIPS_MAX]
+        ),
+        *(
+            (first, scale.width, "of-open", f"open transaction from offset {first} on")
+            for first in log.open_offsets[:_STRIPS_MAX]
+        ),
+    ]
+    for row, (first, end, class_, title) in enumerate(ends):
+        x = min(scale.of_offset(first), scale.width - _STRIP_MIN)
+        y = top + _GAP / 2 + row * (_STRIP + _GAP / 2)
+        yield Box(x, y, max(_STRIP_MIN, end - x), _STRIP), class_, title
 
 
 def _hatch_id(log: DrawnLog, width: int) -> str:

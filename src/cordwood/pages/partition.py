@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from cordwood.cleaning.causes import Cause
@@ -20,6 +21,7 @@ from cordwood.report.why import keys_text
 from cordwood.storage.check import Severity
 from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import ContentSource
+from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans
 from cordwood.storage.node.listing import SegmentListing
 from cordwood.storage.node.transactions import OpenTransaction
 from cordwood.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
@@ -55,6 +57,9 @@ def document(look: PartitionLook) -> dict[str, Any]:
             "bytes": dict(contents.estimate),
             "segments": [{"base_offset": one.base_offset, "bytes": dict(one.bytes_of)} for one in contents.segments],
         },
+        "producers": None
+        if look.producers is None
+        else {"count": look.producers.count, "largest": [asdict(one) for one in look.producers.largest]},
         "indexed_bytes": {str(base): size for base, size in sorted(look.indexed.items())},
         "marks": [{"offset": mark.offset, "what": mark.label} for mark, _ in _marks(look)],
     }
@@ -100,6 +105,7 @@ def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Li
         section("What a clean would do", _plan(look)),
         section("Damage", _damage(look)),
         section("Open transactions", _open(look, transactions)),
+        section("Producers", _producers(look.producers)),
         section("Segments", _segments(look, links)),
     ]
 
@@ -172,8 +178,15 @@ def _drawn(look: PartitionLook, name: str) -> DrawnLog:
         for one, end in zip(listing.segments, ends, strict=True)
     )
     opened = () if look.facts is None else tuple(one.first_offset for one in look.facts.open_transactions)
+    spans = () if look.producers is None else look.producers.largest
     return DrawnLog(
-        look.path, name, segments, listing.first_dirty_offset, tuple(mark for mark, _ in _marks(look)), opened
+        path=look.path,
+        name=name,
+        segments=segments,
+        first_dirty=listing.first_dirty_offset,
+        marks=tuple(mark for mark, _ in _marks(look)),
+        producers=tuple((one.id, one.first_offset, one.last_offset) for one in spans),
+        open_offsets=opened,
     )
 
 
@@ -343,3 +356,32 @@ def _open(look: PartitionLook, transactions: Sequence[OpenTransaction]) -> Conte
         outlook, age = ("-", "-") if found is None else (str(found.outlook), duration_text(found.age_ms))
         rows.append([str(one.producer_id), str(one.first_offset), outlook, id, age])
     return table(f"Open transactions: {cut(len(rows), len(opened), 'transaction')}", columns, rows)
+
+
+_PRODUCER_COLUMNS: Sequence[tuple[Column, Callable[[ProducerSpan], str]]] = (
+    (Column("PRODUCER", right=True), lambda one: str(one.id)),
+    (Column("EPOCH", right=True), lambda one: str(one.epoch)),
+    (Column("FIRST OFFSET", right=True), lambda one: str(one.first_offset)),
+    (Column("LAST OFFSET", right=True), lambda one: str(one.last_offset)),
+    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
+    (Column("OF TRANSACTIONS", right=True), lambda one: f"{one.transactional:,}"),
+    (Column("RECORDS", right=True), lambda one: f"{one.records:,}"),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+)
+
+
+def _producers(found: ProducerSpans | None) -> Content:
+    if found is None:
+        return paragraph("What producers wrote could not be found out.")
+    if not found.count:
+        return paragraph("No producer numbered its batches: idempotence and transactions were off, or all is gone.")
+    columns, rows = cells_of(_PRODUCER_COLUMNS, found.largest)
+    shown = cut(len(rows), found.count, "producer")
+    return [
+        table(f"Producers that wrote most: {shown}", columns, rows),
+        paragraph(
+            "As batch headers tell, without markers, and without what is gone. The drawing shows the first few from "
+            "their first batch to their last; others wrote in between.",
+            class_="quiet",
+        ),
+    ]
