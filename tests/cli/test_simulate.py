@@ -8,10 +8,12 @@ import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from tests.knobs import REWRITE
+from tests.web.view_client import check_harmless
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = ("--rate", "100", "--days", "1", "--scale", "5000")
@@ -47,6 +49,22 @@ def test_two_sets_stand_side_by_side_with_the_totals_of_all_partitions() -> None
         assert one["configs"] == {"retention.ms": ("36000000", "18000000")[number]}
         assert one["history"][-1]["ms"] == 86_400_000
     assert "B takes less disk at its peak" in text and document["verdict"][-1].startswith("B is better in all")
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "min.cleanable.dirty.ratio=0.2", "--partitions", "3")], ids=str)
+def test_the_report_has_charts_with_their_tables_and_what_is_printed(against: tuple[str, ...], tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    config = ("--keys", "5000", "--config", "cleanup.policy=compact", "--config", "segment.ms=3600000")
+    text = simulate(*FEW, *config, *against, "--report", str(report))
+    page = check_harmless(report.read_text())
+    sets = 2 if against else 1
+    drawn = [one["points"] for tag, one in page.tags if tag == "polyline" and len(one["points"] or "") > 30]
+    assert len(drawn) == 2 * 3 * sets, "three lines, for two widths of a screen"
+    for line in text.splitlines():
+        for words in re.split(r"\s{2,}", line.strip()):
+            assert words.strip("()") in page.text
+    html = report.read_text()
+    assert html.count("<details>") == sets and html.index("<svg") < html.index("<table")
 
 
 def test_shares_and_rates_are_read_as_people_write_them(tmp_path: Path) -> None:

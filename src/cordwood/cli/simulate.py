@@ -11,8 +11,10 @@ import typer
 
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json, with_options
+from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.simulate_options import SimulateOptions
+from cordwood.pages.simulation import simulation_page
 from cordwood.simulation.simulate import simulate
 
 
@@ -22,16 +24,24 @@ def main(
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Write a chart of the disk over time to this file.")
     ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Predict the disk that a topic will take, under one set of configs, or compare two.
 
     Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
-    No broker and no directory is needed, and nothing is written but the chart.
+    No broker and no directory is needed, and nothing is written but the chart and the report.
     """
+    if report is not None:
+        check_output(report, "the report")
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = simulate(options, on_progress=lambda part: progress.update_part("simulating", part))
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     if chart is not None:
         Path(chart).write_text(result.svg())
+    if report is not None:
+        write_output(report, simulation_page(result))
     return EXIT_OK

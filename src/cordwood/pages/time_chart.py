@@ -17,6 +17,12 @@ _DAY_MS = 86_400_000
 _STYLES = 3
 
 
+def utc_time(at_ms: int, span_ms: int) -> str:
+    """A time, as exact as a span of time needs it."""
+    words = time_text(at_ms)
+    return f"{words[5:16] if span_ms > _DAY_MS else words[11:]} UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line of a chart.
@@ -37,12 +43,16 @@ class TimeChart:
         title: what it shows.
         times_ms: ascending.
         words: a value of the y axis in words.
+        when: a time in words, given the span that the chart shows.
+        most: where the y axis ends at least, so that two charts have the same.
     """
 
     title: str
     times_ms: Sequence[int]
     lines: Sequence[Line]
     words: Callable[[float], str]
+    when: Callable[[int, int], str] = utc_time
+    most: float = 0.0
 
     def figure(self) -> Markup:
         """The drawing for wide and narrow screens, and what its lines are."""
@@ -53,7 +63,8 @@ class TimeChart:
         return tag("figure", tag("figcaption", self.title), both(lambda width: self._draw(width, label)), legend)
 
     def _draw(self, width: int, label: str) -> Markup:
-        most = max((value for one in self.lines for value in one.values if value is not None), default=0) or 1
+        values = (value for one in self.lines for value in one.values if value is not None)
+        most = max([self.most, *values]) or 1.0
         step = tick(most)
         steps = max(1, math.ceil(most / step - 1e-9))
         marks = [self.words(step * number) for number in range(steps + 1)]
@@ -72,16 +83,10 @@ class TimeChart:
             y = bottom - high * number / steps
             shapes += [line(left, y, right, y, "grid"), text(left - _GAP / 2, y + 4, words, anchor="end")]
         for at_ms, x, anchor in ((first, left, "start"), (last, right, "end")):
-            shapes.append(text(x, _HEIGHT - 6, _time(at_ms, last - first), anchor=anchor, class_="quiet"))
+            shapes.append(text(x, _HEIGHT - 6, self.when(at_ms, last - first), anchor=anchor, class_="quiet"))
         for style, one in enumerate(self.lines, 1):
             shapes += [_line(points, style) for points in _runs(self.times_ms, one.values, place)]
         return svg(width, _HEIGHT, label, shapes)
-
-
-def _time(at_ms: int, span_ms: int) -> str:
-    """A time, as exact as a span of time needs it."""
-    words = time_text(at_ms)
-    return f"{words[5:16] if span_ms > _DAY_MS else words[11:]} UTC"
 
 
 def _runs(
@@ -107,7 +112,7 @@ def _line(points: Sequence[tuple[float, float]], style: int) -> Markup:
     return tag("polyline", points=words, class_=f"line line-{style}")
 
 
-def _legend(style: int, one: Line, words: Callable[[float], str]) -> Markup:
+def _legend(style: int, drawn: Line, words: Callable[[float], str]) -> Markup:
     sample = tag(
         "svg",
         tag("polyline", points="0,7 28,7", class_=f"line line-{style}"),
@@ -115,5 +120,5 @@ def _legend(style: int, one: Line, words: Callable[[float], str]) -> Markup:
         aria_hidden="true",
         class_="wide-sample",
     )
-    last = one.values[-1]
-    return tag("li", sample, one.label if last is None else f"{one.label}: {words(last)}")
+    last = drawn.values[-1]
+    return tag("li", sample, drawn.label if last is None else f"{drawn.label}: {words(last)}")

@@ -42,7 +42,8 @@ def _per_day(count: float, outcome: Outcome) -> str:
     return rounded(count * DAY_MS / outcome.duration_ms)
 
 
-def _policy(outcome: Outcome) -> str:
+def policy(outcome: Outcome) -> str:
+    """The cleanup policy in words."""
     return ",".join(word for word, has in (("compact", outcome.compact), ("delete", outcome.delete)) if has) or "(none)"
 
 
@@ -73,7 +74,8 @@ _WORK: Sequence[tuple[str, Cell]] = (
 )
 #: Lines of sizes over time.
 _PARTS = 5
-_STAYS = "stays and ages: median · 95 % · longest"
+#: What the figures of stays and ages are.
+STAYS = "stays and ages: median · 95 % · longest"
 
 
 def _deleted(outcome: Outcome) -> str:
@@ -86,6 +88,24 @@ def _rate(outcome: Outcome, size_bytes: float) -> str:
 
 def lines(result: SimulationResult) -> Iterator[str]:
     """The result as lines for people."""
+    yield from head(result)
+    yield ""
+    yield from configs(result)
+    yield ""
+    several = len(result.outcomes) > 1
+    shown = list(table(*figures(result)))
+    yield from shown if several else shown[1:]
+    if has_stays(result):
+        yield f"({STAYS})"
+    yield ""
+    yield from notes(result)
+    if result.verdict:
+        yield ""
+        yield from result.verdict
+
+
+def head(result: SimulationResult) -> Iterator[str]:
+    """What was simulated, and how."""
     workload, scale = result.workload, result.scale
     yield _title(result)
     yield f"= {bytes_text(round(workload.bytes_per_second * 86_400))} a day, {_bytes_in_all(result)} in all"
@@ -94,29 +114,39 @@ def lines(result: SimulationResult) -> Iterator[str]:
         f"in steps of {duration_text(scale.step_ms)}, seed {result.seed}"
     )
     yield from (f"  {note}" for note in scale.notes)
-    yield ""
+
+
+def configs(result: SimulationResult) -> Iterator[str]:
+    """Under which configs, a line for each set."""
     several = len(result.outcomes) > 1
     for one in result.outcomes:
         chosen = ", ".join(f"{name}={printable(text)}" for name, text in one.configs.items())
         ours = "" if one.min_dead is None else f"; cleaned by Cordwood with --min-dead {100 * one.min_dead:g}%"
         yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}{ours}"
-    yield ""
+
+
+def figures(result: SimulationResult) -> tuple[list[Column], list[list[str]]]:
+    """What came of it: a column for each set of configs."""
+    workload, several = result.workload, len(result.outcomes) > 1
     columns = [Column(""), *(Column(one.label if several else "", right=True) for one in result.outcomes)]
     sizes, work = (
         [[title, *(cell(one, workload.partitions) for one in result.outcomes)] for title, cell in rows]
         for rows in (_SIZES, _WORK)
     )
     rows = [*sizes, *_over_time(result), *work]
-    shown = list(table(columns, [row for row in rows if set(row[1:]) != {"-"}]))
-    yield from shown if several else shown[1:]
-    if any(one.superseded or one.tombstones or one.aborted or one.deleted for one in result.outcomes):
-        yield f"({_STAYS})"
-    yield ""
+    return columns, [row for row in rows if set(row[1:]) != {"-"}]
+
+
+def has_stays(result: SimulationResult) -> bool:
+    """Whether the figures have stays and ages."""
+    return any(one.superseded or one.tombstones or one.aborted or one.deleted for one in result.outcomes)
+
+
+def notes(result: SimulationResult) -> Iterator[str]:
+    """Which limits count, and what is worth a thought."""
+    several = len(result.outcomes) > 1
     for one in result.outcomes:
         yield from (f"{one.label}: {note}" if several else note[0].upper() + note[1:] for note in one.notes)
-    if result.verdict:
-        yield ""
-        yield from result.verdict
 
 
 def _over_time(result: SimulationResult) -> Iterator[list[str]]:
@@ -210,7 +240,7 @@ def chart(result: SimulationResult) -> str:
         def points(value: Callable[[Any], int], outcome: Outcome = one) -> list[tuple[float, float]]:
             return [(point.ms / DAY_MS, value(point) * partitions) for point in outcome.history]
 
-        name = _policy(one) if len(result.outcomes) == 1 else one.label
+        name = policy(one) if len(result.outcomes) == 1 else one.label
         curves += [
             Curve(
                 f"{name}: peaks, with files that wait for removal", points(lambda p: p.peak_bytes), color, filled=True
