@@ -1,4 +1,4 @@
-# Sourced by run and full: installs what the comparisons with Kafka need, and the tests of pages.
+# Sourced by run and full: installs what the comparisons with Kafka need, the tests of pages and those of metrics.
 
 # A compiler of Java 17 or newer.
 has_jdk() {
@@ -16,6 +16,19 @@ browser() {
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     apt-get install -qq -y --no-install-recommends chromium chromium-driver
+}
+
+# Prometheus and promtool, which check the alerts and the dashboard.
+prometheus_tools() {
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+    if ((EUID)) || ! command -v apt-get >/dev/null; then
+        echo "Install Prometheus (Debian: prometheus): tests of alerts and the dashboard need it and its promtool." >&2
+        return 1
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    # In runlevel 1 the package starts no service.
+    RUNLEVEL=1 apt-get install -qq -y --no-install-recommends prometheus
 }
 
 kafka_tools() {

@@ -319,7 +319,7 @@ SKIPPED = {"data", "scenarios", "__pycache__"}
 
 
 def project_files() -> Iterator[Path]:
-    roots = [ROOT / name for name in ("src", "tests", "docs", "scripts", ".ci")]
+    roots = [ROOT / name for name in ("src", "tests", "docs", "deploy", "scripts", ".ci")]
     inside = (path for root in roots for path in root.rglob("*") if not SKIPPED & set(path.relative_to(root).parts))
     yield from (
         path for path in (*ROOT.glob("*"), *inside) if path.is_file() and path != Path(__file__) and path.name != ".git"

@@ -437,12 +437,12 @@ class CleanFailedError(LogError):
     """A live log could not be cleaned; it is as it was, or some of its groups of segments are cleaned.
 
     Attributes:
-        is_disk_full: there was no room for the new segments; nothing is wrong with the log.
+        kind: why, in a word: `damage`, `full` (the disk; nothing is wrong with the log), `memory`, `other`, …
     """
 
-    def __init__(self, message: str, *, is_disk_full: bool = False) -> None:
+    def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
-        self.is_disk_full = is_disk_full
+        self.kind = kind
 
 
 class InconsistentTopicIdError(LogError):

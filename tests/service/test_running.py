@@ -145,12 +145,15 @@ def test_metrics_and_health_are_served_until_the_end(tmp_path: Path) -> None:
     path = made(tmp_path, t=20)
     with running(path, "t:cleanup.policy=compact") as node:
         wait(node, "t")
+        node.look()
         code, text = get(node, "/metrics")
         assert code == 200
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert 'kafka_log_log_logendoffset{partition="0",topic="t"} 40.0' in lines
         assert f'kafka_log_logmanager_logdirectoryoffline{{logDirectory="{path}"}} 0.0' in lines
         assert "kafka_log_logcleaner_deadthreadcount 0.0" in lines
+        assert 'cordwood_log_partition_dirty_bytes{partition="0",topic="t"} 0.0' in lines
+        assert "cordwood_log_partitions_count 1.0" in lines
         assert any(line.startswith("kafka_log_logflushstats_logflushrateandtimems_count") for line in lines)
         assert "cordwood_healthy 1.0" in lines
         node.look()
@@ -181,7 +184,19 @@ def test_health_is_red_with_the_reason_when_a_log_cannot_be_cleaned(tmp_path: Pa
         assert code == 503
         (problem,) = json.loads(text)["problems"]
         assert problem.startswith("t-0 cannot be cleaned, tried 1 times: the last clean failed:")
-        assert "cordwood_healthy 0.0" in get(node, "/metrics")[1]
+        metrics = get(node, "/metrics")[1]
+        assert "cordwood_healthy 0.0" in metrics
+        assert 'cordwood_log_partition_uncleanable{kind="damage",partition="0",topic="t"} 1.0' in metrics
+
+
+def test_kafkas_gauges_of_each_log_are_gone_where_there_are_very_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(made(tmp_path, t=1, u=1)) as node:
+        monkeypatch.setattr("cordwood.service.running.PARTITIONS_MAX", 1)
+        code, text = get(node, "/metrics")
+        assert code == 200 and "kafka_log_log_size" not in text
+        assert "kafka_log_logmanager_logdirectoryoffline" in text and "cordwood_log_partitions_count 2.0" in text
 
 
 class Hanging(WrappedFileSystem):

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -15,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.knobs import PICTURES, REQUIRE_KAFKA
+from tests.knobs import PICTURES
+from tests.tools import need_tools
 
 _STARTED = re.compile(r"successfully on port (\d+)")
 #: The key under which the protocol puts a reference to an element.
@@ -27,11 +25,7 @@ _OPTIONS = ["--headless=new", "--hide-scrollbars", "--disable-gpu", "--no-first-
 
 def need_browser() -> None:
     """Skip the test where there is no browser; fail where there has to be one."""
-    missing = [name for name in ("chromedriver", "chromium") if shutil.which(name) is None]
-    if missing and REQUIRE_KAFKA:
-        raise AssertionError(f"{' and '.join(missing)} must be here: apt-get install chromium chromium-driver")
-    if missing:
-        pytest.skip(f"there is no {' and no '.join(missing)}")
+    need_tools("chromedriver", "chromium", packages="chromium chromium-driver")
 
 
 class Browser:

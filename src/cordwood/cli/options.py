@@ -29,7 +29,11 @@ Topics = Annotated[
 ]
 Partitions = Annotated[
     list[str] | None,
-    typer.Option("--partition", help="Only this partition: its number, its name, or a glob of either."),
+    typer.Option(
+        "--partition",
+        autocompletion=completion.partitions,
+        help="Only this partition: its number, its name, or a glob of either.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
@@ -73,7 +77,8 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         metavar=field.option.metavar or None,
         help=text,
         rich_help_panel=field.panel or None,
-        autocompletion=completion.COMPLETIONS.get(field.flag),
+        # A number alone is as soon typed.
+        autocompletion=None if kind == (int | None) else completion.COMPLETIONS.get(field.flag),
     )
     return inspect.Parameter(
         field.name,

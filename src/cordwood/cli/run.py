@@ -25,6 +25,7 @@ from rich.text import Text
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tell
 from cordwood.cli.options import with_options
 from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
+from cordwood.cli.service_manager import ServiceManager
 from cordwood.errors import HangingError, KafkaStorageError, RequestError
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
@@ -83,9 +84,10 @@ def _directories(given: Sequence[str], *, demo: bool) -> Iterator[list[str]]:
 
 def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: bool) -> int:
     stop, reload = threading.Event(), threading.Event()
+    service_manager = ServiceManager()
     node = LiveNode(PosixFileSystem(), paths, options, is_new=demo)
     try:
-        with _signals(stop, reload), _Screen(as_json=as_json) as screen:
+        with _signals(stop, reload), _Screen(service_manager, as_json=as_json) as screen:
 
             def live() -> int:
                 node.startup(screen.loading)
@@ -93,6 +95,7 @@ def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: boo
                 if options.view:
                     screen.say(f"pages for a browser are at http://{HOST}:{node.port}/")
                 screen.say(f"{count} in {names_text(paths)}; http://{HOST}:{node.port}/metrics")
+                service_manager.ready(count)
                 return _live(node, screen, stop, reload, DemoWriter(node.manager) if demo else None)
 
             return supervised(live, stop, node.waiting)
@@ -121,7 +124,7 @@ def _live(
     finally:
         if writer is not None:
             writer.stop()
-        screen.say("shutting down: flushing and closing the logs")
+        screen.shutting_down()
         node.shutdown()
     screen.say("clean shutdown")
     return EXIT_OK
@@ -155,9 +158,10 @@ def _signals(stop: threading.Event, reload: threading.Event) -> Iterator[None]:
 
 
 class _Screen:
-    """A live table on a terminal, with log lines above it; elsewhere log lines alone."""
+    """A live table on a terminal, with log lines above it; elsewhere log lines alone. A service manager gets a line."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, service_manager: ServiceManager, *, as_json: bool) -> None:
+        self._service_manager = service_manager
         self._console = Console(highlight=False, soft_wrap=True)
         self._live = None if as_json or not sys.stdout.isatty() else Live(Text(), console=self._console, screen=False)
         self._handler = _Lines(self._print, as_json=as_json)
@@ -188,20 +192,34 @@ class _Screen:
         """One line of the log."""
         self._logger.info("%s", message)
 
+    def shutting_down(self) -> None:
+        """The end begins."""
+        self._service_manager.stopping()
+        self.say("shutting down: flushing and closing the logs")
+
     def loading(self, directory: str, done: int, count: int) -> None:
         """So many logs of a directory are loaded."""
         self._loading[directory] = done, count
         if self._live is not None:
             lines = [f"loading {path}: {one} of {number(all_, 'log')}" for path, (one, all_) in self._loading.items()]
             self._live.update(Text("\n".join(lines)))
+        self._service_manager.status(f"loading {directory}: {done:,} of {number(count, 'log')}")
         if done == count:
             self.say(f"loaded {number(count, 'log')} of {directory}")
 
     def show(self, statuses: Sequence[PartitionStatus], health: Health) -> None:
         """What is done to each log now."""
+        self._service_manager.alive(_summary(statuses, health))
         if self._live is not None:
             lines_max = max(3, self._console.size.height - 4 - len(health.problems))
             self._live.update(Text("\n".join(_lines(statuses, health, lines_max)), no_wrap=True, overflow="ellipsis"))
+
+
+def _summary(statuses: Sequence[PartitionStatus], health: Health) -> str:
+    """One line; of several problems it has the first."""
+    size = bytes_text(sum(one.size_bytes for one in statuses))
+    state = "healthy" if health.is_well else f"NOT HEALTHY: {health.problems[0]}"
+    return f"{number(len(statuses), 'partition')}, {size}; {state}"
 
 
 def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) -> Iterator[str]:

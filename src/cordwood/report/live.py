@@ -40,6 +40,10 @@ class PartitionStatus:
         is_due: it is to be cleaned as soon as a thread is free.
         failures: how many cleans have failed, one after the other; 0: the last one has not.
         reason: why it is due, or why it is not, or what has failed.
+        failure_kind: why the last clean has failed, in a word; see `Uncleanable`.
+        dirty_bytes: what the next clean will go over.
+        seconds_since_clean: the time since its last clean, or since the start if there was none after it; None: it is
+            not compacted.
     """
 
     partition: TopicPartition
@@ -57,6 +61,9 @@ class PartitionStatus:
     is_due: bool
     failures: int
     reason: Reason
+    failure_kind: str = ""
+    dirty_bytes: int = 0
+    seconds_since_clean: int | None = None
 
     @property
     def doing(self) -> str:

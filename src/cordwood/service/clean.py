@@ -30,7 +30,7 @@ from cordwood.config import LONG_MAX, BrokerConfig
 from cordwood.engine.division import with_probing
 from cordwood.engine.progress import total
 from cordwood.engine.settings import CleanSettings
-from cordwood.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
+from cordwood.engine.task import PROGRESS, Failure, Output, PartitionTask, check_output, run_task
 from cordwood.errors import CleanFailedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, checked
@@ -173,7 +173,7 @@ class LiveClean:
         if isinstance(outcome, Failure):
             if outcome.detail:
                 _log.error("%s", outcome.detail)
-            raise CleanFailedError(outcome.what, is_disk_full=outcome.kind is FailureKind.FULL)
+            raise CleanFailedError(outcome.what, outcome.kind)
         log = self.found.log
         with changing():
             garbage.forget(self._fs, log.directory)

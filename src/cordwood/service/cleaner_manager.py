@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cordwood.clock import Clock, monotonic_clock
+from cordwood.engine.task import FailureKind, failure_of
 from cordwood.errors import IllegalStateError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.service.cleaner_checkpoints import CleanerCheckpoints
@@ -39,6 +40,8 @@ _POLL_SECONDS = 0.1
 #: How long a log is left alone after its first failure, and at most; the pause doubles with each further failure.
 _RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
 
+#: The kind of a log that a program has marked as uncleanable.
+MARKED = "marked"
 IN_PROGRESS = "in progress"
 ABORTED = "aborted"
 
@@ -61,6 +64,7 @@ class Uncleanable:
     """A log whose last clean has failed.
 
     Attributes:
+        kind: why, in a word: a `FailureKind`, or `MARKED`.
         failures: how many cleans have failed, one after the other.
         retry_at_ms: when it is tried again, on the cleaner's monotonic clock; None: never.
     """
@@ -68,6 +72,7 @@ class Uncleanable:
     reason: str
     failures: int
     retry_at_ms: int | None
+    kind: str = FailureKind.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,9 @@ class LogCleanerManager:
         self._claims: dict[TopicPartition, Claim] = {}
         self._clock = clock
         self._uncleanable: dict[str, dict[TopicPartition, Uncleanable]] = {}
+        #: When each log was last cleaned, on the monotonic clock.
+        self._cleaned_ms: dict[TopicPartition, int] = {}
+        self._began_ms = clock()
         self._changed = threading.Condition(threading.RLock())
         self._found = LogsToClean()
         self.garbage = garbage
@@ -238,7 +246,8 @@ class LogCleanerManager:
         except Exception as error:
             if log.log_segments is segments:  # otherwise somebody has just changed the log
                 _log.exception("what is dirty in %s cannot be said", partition)
-                self.note_failure(log.parent_directory, partition, f"what is dirty in it cannot be said: {error}")
+                reason, kind = f"what is dirty in it cannot be said: {error}", failure_of(error, log.directory).kind
+                self.note_failure(log.parent_directory, partition, reason, kind)
             return None
 
     def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
@@ -394,20 +403,32 @@ class LogCleanerManager:
     def mark_partition_uncleanable(self, log_dir: str, partition: TopicPartition) -> None:
         """Leave a log alone for good."""
         with self._changed:
-            self._mark(log_dir, partition, Uncleanable("it was marked so", 1, None))
+            self._mark(log_dir, partition, Uncleanable("it was marked so", 1, None, MARKED))
 
-    def note_failure(self, log_dir: str, partition: TopicPartition, reason: str) -> Uncleanable:
+    def note_failure(
+        self, log_dir: str, partition: TopicPartition, reason: str, kind: str = FailureKind.OTHER
+    ) -> Uncleanable:
         """The clean of a log has failed: leave it alone for a while, for longer after each further failure."""
         with self._changed:
             known = self._uncleanable.get(self._fs.absolute_path(log_dir), {}).get(partition)
             failures = 1 if known is None else known.failures + 1
             wait_ms = min(_RETRY_MS << min(failures - 1, 10), _RETRY_MS_MAX)
-            marked = Uncleanable(reason, failures, self._clock() + wait_ms)
+            marked = Uncleanable(reason, failures, self._clock() + wait_ms, kind)
             self._mark(log_dir, partition, marked)
             return marked
 
     def _mark(self, log_dir: str, partition: TopicPartition, marked: Uncleanable) -> None:
         self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
+
+    def note_clean(self, log_dir: str, partition: TopicPartition) -> None:
+        """The clean of a log has succeeded."""
+        with self._changed:
+            self._cleaned_ms[partition] = self._clock()
+            self.mark_partition_cleanable(log_dir, partition)
+
+    def seconds_since_clean(self, partition: TopicPartition) -> int:
+        """The time since a log was last cleaned; since this manager began, if there was no clean after that."""
+        return (self._clock() - self._cleaned_ms.get(partition, self._began_ms)) // 1_000
 
     def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
         """Clear the mark, after a clean that succeeded, or to try again."""
@@ -446,6 +467,8 @@ class LogCleanerManager:
             for marked in self._uncleanable.values():
                 for partition in marked.keys() - known.keys():
                     del marked[partition]
+            for partition in self._cleaned_ms.keys() - known.keys():
+                del self._cleaned_ms[partition]
 
     def _is_uncleanable(self, partition: TopicPartition, log: Log) -> bool:
         marked = self._uncleanable.get(log.parent_directory, {}).get(partition)

@@ -67,6 +67,13 @@ class HealthWatch:
         old = f"the logs were last looked at {age_ms / 1_000:.0f} s ago: the look waits for {self.waiting}"
         return Health((old, *health.problems))
 
+    @property
+    def longest_due_ms(self) -> int:
+        """For how long the log that waits longest for its clean has been due."""
+        since_ms = self._due_since_ms.values()  # another thread may put other values in its place
+        now_ms = self._clock()
+        return now_ms - min(since_ms, default=now_ms)
+
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
         """What is wrong now."""
         time_ms = self._clock()

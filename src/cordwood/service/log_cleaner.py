@@ -25,6 +25,7 @@ from typing import Any
 
 from cordwood.clock import Clock, monotonic_clock, system_clock
 from cordwood.config import BrokerConfig
+from cordwood.engine.task import failure_of
 from cordwood.errors import CleanFailedError, ConfigError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.throttled import limit_on_this_machine
@@ -457,7 +458,7 @@ class LogCleaner:
                 "%d logs were due, %d of them past max.compaction.lag.ms, by %d ms at most",
                 *(seen.cleanable_partitions, seen.delayed_partitions, seen.max_compaction_delay_ms),
             )
-        self.manager.mark_partition_cleanable(found.log.parent_directory, found.partition)
+        self.manager.note_clean(found.log.parent_directory, found.partition)
         if self.manager.garbage is not None:
             self.manager.garbage.note(found.log, cleaned.left)
         self.manager.release(claim, cleaned.checkpoint)
@@ -483,7 +484,9 @@ class LogCleaner:
 
     def _mark(self, partition: TopicPartition, log: Log, error: Exception) -> None:
         """Leave a log alone for a while."""
-        marked = self.manager.note_failure(log.parent_directory, partition, str(error) or type(error).__name__)
+        kind = error.kind if isinstance(error, CleanFailedError) else failure_of(error, log.directory).kind
+        reason = str(error) or type(error).__name__
+        marked = self.manager.note_failure(log.parent_directory, partition, reason, kind)
         _log.error(
             "the clean of %s failed, and is tried again in %d s: %s",
             *(partition, self.manager.seconds_to_retry(marked), error),

@@ -470,13 +470,17 @@ class LogManager:
         """The tasks that run now in the manager's own threads: the name, and since when on the monotonic clock."""
         return [] if self._own is None else self._own.running
 
-    def metrics(self) -> dict[MetricName, Reading]:
-        """All metrics as they are now, those of the logs and the cleaner too; see `docs/live-log.md` for the names."""
+    def metrics(self, *, of_logs: bool = True) -> dict[MetricName, Reading]:
+        """All metrics as they are now, those of the cleaner too; see `docs/run.md` for the names.
+
+        Args:
+            of_logs: whether also the gauges of each log.
+        """
         pool, directories = self._pool, self._directories
         with pool.lock:
             logs = [(name, log, False) for name, log in pool.current.items()]
             logs += [(name, log, True) for name, log in pool.future.items()]
-        found: dict[MetricName, Reading] = dict(manager_metrics.of_logs(logs))
+        found: dict[MetricName, Reading] = dict(manager_metrics.of_logs(logs if of_logs else ()))
         cordoned = directories.cordoned(self.config)
         found.update(manager_metrics.of_directories(directories.paths, directories.live, cordoned))
         found.update(self._loads.metrics())

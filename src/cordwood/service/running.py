@@ -30,6 +30,8 @@ from cordwood.service.health import HealthWatch, Waiting
 from cordwood.service.live_view import LiveView, guard
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
+from cordwood.service.metrics import MetricName, Reading
+from cordwood.service.partition_metrics import PARTITIONS_MAX, of_partitions
 from cordwood.service.status import statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.node import Node
@@ -150,6 +152,7 @@ class LiveNode:
         if options.view:
             self._view = LiveView(self._log_dirs, self._watch.health, lambda: str(self.waiting))
         self._server: HttpServer | None = None
+        self._seen: Sequence[PartitionStatus] = ()
 
     def _read_configs(self) -> tuple[Node, ExplicitConfigs]:
         options = self._options
@@ -197,7 +200,7 @@ class LiveNode:
 
     def _serve(self, server: HttpServer) -> None:
         """Answer from now on."""
-        for_programs = routes(self.manager.metrics, self._watch.health)
+        for_programs = routes(self.metrics, self._watch.health)
         if self._view is None:
             server.start(for_programs)
         else:
@@ -245,11 +248,18 @@ class LiveNode:
         now_ms, explicit = system_clock(), self._explicit
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
+        self._seen = found
         if self._view is not None:
             self.waiting.begin("the progress of cleans")
             self._view.note(self.manager, found, health, now_ms)
         self.waiting.begin("the next look")
         return found, health
+
+    def metrics(self) -> dict[MetricName, Reading]:
+        """What `/metrics` shows: Kafka's metrics as they are now, and those of the partitions as at the last look."""
+        seen = self._seen
+        of_all = max(len(seen), len(self.manager.logs)) <= PARTITIONS_MAX
+        return self.manager.metrics(of_logs=of_all) | dict(of_partitions(seen, self._watch.longest_due_ms))
 
     def run(
         self,

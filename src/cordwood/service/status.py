@@ -96,6 +96,7 @@ def _status(
         state=None if state is None else str(state),
         is_due=False,
         failures=0 if uncleanable is None else uncleanable.failures,
+        failure_kind="" if uncleanable is None else uncleanable.kind,
         reason=reason,
     )
 
@@ -108,6 +109,7 @@ def _with_compaction(
     checkpoint: int | None,
     now_ms: int,
 ) -> PartitionStatus:
+    status = replace(status, seconds_since_clean=cleaner.seconds_since_clean(status.partition))
     try:
         own = None if cleaner.garbage is None else cleaner.garbage.checkpoint(log)
         facts = replace(_facts(log, checkpoint), own_checkpoint=own)
@@ -120,8 +122,13 @@ def _with_compaction(
         reason = status.reason
     if "--" in reason.until:  # an option of another command
         reason = replace(reason, until="")
-    ratio = compaction.cleanable_ratio
-    return replace(status, dirty_ratio=ratio or 0.0, is_due=decision is Decision.CLEAN, reason=reason)
+    return replace(
+        status,
+        dirty_ratio=compaction.cleanable_ratio or 0.0,
+        dirty_bytes=compaction.cleanable_bytes,
+        is_due=decision is Decision.CLEAN,
+        reason=reason,
+    )
 
 
 def _facts(log: Log, checkpoint: int | None) -> LogFacts:

@@ -1,0 +1,59 @@
+"""Gauges of the partitions of `run`, which Kafka has not: what is dirty, since when, and what cannot be cleaned.
+
+A server of metrics keeps each series for weeks. So of very many partitions there are only sums, and the gauges of the
+worst ones; a gauge says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from cordwood.engine.task import FailureKind
+from cordwood.report.live import PartitionStatus, worst_first
+from cordwood.service.cleaner_manager import MARKED
+from cordwood.service.metrics import MetricName
+
+#: Up to so many partitions each has its gauges, Kafka's among them.
+PARTITIONS_MAX = 2_000
+#: Of more, only so many.
+_WORST = 100
+_GROUP = "cordwood.log"
+
+
+def of_partitions(found: Sequence[PartitionStatus], longest_due_ms: int) -> Iterator[tuple[MetricName, int | float]]:
+    """The sums, and the gauges of each partition, or of the worst.
+
+    Args:
+        longest_due_ms: for how long the log that waits longest for its clean has been due.
+    """
+    shown = found if len(found) <= PARTITIONS_MAX else worst_first(found)[:_WORST]
+    due = [one for one in found if one.is_due and not one.failures]
+    for name, value in (
+        ("count", len(found)),
+        ("shown-count", len(shown)),
+        ("is-limited", int(len(shown) < len(found))),
+        ("size-bytes", sum(one.size_bytes for one in found)),
+        ("dirty-bytes", sum(one.dirty_bytes for one in found)),
+        ("due-count", len(due)),
+        ("due-bytes", sum(one.dirty_bytes for one in due)),
+        ("longest-due-seconds", longest_due_ms / 1_000),
+    ):
+        yield MetricName(_GROUP, "Partitions", name), value
+    kinds = Counter(one.failure_kind for one in found if one.failures)
+    for kind in (*FailureKind, MARKED):
+        yield MetricName(_GROUP, "Partitions", "uncleanable-count", (("kind", str(kind)),)), kinds[kind]
+    yield from _of_each(shown)
+
+
+def _of_each(shown: Iterable[PartitionStatus]) -> Iterator[tuple[MetricName, int | float]]:
+    for one in shown:
+        tags = (("topic", one.partition.topic), ("partition", str(one.partition.partition)))
+        yield MetricName(_GROUP, "Partition", "size-bytes", tags), one.size_bytes
+        if one.dirty_ratio is not None:
+            yield MetricName(_GROUP, "Partition", "dirty-bytes", tags), one.dirty_bytes
+            yield MetricName(_GROUP, "Partition", "dirty-ratio", tags), one.dirty_ratio
+        if one.seconds_since_clean is not None:
+            yield MetricName(_GROUP, "Partition", "seconds-since-clean", tags), one.seconds_since_clean
+        if one.failures:
+            yield MetricName(_GROUP, "Partition", "uncleanable", (*tags, ("kind", one.failure_kind))), one.failures
