@@ -194,6 +194,13 @@ def test_charts_draw_what_their_table_has() -> None:
     assert lines and all(len(str(points).split()) == 19 for points in lines)
 
 
+def test_a_chart_of_nothing_has_one_mark() -> None:
+    samples = [sample(at * 4_000) for at in range(3)]
+    page = check_harmless(live.live_page(look(samples), samples, Span.MINUTES, ""))
+    drawn = page.text.partition("The last:")[2].partition("appended: ")[0]
+    assert drawn.count("B/s") == 2, "once for each width"
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_too_few_samples_are_not_drawn(count: int) -> None:
     samples = [sample(at * 4_000) for at in range(count)]

@@ -64,10 +64,10 @@ class TimeChart:
 
     def _draw(self, width: int, label: str) -> Markup:
         values = (value for one in self.lines for value in one.values if value is not None)
-        most = max([self.most, *values]) or 1.0
-        step = tick(most)
+        most = max([self.most, *values])
+        step = tick(most) if most else 1.0
         steps = max(1, math.ceil(most / step - 1e-9))
-        marks = [self.words(step * number) for number in range(steps + 1)]
+        marks = [self.words(step * number) for number in range(steps + 1)] if most else [self.words(0.0)]
         left, right = max(map(text_width, marks)) + _GAP, width - _GAP
         bottom, high = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
         first, last = self.times_ms[0], self.times_ms[-1]

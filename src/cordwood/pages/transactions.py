@@ -63,7 +63,7 @@ def _open_parts(look: NodeLook, listing: TransactionListing, links: Links) -> Co
     return [
         paragraph(f"As of {utc(listing.now_ms)}", class_="quiet"),
         figures(
-            ("Open", f"{len(opened):,}"),
+            ("Transactions", f"{len(opened):,}"),
             *((outlook.capitalize(), f"{len(listing.with_outlook(outlook)):,}") for outlook in reversed(Outlook)),
             ("Transactional ids", f"{len(listing.transactional_ids):,}"),
             ("Logs read", f"{listing.logs:,}"),
