@@ -1,0 +1,95 @@
+"""The JSON of commands keeps its fields: `docs/compatibility.md` promises it.
+
+`json_fields.txt` has each field's path and types. CORDWOOD_REWRITE=1 writes it anew: a line that goes or changes there
+breaks programs, and belongs into the changelog; a new line does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cordwood.cli.main import app
+from tests.fixtures import copy_of, fixture
+from tests.knobs import REWRITE
+
+FILE = Path(__file__).parent / "json_fields.txt"
+BROKER = "kraft-classic-before"
+NOW = ("--now", "1795300000000")
+#: By command, what follows it; DIR stands for a broker's directory.
+COMMANDS = {
+    "ls": ("DIR",),
+    "dump": ("DIR", "--topic", "orders", "--limit", "9"),
+    "transactions": ("DIR", *NOW),
+    "topics": ("DIR",),
+    "configs": ("DIR",),
+    "brokers": ("DIR",),
+    "check": ("DIR",),
+    "why": ("DIR", *NOW),
+    "plan": ("DIR", *NOW),
+    "get": ("DIR", "--topic", "orders", "--key", "p0-key-1", *NOW),
+    "erase-check": ("DIR", "--topic", "orders", "--key", "p0-key-1", *NOW),
+    "index": ("DIR", "--index-dir", "INDEXES"),
+    "clean": ("DIR", "--output", "COPY", "--engine", "here", *NOW),
+}
+
+
+def fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The path and the type of each value in a document; all items of a list are one."""
+    if isinstance(value, dict):
+        if not value:
+            yield path, "object"
+        for name, one in value.items():
+            # Keys that are data, such as the names of topics, are no fields.
+            yield from fields(one, f"{path}.{name}" if name.isidentifier() else f"{path}.*")
+    elif isinstance(value, list):
+        yield f"{path}[]", "list"
+        for one in value:
+            yield from fields(one, f"{path}[]")
+    else:
+        yield path, {"NoneType": "null", "str": "text"}.get(type(value).__name__, type(value).__name__)
+
+
+def shown(verb: str, folder: Path) -> dict[str, set[str]]:
+    """The fields of what a command prints, each with its types."""
+    places = {"DIR": str(folder / "logs"), "INDEXES": str(folder / "indexes"), "COPY": str(folder / "copy")}
+    done = CliRunner().invoke(app, [verb, *(places.get(word, word) for word in COMMANDS[verb]), "--json"])
+    assert done.exit_code in (0, 1), done.output
+    text = done.stdout
+    documents = [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
+    found: dict[str, set[str]] = {}
+    for document in documents:
+        kind = f"<{document['type']}>" if "type" in document else ""
+        for path, type_name in fields(document, kind):
+            found.setdefault(path, set()).add(type_name)
+    return found
+
+
+def promised() -> dict[str, dict[str, set[str]]]:
+    """What the file says, by command."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for line in FILE.read_text().splitlines():
+        verb, path, types = line.split()
+        found.setdefault(verb, {})[path] = set(types.split("|"))
+    return found
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_a_command_shows_the_fields_that_are_promised_and_no_unknown_ones(verb: str, tmp_path: Path) -> None:
+    copy_of(fixture(BROKER), tmp_path / "logs")
+    found = shown(verb, tmp_path)
+    if REWRITE:
+        known = promised() if FILE.exists() else {}
+        known[verb] = found
+        lines = [
+            f"{command} {path} {'|'.join(sorted(types))}\n"
+            for command, paths in sorted(known.items())
+            for path, types in sorted(paths.items())
+        ]
+        FILE.write_text("".join(lines))
+    assert found == promised()[verb]
