@@ -103,7 +103,9 @@ def model(skew: float, share: float | None) -> float:
     """Records that cleans write, for each that is appended."""
     source = np.random.default_rng(3)
     found = Model(share)
-    weights = np.cumsum(1.0 / np.arange(1, KEYS + 1) ** skew)
+    # A key of the simulation stands for as many as its scale says, which are next to each other in rank.
+    ranks = np.arange(1, KEYS * SCALE + 1).reshape(KEYS, SCALE)
+    weights = np.cumsum((1.0 / ranks**skew).sum(axis=1))
     count = round(RATE * 86_400 / SCALE)
     keys = np.searchsorted(weights / weights[-1], source.random(count)).tolist()
     for key in range(KEYS):
@@ -118,11 +120,11 @@ def model(skew: float, share: float | None) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("skew", "tolerance"), [(0.0, 0.1), (1.0, 0.25)])
-def test_as_much_is_written_as_a_model_says(skew: float, tolerance: float) -> None:
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_as_much_is_written_as_a_model_says(skew: float) -> None:
     exact, leaving = cordwood.simulate(**OPTIONS, skew=skew, min_dead=0.1).outcomes
     assert exact.cleaned_per_byte == pytest.approx(model(skew, None), rel=0.05)
-    assert leaving.cleaned_per_byte == pytest.approx(model(skew, 0.1), rel=tolerance)
+    assert leaving.cleaned_per_byte == pytest.approx(model(skew, 0.1), rel=0.1)
     assert leaving.cleaned_per_byte < exact.cleaned_per_byte / 2
 
 
