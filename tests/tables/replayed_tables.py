@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,8 +14,8 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.tables.newest import scan_here
-from cordwood.tables.runs import cut
+from cordwood.tables.newest import NewestTask, scan_here
+from cordwood.tables.runs import TableRun, cut
 from cordwood.types import NONE, Codec, TimestampType, TopicPartition
 
 TIME = 1_700_000_000_000
@@ -86,8 +86,12 @@ def replay_of_consumer(records: Iterable[ConsumedRecord], partition: int, end_of
     return found
 
 
-def random_log(random: Random, path: Path) -> RandomLog:
-    """A partition's directory with segments, formats, codecs, transactions, gaps and keys of all kinds."""
+def random_log(random: Random, path: Path, *, keyless: float = 0.1) -> RandomLog:
+    """A partition's directory with segments, formats, codecs, transactions, gaps and keys of all kinds.
+
+    Args:
+        keyless: what part of the records has no key.
+    """
     path.mkdir(parents=True)
     magic = random.choice((2, 2, 2, 2, 1, 0))
     first = random.choice((0, 0, 7, 5_000_000_000))
@@ -116,7 +120,7 @@ def random_log(random: Random, path: Path) -> RandomLog:
         for _ in range(random.choice((1, 2, 5, 30))):
             key = (
                 None
-                if random.random() < 0.1
+                if random.random() < keyless
                 else random.choice((b"", b"key-%d")).replace(b"%d", b"%d" % random.randrange(keys))
             )
             value = None if random.random() < 0.2 else random.randbytes(random.choice((0, 1, 9, 300)))
@@ -169,13 +173,14 @@ def table_of(
     chunk_records: int = 16,
     ranges: int = 4,
     run_bytes: int = 600,
+    scan: Callable[[Sequence[Sequence[TableRun]]], list[NewestTask]] = scan_here,
 ) -> dict[bytes, Row]:
     """The table of a topic by all stages, in this process, with tiny runs and chunks."""
     options = TableOptions(as_of=as_of, since=since, deletes=deletes, key="bytes", value="bytes", high_watermark="end")
     made = prepare([str(path) for path in paths], options, run_bytes=run_bytes)
     logs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
     found: dict[bytes, Row] = {}
-    for batch in made.rows_format.batches(scan_here(logs)):
+    for batch in made.rows_format.batches(scan(logs)):
         for row in batch.to_pylist():
             assert row["key"] not in found, "each key once"
             if deletes:

@@ -309,6 +309,21 @@ class SegmentOutcomes:
         unread, unconfirmed, held = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED, HELD))
         return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed, held)
 
+    def between(self, start: int, end: int) -> SegmentOutcomes:
+        """Those of the batches between two positions."""
+        first, behind = np.searchsorted(self.positions, np.array([start, end], np.uint32)).tolist()
+        firsts, counts = self.first_ordinals[first:behind], self.counts[first:behind]
+        low = int(firsts[0]) // 8 if firsts.size else 0
+        high = -(-int(firsts[-1] + counts[-1]) // 8) if firsts.size else 0
+        return SegmentOutcomes(
+            self.positions[first:behind],
+            self.crcs[first:behind],
+            firsts - 8 * low,
+            counts,
+            self.flags[first:behind],
+            self.bits[low:high],
+        )
+
     @property
     def superseded(self) -> Int64Array:
         """int64[batches]: how many records of each are."""

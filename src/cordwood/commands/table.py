@@ -45,6 +45,7 @@ from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
 from cordwood.tables.result import PartitionOffsets, TableResult
 from cordwood.tables.rows import TableFormat
 from cordwood.tables.runs import TableRun, cut
+from cordwood.tables.warm import scan_warm
 from cordwood.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -138,10 +139,20 @@ def prepare(
 
 
 def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:
-    """The tasks that give the last records of a table, which a runner's tasks find if there is much to read."""
+    """The tasks that give the last records of a table.
+
+    Key indexes tell most of them, where a log has some; else a runner's tasks find them, if there is much to read.
+    """
     if made.is_small:
         return scan_here(made.logs)
-    return scan_by_tasks(functools.partial(run_each, runner), made.logs, folder, runner.cores)
+    warm = [scan_warm(runs) for runs in made.logs]
+    without = [runs for runs, found in zip(made.logs, warm, strict=True) if found is None]
+    scanned = iter(scan_by_tasks(functools.partial(run_each, runner), without, folder, runner.cores))
+    return [
+        task
+        for runs, found in zip(made.logs, warm, strict=True)
+        for task in ([next(scanned) for _ in runs] if found is None else found)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,7 @@ def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
     """What the paths lead to that a table is asked for with."""
     folders = [one.partition(":")[2] or None for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
-    return file_system_for([*paths, options.metadata, earlier, *folders])
+    return file_system_for([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:

@@ -66,14 +66,14 @@ class TableRun(RunTask):
 
     @override
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
+        return scan_part(self.log.segment(self.base_offset), (self.start, self.end), self.mark, self.how, keep)
+
+    def mark(self, batches: BatchRows) -> tuple[BoolArray, Int64Array]:
+        """Which batches of the run's segment are of the table, and from which offset on; see `scan_part`."""
         transactions = Transactions(aborted={producer: list(ranges) for producer, ranges in self.aborted.items()})
-
-        def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
-            wanted = transactions.visible(batches, READ_COMMITTED)
-            wanted &= (batches["last_offset"] >= self.start_offset) & (batches["base_offset"] < self.end_offset)
-            return wanted, np.where(wanted, self.start_offset, NEVER)
-
-        return scan_part(self.log.segment(self.base_offset), (self.start, self.end), mark, self.how, keep)
+        wanted = transactions.visible(batches, READ_COMMITTED)
+        wanted &= (batches["last_offset"] >= self.start_offset) & (batches["base_offset"] < self.end_offset)
+        return wanted, np.where(wanted, self.start_offset, NEVER)
 
 
 def cut(
