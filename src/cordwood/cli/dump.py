@@ -46,6 +46,14 @@ def main(
     key: Annotated[
         str | None, typer.Option(help="Only records with exactly this key: text, or bytes as hex:00ff or base64:AP8=.")
     ] = None,
+    index_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--index-dir",
+            metavar="DIR4",
+            help="With --key: folder for the key indexes, with a folder for each partition. Default: in each partition.",
+        ),
+    ] = None,
     offset: Annotated[
         str | None,
         typer.Option(
@@ -146,7 +154,7 @@ def main(
         tail=tail,
         follow=follow,
     )
-    fs = file_system_for([*paths, *_folders(key_as, value_as)])
+    fs = file_system_for([*paths, index_dir, *_folders(key_as, value_as)])
     by_name = not no_decode and not (key_format or value_format or key_as or value_as)
     shown = ShownAs(*(_shown(one, fs, in_json=as_json) for one in (key_as, value_as)))
     printer: Printer
@@ -165,7 +173,7 @@ def main(
         output.write(lines)
         output.flush()
 
-    dump = Dump(choice, printer, write, fs=fs)
+    dump = Dump(choice, printer, write, fs=fs, index_dir=index_dir)
     dump.run([named(path) for path in paths])
     if dump.damaged:
         return EXIT_DAMAGE

@@ -12,7 +12,7 @@ import posixpath
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -111,13 +111,20 @@ class Dump:
     """Dumps paths, one after the other."""
 
     def __init__(
-        self, choice: Choice, printer: Printer, write: Callable[[bytes], object], *, fs: Store | None = None
+        self,
+        choice: Choice,
+        printer: Printer,
+        write: Callable[[bytes], object],
+        *,
+        fs: Store | None = None,
+        index_dir: str | None = None,
     ) -> None:
         self.choice = choice
         self.printer = printer
         self.damaged = False
         self.unreadable = False
         self._fs: Store = fs or file_system_for([])
+        self._index_root = None if index_dir is None else self._fs.absolute_path(index_dir)
         self._write = write
         self._lines: list[bytes] = []
         self._lines_bytes = 0
@@ -278,6 +285,7 @@ class Dump:
         items: Iterator[tuple[Segment, BatchWindow | Gap]]
         if choice.key is not None and choice.isolation is None and not log.live and not choice.follow:
             segments = log.segments_from(first) if only is None else [only]
+            segments = [replace(one, index_root=self._index_root) for one in segments]
             items = self._with_key(segments, choice.key, first, end)
         elif only is None:
             items = log.windows(

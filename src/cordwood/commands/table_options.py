@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from cordwood.commands.selection import IndexPlace
 from cordwood.commands.times import parse_time
 from cordwood.errors import RequestError
 from cordwood.option import Option
@@ -67,6 +68,8 @@ class TableOptions:
             metavar="DIR",
         ),
     ] = None
+
+    index_place: IndexPlace = field(default_factory=IndexPlace)
 
     def __post_init__(self) -> None:
         """Refuse what is no choice."""

@@ -149,8 +149,10 @@ def find_point(
     if earlier is not None:
         earlier.check(topic, {number: _topic_id(place) for number, place in places.items()})
     since_ms = point.ms if isinstance(point, Time) else None
+    root = options.index_place.root(fs, [place.path for place in places.values()])
     opened = {
-        number: _open(fs, place, number, earlier, run_bytes, since_ms, counters) for number, place in places.items()
+        number: _open(fs, place, number, earlier, run_bytes, since_ms, counters, root)
+        for number, place in places.items()
     }
     tasks = [task for one in opened.values() for task in one.tasks]
     sizes = {
@@ -179,6 +181,7 @@ def _open(
     run_bytes: Callable[[int], int],
     since_ms: int | None,
     counters: Counters | None,
+    index_root: str | None,
 ) -> _Opened:
     log = place.log()
     start = log.log_start_offset
@@ -190,7 +193,8 @@ def _open(
                 "came in between is gone; make the whole table again"
             )
         start = before
-    source = LogSource(fs.location(), fs.absolute_path(place.path), log.log_start_offset, place.directory.live)
+    path, live = fs.absolute_path(place.path), place.directory.live
+    source = LogSource(fs.location(), path, log.log_start_offset, live, index_root)
     counted = CountedLog(source, counters)
     # A transaction that is still open may have begun below the log start. It cannot have begun below an earlier table's
     # end, which was stable, unless that is the log start itself.

@@ -106,7 +106,7 @@ class LogDataSource(DataSource):
         """The store that paths lead to."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
-        return self._store_of([*options.path, options.metadata]).location()
+        return self._store_of([*options.path, options.metadata, options.index_dir]).location()
 
 
 def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:

@@ -138,6 +138,10 @@ class ReadOptions:
             metavar="FLAG",
         ),
     ] = True
+    index_dir: Annotated[
+        str | None,
+        Option("Folder for key indexes, with a folder for each partition. Default: in each partition.", metavar="PATH"),
+    ] = None
     push_filters: Annotated[
         bool | None,
         Option(

@@ -140,7 +140,8 @@ class PartitionView:
     @cached_property
     def log(self) -> LogView:
         """The log."""
-        return self.place.log()
+        log, folder = self.place.log(), self.options.index_dir
+        return log if folder is None else log.with_indexes_in(self.node.fs.absolute_path(folder))
 
     @property
     def is_written(self) -> bool:
