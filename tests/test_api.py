@@ -15,6 +15,7 @@ import cordwood
 from cordwood import api
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
+from cordwood.commands.explain_options import ExplainOptions
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     AbortOptions,
@@ -69,6 +70,7 @@ WITH_OPTIONS: Mapping[str, Sequence[type]] = {
     "clean_in_place": [PlanOptions, InPlaceOptions, TaskOptions],
     "verify": [VerifyOptions],
     "simulate": [SimulateOptions],
+    "explain": [ExplainOptions],
     "latest_table": [TableOptions],
     "table_offsets": [TableOptions],
     "write_table": [TableOptions, TableFileOptions],

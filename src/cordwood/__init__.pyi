@@ -5,6 +5,7 @@ from cordwood.api import clean as clean
 from cordwood.api import clean_in_place as clean_in_place
 from cordwood.api import configs as configs
 from cordwood.api import erase_check as erase_check
+from cordwood.api import explain as explain
 from cordwood.api import get as get
 from cordwood.api import groups as groups
 from cordwood.api import latest_table as latest_table
@@ -55,6 +56,7 @@ from cordwood.service.log import FetchIsolation as FetchIsolation
 from cordwood.service.log import Log as Log
 from cordwood.service.log_cleaner import LogCleaner as LogCleaner
 from cordwood.service.log_manager import LogManager as LogManager
+from cordwood.sizing.explained import ExplainResult as ExplainResult
 from cordwood.sizing.result import Outcome as Outcome
 from cordwood.sizing.result import SimulationResult as SimulationResult
 from cordwood.sizing.stays import Stay as Stay

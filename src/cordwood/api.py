@@ -31,6 +31,7 @@ from cordwood.commands import verify as _verify
 from cordwood.commands import view as _view
 from cordwood.commands import why as _why
 from cordwood.commands.engines import EngineOptions, Where
+from cordwood.commands.explain_options import ExplainOptions
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     AbortOptions,
@@ -62,6 +63,7 @@ from cordwood.verification.result import VerifyResult
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from cordwood.sizing.explained import ExplainResult
     from cordwood.sizing.result import SimulationResult
 
 T = TypeVar("T")
@@ -542,6 +544,34 @@ def simulate(
     from cordwood.simulation import simulate as _simulate
 
     return _simulate.simulate(options, on_progress=on_progress)
+
+
+@_with_arguments
+def explain(
+    *paths: str,
+    on_progress: Callable[[str, float], None] | None = None,
+    fs: Store | None = None,
+    options: ExplainOptions,
+) -> ExplainResult:
+    """Tell what would become of a topic's log under other configs: at once, and over the last weeks.
+
+    What was written to it is written again to a live log in memory, with its retention and its cleaner, under its own
+    configs and with others. Of several partitions the largest is taken. Nothing is changed.
+
+    Args:
+        paths: log directories of one broker, or partition directories.
+        on_progress: called with what is being done, and the part of it that is done, up to 1.
+        fs: the file system; default: that of this machine, or the object store of the paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        RequestError: several topics; no records; a value that cannot be; or more segments than can be replayed.
+        ConfigError: Kafka would not accept a config.
+    """
+    # The live log, which only `simulate` needs besides.
+    from cordwood.simulation import explain as _explain
+
+    return _explain.explain(paths, options, on_progress=on_progress, fs=fs)
 
 
 @_with_arguments

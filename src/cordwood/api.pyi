@@ -11,6 +11,7 @@ from cordwood.cleaning.plan import Plan
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
+from cordwood.sizing.explained import ExplainResult
 from cordwood.sizing.result import SimulationResult
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
@@ -810,6 +811,50 @@ def simulate(
         NotFoundError: there is no such server.properties.
     """
 
+def explain(
+    *paths: str,
+    on_progress: Callable[[str, float], None] | None = None,
+    fs: Store | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    server_properties: str | None = None,
+    metadata: str | None = None,
+    against: Sequence[str] = (),
+    days: float = 28.0,
+    now_ms: int | None = None,
+    scale: float | None = None,
+    seed: int = 7,
+) -> ExplainResult:
+    """Tell what would become of a topic's log under other configs: at once, and over the last weeks.
+
+    What was written to it is written again to a live log in memory, with its retention and its cleaner, under its own
+    configs and with others. Of several partitions the largest is taken. Nothing is changed.
+
+    Args:
+        paths: log directories of one broker, or partition directories.
+        on_progress: called with what is being done, and the part of it that is done, up to 1.
+        fs: the file system; default: that of this machine, or the object store of the paths.
+
+    Options:
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        overrides: Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
+        metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        against: Compare with a further set of configs, which has this config in addition.
+        days: Replay so many days, up to the log's last record. Default: 28.
+        now_ms: Say as of this time (ms since 1970) what happens at once. Default: now.
+        scale: Replay the records of one key in so many, and multiply the results by it; 1: of all keys. Default:
+            chosen so that the replay takes some seconds.
+        seed: Seed for random choices. Default: 7.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        RequestError: several topics; no records; a value that cannot be; or more segments than can be replayed.
+        ConfigError: Kafka would not accept a config.
+    """
+
 def latest_table(
     spark: SparkSession,
     *paths: str,
@@ -824,6 +869,7 @@ def latest_table(
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
     work: str | None = None,
+    index_dir: str | None = None,
 ) -> DataFrame:
     """The last committed value of each key of a topic, as a Spark DataFrame.
 
@@ -855,6 +901,7 @@ def latest_table(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
             temporary files.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such topic.
@@ -877,6 +924,7 @@ def table_offsets(
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
     work: str | None = None,
+    index_dir: str | None = None,
 ) -> dict[int, int]:
     """By partition, the offset that a table ends at, which is not included.
 
@@ -902,6 +950,7 @@ def table_offsets(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
             temporary files.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
         NotFoundError, RequestError, DataError: see `latest_table`.
@@ -924,6 +973,7 @@ def write_table(
     high_watermark: int | Literal["end"] | None = None,
     metadata: str | None = None,
     work: str | None = None,
+    index_dir: str | None = None,
     format: str = "parquet",
     writer: Sequence[str] = (),
     engine: str | None = None,
@@ -958,6 +1008,7 @@ def write_table(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
             temporary files.
+        index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.

@@ -55,6 +55,8 @@ class Curve:
     Attributes:
         points: (x, y), by ascending x.
         filled: the area below it is drawn, rather than a line.
+        floor: of a filled one, (x, y) where the area ends below; default: at 0.
+        marks: (x, y) where there is a dot on the line.
     """
 
     label: str
@@ -62,6 +64,8 @@ class Curve:
     color: str
     dashed: bool = False
     filled: bool = False
+    floor: Sequence[tuple[float, float]] = ()
+    marks: Sequence[tuple[float, float]] = ()
 
 
 _WIDTH, _HEIGHT = 640, 280
@@ -108,12 +112,15 @@ def line_chart(
     for curve in curves:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in curve.points))
         if curve.filled:
-            first, last = place(curve.points[0][0], 0), place(curve.points[-1][0], 0)
-            corners = f"{first[0]:.1f},{first[1]:.1f} {path} {last[0]:.1f},{last[1]:.1f}"
+            ends = (curve.points[0][0], 0.0), (curve.points[-1][0], 0.0)
+            below = [place(*point) for point in (curve.floor or ends)]
+            corners = " ".join([path, *(f"{x:.1f},{y:.1f}" for x, y in reversed(below))])
             lines.append(f'<polygon points="{corners}" fill="{curve.color}" fill-opacity="0.18"/>')
         else:
             dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
             lines.append(f'<polyline points="{path}" fill="none" stroke="{curve.color}" stroke-width="1.5"{dash}/>')
+        for x, y in (place(*point) for point in curve.marks):
+            lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{curve.color}"/>')
     legend = _TOP + _HEIGHT + _BOTTOM
     for number, curve in enumerate(curves):
         at = legend + 20 * number + 10

@@ -271,7 +271,7 @@ def rows(months: Mapping[str, Sequence[Month]], now_ms: int) -> Iterator[list[st
     for name, group in months.items():
         late = [sum(one.sizes[len(one.sizes) // 3 :]) / (len(one.sizes) - len(one.sizes) // 3) for one in group]
         appended = sum(one.member.recorder.appended_bytes for one in group)
-        values = sum(one.member.recorder.count(State.VALUE) for one in group) * RECORD_BYTES
+        values = sum(one.member.recorder.bytes_of(State.VALUE) for one in group)
         deleted = sum(one.member.recorder.deleted_bytes for one in group)
         yield [
             name,

@@ -9,24 +9,25 @@ import pytest
 from cordwood.config import HOUR_MS
 from cordwood.simulation.recorder import State
 from cordwood.simulation.world import Member
-from cordwood.sizing.workload import Workload
+from cordwood.sizing.workload import TOMBSTONE_BYTES, Workload
 from tests.simulation.worlds import Topic, add, records_there, world_of
 
+RECORD_BYTES = 100
 SMALL = {"internal.segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.3", "delete.retention.ms": "3600000"}
 COMPACT = SMALL | {"cleanup.policy": "compact"}
 TOPICS = {
-    "updates": Topic(Workload(rate="20/h", record_size=100, keys=30, tombstones=0.3), COMPACT),
-    "skewed": Topic(Workload(rate="20/h", record_size=100, keys=60, skew=1.0, preload=True), COMPACT),
-    "new": Topic(Workload(rate="20/h", record_size=100, tombstones=0.4), COMPACT),
+    "updates": Topic(Workload(rate="20/h", record_size=RECORD_BYTES, keys=30, tombstones=0.3), COMPACT),
+    "skewed": Topic(Workload(rate="20/h", record_size=RECORD_BYTES, keys=60, skew=1.0, preload=True), COMPACT),
+    "new": Topic(Workload(rate="20/h", record_size=RECORD_BYTES, tombstones=0.4), COMPACT),
     "transactions": Topic(
-        Workload(rate="20/h", record_size=100, keys=20, tombstones=0.2, transactions=7, aborted=0.4), COMPACT
+        Workload(rate="20/h", record_size=RECORD_BYTES, keys=20, tombstones=0.2, transactions=7, aborted=0.4), COMPACT
     ),
     "both": Topic(
-        Workload(rate="20/h", record_size=100, keys=100, tombstones=0.1),
+        Workload(rate="20/h", record_size=RECORD_BYTES, keys=100, tombstones=0.1),
         SMALL | {"cleanup.policy": "compact,delete", "retention.ms": str(4 * HOUR_MS)},
     ),
     "by size": Topic(
-        Workload(rate="20/h", record_size=100),
+        Workload(rate="20/h", record_size=RECORD_BYTES),
         SMALL | {"cleanup.policy": "delete", "retention.bytes": "8000", "retention.ms": "-1"},
     ),
 }
@@ -40,29 +41,31 @@ class Model:
         take = member.recorder.written
 
         def written(part) -> None:
-            for at, (key, is_tombstone) in enumerate(zip(part.keys.tolist(), part.tombstones.tolist(), strict=True)):
+            keys, tombstones = part.records.keys.tolist(), part.records.tombstones.tolist()
+            for at, (key, is_tombstone) in enumerate(zip(keys, tombstones, strict=True)):
                 self.records[part.first_offset + at] = key, is_tombstone, part.aborted
             take(part)
 
         member.recorder.written = written  # type: ignore[method-assign]
 
-    def states(self, there: dict[int, tuple[int, bool]]) -> Counter[State]:
-        """How many of the records that are there are in which state."""
+    def sizes(self, there: dict[int, tuple[int, bool]]) -> Counter[State]:
+        """How many bytes the records that are there take by their state."""
         last = {key: offset for offset, (key, _, aborted) in sorted(self.records.items()) if not aborted}
         found: Counter[State] = Counter()
         for offset, (key, is_tombstone) in there.items():
             assert self.records[offset][:2] == (key, is_tombstone)
+            size = TOMBSTONE_BYTES if is_tombstone else RECORD_BYTES
             if self.records[offset][2]:
-                found[State.ABORTED] += 1
+                found[State.ABORTED] += size
             elif last[key] != offset:
-                found[State.SUPERSEDED] += 1
+                found[State.SUPERSEDED] += size
             else:
-                found[State.TOMBSTONE if is_tombstone else State.VALUE] += 1
+                found[State.TOMBSTONE if is_tombstone else State.VALUE] += size
         return found
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_counts_are_those_of_a_plain_model_after_each_step(name: str) -> None:
+def test_sizes_are_those_of_a_plain_model_after_each_step(name: str) -> None:
     with world_of({"t": TOPICS[name]}, step_ms=HOUR_MS) as world:
         member = add(world, {"t": TOPICS[name]}, "t")
         model, compared = Model(member), 0
@@ -71,9 +74,9 @@ def test_counts_are_those_of_a_plain_model_after_each_step(name: str) -> None:
             nonlocal compared
             there = records_there(member.log)
             recorder = member.recorder
-            wanted = model.states(there)
+            wanted = model.sizes(there)
             for state in (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED):
-                assert recorder.count(state) == wanted[state], state
+                assert recorder.bytes_of(state) == wanted[state], state
             start, end = member.log.log_start_offset, member.log.log_end_offset
             keys = {key for offset, (key, _) in there.items() if offset >= start}
             assert recorder.distinct_keys(start, end) - len(keys) in (0, 1)  # markers have the key 0

@@ -10,7 +10,8 @@ import pytest
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.service.validation import read_batches, read_records
-from cordwood.simulation.traffic import LEADER_EPOCH, Encoder, Traffic, Written, value_bytes
+from cordwood.simulation.batches import LEADER_EPOCH, Records, Written, encode, value_bytes
+from cordwood.simulation.traffic import Traffic
 from cordwood.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES, Keys, Workload
 
 NOW = 1_700_000_000_000
@@ -49,7 +50,7 @@ def slowly(first: int, keys: Sequence[int], tombstones: Sequence[bool], value: b
 @pytest.mark.parametrize("record_bytes", [27, 30, 80, 81, 82, 100, 200, 8206, 20_000])
 def test_the_bytes_are_those_of_the_encoder_of_batches(record_bytes: int) -> None:
     keys, tombstones = np.array([5, 0, 1 << 40, 5, 6, 7]), np.array([False, True, False, False, True, False])
-    data, starts = Encoder(record_bytes).encode(1000, keys, tombstones, 4, NOW)
+    data, starts = encode(1000, Records.alike(keys, tombstones, record_bytes), 4, NOW)
     value = b"v" * value_bytes(record_bytes)
     assert data == slowly(1000, keys.tolist(), tombstones.tolist(), value, 4)
     assert [batch.position for batch in read_batches(data)] == starts[:-1].tolist() and starts[-1] == len(data)
@@ -57,16 +58,16 @@ def test_the_bytes_are_those_of_the_encoder_of_batches(record_bytes: int) -> Non
 
 @pytest.mark.parametrize("record_bytes", [*range(27, 300), 8190, 8191, 8192, 8193, 8200, 20_000])
 def test_a_record_takes_what_it_is_to_take(record_bytes: int) -> None:
-    data, _ = Encoder(record_bytes).encode(0, np.array([1]), np.array([False]), 1, NOW)
+    data, _ = encode(0, Records.alike(np.array([1]), np.array([False]), record_bytes), 1, NOW)
     # One byte less where a byte more would need a longer length.
     assert record_bytes - 1 <= len(data) - 61 <= record_bytes
-    data, _ = Encoder(record_bytes).encode(0, np.array([1]), np.array([True]), 1, NOW)
+    data, _ = encode(0, Records.alike(np.array([1]), np.array([True]), record_bytes), 1, NOW)
     assert len(data) - 61 == TOMBSTONE_BYTES
 
 
 def test_what_comes_is_whole_batches_and_nothing_twice() -> None:
     source = traffic(Workload(rate="1"))
-    sizes = [sum(part.keys.size for part in take(source, until)) for until in (3, 4, 11, 12, 12, 30)]
+    sizes = [sum(part.records.keys.size for part in take(source, until)) for until in (3, 4, 11, 12, 12, 30)]
     assert sizes == [0, 4, 4, 4, 0, 16]
 
 
@@ -78,7 +79,7 @@ def test_parts_fill_the_room_and_are_a_batch_at_least() -> None:
         parts = take(traffic(Workload(rate="1", keys=10)), 40, room)
         assert max(len(list(read_batches(part.data))) for part in parts) == batches
         assert b"".join(part.data for part in parts) == whole[0].data
-        assert np.concatenate([part.keys for part in parts]).tolist() == whole[0].keys.tolist()
+        assert np.concatenate([part.records.keys for part in parts]).tolist() == whole[0].records.keys.tolist()
         ends = [part.next_offset for part in parts]
         assert [part.first_offset for part in parts] == [0, *ends[:-1]] and ends[-1] == 40
 
@@ -86,11 +87,11 @@ def test_parts_fill_the_room_and_are_a_batch_at_least() -> None:
 def test_the_first_records_are_one_of_each_key() -> None:
     source = traffic(Workload(rate="1", keys=10, preload=True, tombstones=0.5))
     parts = take(source, 4, 300)
-    keys = np.concatenate([part.keys for part in parts])
+    keys = np.concatenate([part.records.keys for part in parts])
     assert keys[:10].tolist() == list(range(10)) and keys.size == 14
-    assert not np.concatenate([part.tombstones for part in parts])[:10].any()
+    assert not np.concatenate([part.records.tombstones for part in parts])[:10].any()
     assert [record.offset for part in parts for record in records_of(part.data)] == list(range(14))
-    assert sum(part.keys.size for part in take(source, 8)) == 4
+    assert sum(part.records.keys.size for part in take(source, 8)) == 4
 
 
 @pytest.mark.parametrize("room", [1 << 20, 600, 1])

@@ -71,6 +71,10 @@ VERBS = {
         "Keep logs alive without a broker: compact them, delete what is old, report their health.",
     ),
     "simulate": ("cordwood.cli.simulate", "Predict the disk that a topic will take: months of a workload, in seconds."),
+    "explain": (
+        "cordwood.cli.explain",
+        "Tell what would become of a topic's log under other configs, now and over weeks.",
+    ),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "cache": ("cordwood.cli.cache", "Show what is cached to save time, or remove it."),
     "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),

@@ -23,7 +23,7 @@ def simulation_page(result: SimulationResult) -> str:
 
 
 def _body(result: SimulationResult) -> Content:
-    columns, rows = report.figures(result)
+    columns, rows = report.figures(result.outcomes, result.workload.partitions)
     titles = [Column("FIGURE"), *(Column(one.title or "VALUE", right=True) for one in columns[1:])]
     first, *rest = report.head(result)
     return [
@@ -35,7 +35,7 @@ def _body(result: SimulationResult) -> Content:
         section(
             "Figures",
             table("What the simulation found", titles, rows),
-            paragraph(report.STAYS, class_="quiet") if report.has_stays(result) else None,
+            paragraph(report.STAYS, class_="quiet") if report.has_stays(result.outcomes) else None,
         ),
         section("What limits it", _lines(report.notes(result)) or paragraph("Nothing is worth a thought.")),
         section("Verdict", _lines(result.verdict)) if result.verdict else None,

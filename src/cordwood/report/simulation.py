@@ -10,7 +10,7 @@ from typing import Any
 from cordwood.charts import COLORS, Curve, line_chart
 from cordwood.config import DAY_MS
 from cordwood.presentable import register
-from cordwood.sizing.result import Outcome, SimulationResult
+from cordwood.sizing.result import Outcome, Point, SimulationResult
 from cordwood.sizing.stays import Stay
 from cordwood.sizing.workload import Workload
 from cordwood.text import Column, bytes_text, duration_text, printable, rounded, table
@@ -92,11 +92,7 @@ def lines(result: SimulationResult) -> Iterator[str]:
     yield ""
     yield from configs(result)
     yield ""
-    several = len(result.outcomes) > 1
-    shown = list(table(*figures(result)))
-    yield from shown if several else shown[1:]
-    if has_stays(result):
-        yield f"({STAYS})"
+    yield from figure_lines(result.outcomes, result.workload.partitions)
     yield ""
     yield from notes(result)
     if result.verdict:
@@ -125,21 +121,34 @@ def configs(result: SimulationResult) -> Iterator[str]:
         yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}{ours}"
 
 
-def figures(result: SimulationResult) -> tuple[list[Column], list[list[str]]]:
-    """What came of it: a column for each set of configs."""
-    workload, several = result.workload, len(result.outcomes) > 1
-    columns = [Column(""), *(Column(one.label if several else "", right=True) for one in result.outcomes)]
+def figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> Iterator[str]:
+    """What came of it, as lines for people; see `figures`."""
+    shown = list(table(*figures(outcomes, partitions, of=of)))
+    yield from shown if len(outcomes) > 1 else shown[1:]
+    if has_stays(outcomes):
+        yield f"({STAYS})"
+
+
+def figures(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> tuple[list[Column], list[list[str]]]:
+    """What came of it: a column for each set of configs.
+
+    Args:
+        partitions: how many of them make what is measured.
+        of: what that is.
+    """
+    several = len(outcomes) > 1
+    columns = [Column(""), *(Column(one.label if several else "", right=True) for one in outcomes)]
     sizes, work = (
-        [[title, *(cell(one, workload.partitions) for one in result.outcomes)] for title, cell in rows]
+        [[title.replace("topic", of), *(cell(one, partitions) for one in outcomes)] for title, cell in rows]
         for rows in (_SIZES, _WORK)
     )
-    rows = [*sizes, *_over_time(result), *work]
+    rows = [*sizes, *_over_time(outcomes, partitions, of), *work]
     return columns, [row for row in rows if set(row[1:]) != {"-"}]
 
 
-def has_stays(result: SimulationResult) -> bool:
+def has_stays(outcomes: Sequence[Outcome]) -> bool:
     """Whether the figures have stays and ages."""
-    return any(one.superseded or one.tombstones or one.aborted or one.deleted for one in result.outcomes)
+    return any(one.superseded or one.tombstones or one.aborted or one.deleted for one in outcomes)
 
 
 def notes(result: SimulationResult) -> Iterator[str]:
@@ -149,10 +158,10 @@ def notes(result: SimulationResult) -> Iterator[str]:
         yield from (f"{one.label}: {note}" if several else note[0].upper() + note[1:] for note in one.notes)
 
 
-def _over_time(result: SimulationResult) -> Iterator[list[str]]:
-    """The disk of the topic in each part of the time: on average, and at its peak."""
-    partitions, histories = result.workload.partitions, [one.history for one in result.outcomes]
-    yield ["disk of the topic over time", *("average · peak" for _ in histories)]
+def _over_time(outcomes: Sequence[Outcome], partitions: int, of: str) -> Iterator[list[str]]:
+    """The disk in each part of the time: on average, and at its peak."""
+    histories = [one.history for one in outcomes]
+    yield [f"disk of the {of} over time", *("average · peak" for _ in histories)]
     begin = 0
     for part in range(1, _PARTS + 1):
         end = len(histories[0]) * part // _PARTS
@@ -214,12 +223,13 @@ def document(result: SimulationResult) -> dict[str, Any]:
         "days": result.days,
         "seed": result.seed,
         "scale": asdict(result.scale),
-        "outcomes": [_outcome_document(one, workload.partitions) for one in result.outcomes],
+        "outcomes": [outcome_document(one, workload.partitions) for one in result.outcomes],
         "verdict": list(result.verdict),
     }
 
 
-def _outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
+def outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
+    """What one set of configs leads to, as JSON."""
     return {
         **asdict(outcome),
         "topic_mean_bytes": outcome.mean_bytes * partitions,
@@ -232,25 +242,56 @@ def _outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
 
 def chart(result: SimulationResult) -> str:
     """The disk of the topic over time, as SVG."""
-    partitions = result.workload.partitions
+    return disk_chart("Disk of the topic", result.outcomes, result.workload.partitions)
+
+
+def disk_chart(
+    title: str, outcomes: Sequence[Outcome], partitions: int, *, x_marks: Sequence[tuple[float, str]] = ()
+) -> str:
+    """The disk over time, under one or more sets of configs, as SVG.
+
+    While a partition is cleaned less often than there are points, each clean has a mark on the line. If it is cleaned
+    more often, a band shows what it took at least and at most in the time that a point stands for.
+
+    Args:
+        partitions: how many of them make what is measured.
+        x_marks: what stands on the time axis, and where, in days; default: round numbers.
+    """
     curves = []
-    for number, one in enumerate(result.outcomes):
-        color = COLORS[number % len(COLORS)]
+    for number, one in enumerate(outcomes):
+        color, history = COLORS[number % len(COLORS)], one.history
 
-        def points(value: Callable[[Any], int], outcome: Outcome = one) -> list[tuple[float, float]]:
-            return [(point.ms / DAY_MS, value(point) * partitions) for point in outcome.history]
+        def points(value: Callable[[Point], int], history: Sequence[Point] = history) -> list[tuple[float, float]]:
+            return [(point.ms / DAY_MS, value(point) * partitions) for point in history]
 
-        name = policy(one) if len(result.outcomes) == 1 else one.label
+        name = policy(one) if len(outcomes) == 1 else one.label
+        is_band = one.cleans.count > len(history)
+        area = "from the least to the most" if is_band else "peaks, with files that wait for removal"
+        cleaned = [at for at, point in zip(points(lambda p: p.disk_bytes), history, strict=True) if point.cleans]
         curves += [
             Curve(
-                f"{name}: peaks, with files that wait for removal", points(lambda p: p.peak_bytes), color, filled=True
+                f"{name}: {area}",
+                points(lambda p: p.peak_bytes),
+                color,
+                filled=True,
+                floor=points(lambda p: p.least_bytes) if is_band else (),
             ),
-            Curve(f"{name}: disk", points(lambda p: p.disk_bytes), color),
+            Curve(
+                f"{name}: disk" + (", with a mark for each clean" if cleaned and not is_band else ""),
+                points(lambda p: p.disk_bytes),
+                color,
+                marks=() if is_band else cleaned,
+            ),
         ]
         if one.compact:
             curves.append(Curve(f"{name}: last values of keys", points(lambda p: p.values_bytes), color, dashed=True))
+    apart = outcomes[0].duration_ms / max(len(outcomes[0].history), 1)
     return line_chart(
-        "Disk of the topic", curves, x_title="days", y_text=lambda value: "0" if not value else bytes_text(round(value))
+        title,
+        curves,
+        x_title=f"days; a point stands for {duration_text(round(apart))}",
+        x_marks=x_marks,
+        y_text=lambda value: "0" if not value else bytes_text(round(value)),
     )
 
 

@@ -16,19 +16,19 @@ from cordwood.config import (
     TOPIC_CONFIGS,
     BrokerConfig,
     Layer,
-    Source,
     SourceKind,
     TopicConfig,
     show,
 )
+from cordwood.config import Source as ConfigSource
 from cordwood.service.log_cleaner import CleanerStats
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.simulation.recorder import State
 from cordwood.simulation.traffic import Traffic
-from cordwood.simulation.world import START_MS, Member, World
+from cordwood.simulation.world import START_MS, Member, Source, World
 from cordwood.sizing.result import Cleans, Contents, Deletions, Outcome, Point
 from cordwood.sizing.scale import Scale, scaled_configs
-from cordwood.sizing.workload import TOMBSTONE_BYTES, Keys, Workload
+from cordwood.sizing.workload import Keys, Workload
 from cordwood.types import TopicPartition
 
 TOPIC = "topic"
@@ -37,7 +37,8 @@ _POINTS = 240
 #: The part of the time, at its end, that means are of.
 _LAST_PART = 1 / 3
 
-#: A partition at a step, in the simulation's own size; and how many records of each state there are.
+#: A partition at a step, in the simulation's own size; how often it was cleaned since the step before; and what the
+#: records of each state take.
 _SAMPLE = np.dtype(
     [
         ("ms", np.int64),
@@ -45,6 +46,7 @@ _SAMPLE = np.dtype(
         ("peak_bytes", np.int64),
         ("active_bytes", np.int64),
         ("segments", np.int64),
+        ("cleans", np.int64),
         *((state.name, np.int64) for state in State),
     ]
 )
@@ -87,31 +89,55 @@ class ConfigSet:
         return keys_max(slots, self.broker.real("log.cleaner.io.buffer.load.factor"))
 
 
-def run_set(
+def run_workload(
     configs: ConfigSet, workload: Workload, scale: Scale, seed: int, on_progress: Callable[[float], None]
 ) -> Outcome:
-    """What one set of configs leads to."""
-    factor = scale.factor
+    """What one set of configs leads to, for a workload."""
     source = np.random.default_rng(seed)
     traffic = Traffic(
         workload,
-        Keys(workload, factor, source),
+        Keys(workload, scale.factor, source),
         source,
-        records_per_ms=workload.records_per_second / workload.partitions / factor / 1000,
+        records_per_ms=workload.records_per_second / workload.partitions / scale.factor / 1000,
         record_bytes=scale.record_bytes,
         batch_records=scale.batch_records,
         start_ms=START_MS,
     )
+    return run_source(configs, traffic, scale, seed, on_progress)
+
+
+def run_source(
+    configs: ConfigSet,
+    traffic: Source,
+    scale: Scale,
+    seed: int,
+    on_progress: Callable[[float], None],
+    *,
+    before_ms: int = 0,
+) -> Outcome:
+    """What one set of configs leads to, for what a source writes in the simulation's own size.
+
+    Args:
+        before_ms: so long it runs before the time that is measured, which is as long as the scale says.
+    """
     layers = [*configs.layers, *_own_layers(configs.topic, scale)]
     with World(layers, step_ms=scale.step_ms, seed=seed, min_dead=configs.min_dead) as world:
-        meter = _Meter(world, world.add(TopicPartition(TOPIC, 0), traffic))
+        member = world.add(TopicPartition(TOPIC, 0), traffic)
+
+        def report() -> None:
+            on_progress((world.now_ms - START_MS) / (before_ms + scale.duration_ms))
+
+        if before_ms:
+            world.run(before_ms, report)
+            member.count_anew()
+        meter = _Meter(world, member)
 
         def on_step() -> None:
             meter.sample()
-            on_progress((world.now_ms - START_MS) / scale.duration_ms)
+            report()
 
         world.run(scale.duration_ms, on_step)
-        return _outcome(configs, workload, scale, meter, world.now_ms)
+        return _outcome(configs, scale, meter)
 
 
 def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
@@ -124,8 +150,8 @@ def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
         "log.flush.start.offset.checkpoint.interval.ms": str(INT_MAX),
     }
     return (
-        Layer(Source(SourceKind.OVERRIDE), broker),
-        Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
+        Layer(ConfigSource(SourceKind.OVERRIDE), broker),
+        Layer(ConfigSource(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
     )
 
 
@@ -133,14 +159,22 @@ class _Meter:
     """What a partition is at each step, and what the cleaner does to it, in the simulation's own size."""
 
     def __init__(self, world: World, member: Member) -> None:
-        self._world, self.member = world, member
+        self._world, self.member, self.start_ms = world, member, world.now_ms
         self._samples: list[tuple[int, ...]] = []
         self.cleans = Cleans()
         #: What the disk held at most since the last sample, had all segments been written anew.
         self._peak_bytes = 0
         #: What Cordwood's cleaner had read after the last clean.
-        self._read_bytes = 0
+        self._read_bytes = world.cleaner_read_bytes
+        #: How many cleans there were before the last sample.
+        self._cleans_seen = 0
+        world.disk.take_peak()
         world.on_clean = self._cleaned
+
+    @property
+    def now_ms(self) -> int:
+        """Up to when it was watched."""
+        return self._world.now_ms
 
     @property
     def samples(self) -> Samples:
@@ -152,14 +186,16 @@ class _Meter:
         world, recorder, log = self._world, self.member.recorder, self.member.log
         hole_bytes = log.active_segment.spare_index_bytes
         peak_bytes, self._peak_bytes = max(world.disk.take_peak(), self._peak_bytes), 0
+        cleans, self._cleans_seen = self.cleans.count - self._cleans_seen, self.cleans.count
         self._samples.append(
             (
-                world.now_ms - START_MS,
+                world.now_ms - self.start_ms,
                 world.disk.used_bytes - hole_bytes,
                 peak_bytes - hole_bytes,
                 log.active_segment.size_bytes,
                 len(log.log_segments),
-                *(recorder.count(state) for state in State),
+                cleans,
+                *(recorder.bytes_of(state) for state in State),
             )
         )
 
@@ -182,15 +218,15 @@ class _Meter:
             by_lag=before.by_lag + (not by_ratio),
             read_bytes=before.read_bytes + read_bytes,
             written_bytes=before.written_bytes + written_bytes,
-            first_ms=stats.start_ms - START_MS if before.first_ms is None else before.first_ms,
+            first_ms=stats.start_ms - self.start_ms if before.first_ms is None else before.first_ms,
             keys_max=max(before.keys_max, keys),
         )
 
 
-def _outcome(configs: ConfigSet, workload: Workload, scale: Scale, meter: _Meter, now_ms: int) -> Outcome:
+def _outcome(configs: ConfigSet, scale: Scale, meter: _Meter) -> Outcome:
     """The figures of a simulation, in full size."""
     member, factor, samples = meter.member, scale.factor, meter.samples
-    recorder = member.recorder
+    recorder, now_ms = member.recorder, meter.now_ms
 
     def full(size: float) -> int:
         return round(float(size) * factor)
@@ -210,7 +246,7 @@ def _outcome(configs: ConfigSet, workload: Workload, scale: Scale, meter: _Meter
         peak_bytes=full(samples["peak_bytes"].max()),
         end_bytes=full(samples["disk_bytes"][-1]),
         growth_bytes=full(_growth(samples)),
-        contents=_contents(last, scale, workload.tombstones),
+        contents=_contents(last, scale),
         active_bytes=full(last["active_bytes"].mean()),
         segments_mean=float(last["segments"].mean()),
         segments_max=int(samples["segments"].max()),
@@ -219,7 +255,7 @@ def _outcome(configs: ConfigSet, workload: Workload, scale: Scale, meter: _Meter
             recorder.deleted_by_time,
             recorder.deleted_by_size,
             full(recorder.deleted_bytes),
-            None if deleted_ms is None else deleted_ms - START_MS,
+            None if deleted_ms is None else deleted_ms - meter.start_ms,
         ),
         cleans=replace(
             meter.cleans,
@@ -257,22 +293,16 @@ def _growth(samples: Samples) -> float:
     return max(0.0, min(within, since))
 
 
-def _contents(samples: Samples, scale: Scale, tombstones: float) -> Contents:
-    """What the mean of some samples consists of; `tombstones` is their share of what is written."""
-    of_any = (1 - tombstones) * scale.record_bytes + tombstones * TOMBSTONE_BYTES
-    each = {
-        State.VALUE: scale.record_bytes,
-        State.TOMBSTONE: TOMBSTONE_BYTES,
-        State.SUPERSEDED: of_any,
-        State.ABORTED: of_any,
-    }
-    parts = [round(scale.factor * size * float(samples[state.name].mean())) for state, size in each.items()]
+def _contents(samples: Samples, scale: Scale) -> Contents:
+    """What the mean of some samples consists of."""
+    states = (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED)
+    parts = [round(scale.factor * float(samples[state.name].mean())) for state in states]
     rest = round(scale.factor * float(samples["disk_bytes"].mean())) - sum(parts)
     return Contents(parts[0], parts[1], parts[2], parts[3], max(0, rest))
 
 
 def _history(samples: Samples, scale: Scale) -> tuple[Point, ...]:
-    """Samples as points of about equal distance, with the peak of all samples that each stands for."""
+    """Samples as points of about equal distance, with the least, the peak and the cleans that each stands for."""
 
     def full(size: float) -> int:
         return round(float(size) * scale.factor)
@@ -282,8 +312,10 @@ def _history(samples: Samples, scale: Scale) -> tuple[Point, ...]:
             int(part["ms"][-1]),
             full(part["disk_bytes"][-1]),
             full(part["peak_bytes"].max()),
-            full(scale.record_bytes * part[State.VALUE.name][-1]),
+            full(part["disk_bytes"].min()),
+            full(part[State.VALUE.name][-1]),
             int(part["segments"][-1]),
+            int(part["cleans"].sum()),
         )
         for part in np.array_split(samples, min(_POINTS, samples.size))
     )

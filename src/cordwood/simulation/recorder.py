@@ -14,24 +14,25 @@ import numpy.typing as npt
 from cordwood.record.columns import decode
 from cordwood.service.log import Log
 from cordwood.service.segment import LogSegment
-from cordwood.simulation.traffic import Written
+from cordwood.simulation.batches import Written
 from cordwood.sizing.stays import NEVER, Stay
 
 Int64Array = npt.NDArray[np.int64]
 
-#: A record: when it was written, was not needed any more, and went; and what it was.
+#: A record: when it was written, was not needed any more, and went; what it takes; and what it was.
 _ROW = np.dtype(
     [
         ("key", np.int64),
         ("written_ms", np.int64),
         ("useless_ms", np.int64),
         ("gone_ms", np.int64),
+        ("size_bytes", np.int64),
         ("is_tombstone", np.bool_),
         ("is_aborted", np.bool_),
         ("is_deleted", np.bool_),
     ]
 )
-_NEW = np.array((0, 0, NEVER, NEVER, False, False, False), _ROW)
+_NEW = np.array((0, 0, NEVER, NEVER, 0, False, False, False), _ROW)
 _NO_OFFSET = -1
 
 
@@ -57,9 +58,8 @@ class Recorder:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.appended_bytes = self.appended_records = 0
-        self.deleted_bytes = self.deleted_by_time = self.deleted_by_size = 0
-        self.first_deleted_ms: int | None = None
+        self.first_deleted_ms: int | None
+        self.count_anew()
         #: Appended since the last look.
         self._appended: list[Written] = []
         self._rows = np.full(1 << 12, _NEW)
@@ -67,14 +67,20 @@ class Recorder:
         self._states = np.zeros(self._rows.size, np.int8)
         #: The offset of the last record of each key.
         self._latest = np.full(1 << 10, _NO_OFFSET)
-        self._counts = np.zeros(len(State), np.int64)
+        self._bytes = np.zeros(len(State), np.int64)
         self._segments, self._start = log.log_segments, log.log_start_offset
         #: The end of the log, and what it was at the last look.
         self._end = self._seen_end = log.log_end_offset
 
-    def count(self, state: State) -> int:
-        """How many records are in a state now."""
-        return int(self._counts[state])
+    def count_anew(self) -> None:
+        """Forget what was appended and deleted so far."""
+        self.appended_bytes = self.appended_records = 0
+        self.deleted_bytes = self.deleted_by_time = self.deleted_by_size = 0
+        self.first_deleted_ms = None
+
+    def bytes_of(self, state: State) -> int:
+        """What the records take that are in a state now."""
+        return int(self._bytes[state])
 
     # ---- what is written ---------------------------------------------------------------------------------------------
 
@@ -83,19 +89,20 @@ class Recorder:
         self._appended.append(part)
         self._end = part.next_offset
         self.appended_bytes += len(part.data)
-        self.appended_records += part.keys.size
+        self.appended_records += part.records.count
 
     def _take(self, now_ms: int) -> None:
         """Make rows of what was appended."""
         parts, self._appended = self._appended, []
-        offsets = np.concatenate([np.arange(one.first_offset, one.first_offset + one.keys.size) for one in parts])
-        keys = np.concatenate([one.keys for one in parts])
-        tombstones = np.concatenate([one.tombstones for one in parts])
-        aborted = np.repeat([one.aborted for one in parts], [one.keys.size for one in parts])
+        offsets = np.concatenate([np.arange(one.first_offset, one.first_offset + one.records.count) for one in parts])
+        keys = np.concatenate([one.records.keys for one in parts])
+        tombstones = np.concatenate([one.records.tombstones for one in parts])
+        aborted = np.repeat([one.aborted for one in parts], [one.records.count for one in parts])
         self._grow(self._end, int(keys.max(initial=0)))
         rows = self._rows
         rows["key"][offsets], rows["is_tombstone"][offsets], rows["is_aborted"][offsets] = keys, tombstones, aborted
         rows["written_ms"][offsets] = now_ms
+        rows["size_bytes"][offsets] = np.concatenate([one.records.sizes for one in parts])
         self._move(offsets[~tombstones], State.VALUE)
         self._move(offsets[tombstones], State.TOMBSTONE)
         self._move(np.array([one.next_offset - 1 for one in parts if one.has_marker], np.int64), State.MARKER)
@@ -120,8 +127,9 @@ class Recorder:
         self._move(offsets, state)
 
     def _move(self, offsets: Int64Array, state: State) -> None:
-        self._counts -= np.bincount(self._states[offsets], minlength=len(State))
-        self._counts[state] += offsets.size
+        sizes = self._rows["size_bytes"][offsets]
+        self._bytes -= np.bincount(self._states[offsets], sizes, len(State)).astype(np.int64)
+        self._bytes[state] += sizes.sum()
         self._states[offsets] = state
 
     def _grow(self, rows: int, key: int) -> None:

@@ -11,7 +11,7 @@ from cordwood.config import DAY_MS, Layer, overrides, resolve, resolve_broker, s
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.simulation.measure import TOPIC, ConfigSet, run_set
+from cordwood.simulation.measure import TOPIC, ConfigSet, run_workload
 from cordwood.sizing.notes import compare, notes_on
 from cordwood.sizing.result import SimulationResult
 from cordwood.sizing.scale import choose_scale
@@ -35,7 +35,7 @@ def simulate(
             if on_progress is not None:
                 on_progress((number + part) / len(sets))
 
-        outcome = run_set(one, workload, scale, options.seed, report)
+        outcome = run_workload(one, workload, scale, options.seed, report)
         outcomes.append(replace(outcome, notes=notes_on(outcome, one.topic, one.broker, workload.partitions)))
     verdict = compare(*outcomes) if len(outcomes) == 2 else ()
     return SimulationResult(workload, options.days, options.seed, scale, tuple(outcomes), verdict)

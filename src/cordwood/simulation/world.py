@@ -10,9 +10,9 @@ at its own time: retention, the cleaner, removal of files. So nothing happens bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
-from typing import Self
+from typing import Protocol, Self
 
 from cordwood.config import Layer
 from cordwood.fs.memory import MemoryFileSystem
@@ -21,9 +21,9 @@ from cordwood.service.log_cleaner import CleanerStats
 from cordwood.service.log_manager import LogManager
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.service.scheduler import SteppedScheduler
+from cordwood.simulation.batches import LEADER_EPOCH, Room, Written
 from cordwood.simulation.disk import DiskMeter
 from cordwood.simulation.recorder import Recorder
-from cordwood.simulation.traffic import LEADER_EPOCH, Traffic
 from cordwood.sizing.result import Rolls
 from cordwood.types import TopicPartition
 
@@ -31,13 +31,29 @@ from cordwood.types import TopicPartition
 START_MS = 1_735_689_600_000
 
 
+class Source(Protocol):
+    """What is written to a log over time."""
+
+    def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
+        """What comes until a time, but for what has come, in parts; each is to be appended before the next is taken.
+
+        Args:
+            room: tells how many bytes fit the active segment; a part is as large as that, if it has more than a batch.
+        """
+
+
 class Member:
     """A log of the world, what is written to it, and what became of that."""
 
-    def __init__(self, log: Log, traffic: Traffic) -> None:
+    def __init__(self, log: Log, traffic: Source) -> None:
         self.log, self._traffic = log, traffic
         self.recorder = Recorder(log)
         self.rolls = Rolls()
+
+    def count_anew(self) -> None:
+        """Forget what was counted so far; what is there stays known."""
+        self.rolls = Rolls()
+        self.recorder.count_anew()
 
     def append(self, now_ms: int, until_ms: int) -> None:
         """Append what comes until a time."""
@@ -105,7 +121,7 @@ class World:
         cleaner = self.manager.cleaner
         return 0 if cleaner is None else cleaner.runner.traffic.read
 
-    def add(self, partition: TopicPartition, traffic: Traffic) -> Member:
+    def add(self, partition: TopicPartition, traffic: Source) -> Member:
         """Make a log, and let something be written to it."""
         log = self.manager.get_or_create_log(partition, is_new=True)
         member = self.members[partition] = Member(log, traffic)

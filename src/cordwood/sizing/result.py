@@ -105,14 +105,18 @@ class Point:
     """A partition at one time.
 
     Attributes:
-        peak_bytes: what it took at most since the point before.
+        peak_bytes: what it took at most since the point before, with files that wait for their removal.
+        least_bytes: what it took at least since the point before.
+        cleans: how often it was cleaned since the point before.
     """
 
     ms: int
     disk_bytes: int
     peak_bytes: int
+    least_bytes: int
     values_bytes: int
     segments: int
+    cleans: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,116 @@
+"""What `explain` found, for people: what happens at once, a table of the replay, notes, a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from cordwood.config import DAY_MS
+from cordwood.presentable import register
+from cordwood.report.simulation import disk_chart, figure_lines, outcome_document
+from cordwood.sizing.explained import AtOnce, ExplainResult
+from cordwood.text import bytes_text, duration_text, number, printable, rounded
+
+#: Dates on the time axis.
+_DATES = 5
+
+
+def lines(result: ExplainResult) -> Iterator[str]:
+    """The result as lines for people."""
+    yield from _head(result)
+    yield ""
+    yield from _configs(result)
+    yield ""
+    yield "at once"
+    for label, found in result.at_once.items():
+        yield from _at_once(label, found)
+    yield ""
+    yield f"over the {duration_text(result.outcomes[0].duration_ms)} up to {_date(result.log.end_ms)}, replayed"
+    yield from figure_lines(result.outcomes, 1, of="log")
+    for one in result.outcomes:
+        yield from ("", *(printable(f"{one.label}: {note}") for note in one.notes)) if one.notes else ()
+    if result.verdict:
+        yield ""
+        yield from result.verdict
+    if result.notes:
+        yield ""
+        yield from (printable(f"note: {note}") for note in result.notes)
+
+
+def _head(result: ExplainResult) -> Iterator[str]:
+    log, scale = result.log, result.scale
+    largest = f", the largest of {log.topic_partitions} here ({bytes_text(log.topic_bytes)})"
+    since = f"in {duration_text(log.end_ms - log.first_ms)} since {_date(log.first_ms)}"
+    gone = f", and {number(log.gone, 'record')} that cleans removed" if log.gone else ""
+    yield printable(
+        f"{log.partition}: {bytes_text(log.log_bytes)}{largest if log.topic_partitions > 1 else ''}; "
+        f"{number(log.records, 'record')}{gone}, {since}"
+    )
+    keys = "all keys" if scale.factor == 1 else f"one key in {rounded(scale.factor)}"
+    yield f"replayed: the records of {keys}, in steps of {duration_text(scale.step_ms)}, seed {result.seed}"
+    yield from (f"  {note}" for note in scale.notes)
+
+
+def _configs(result: ExplainResult) -> Iterator[str]:
+    now = result.outcomes[0].configs
+    yield printable(f"{result.outcomes[0].label}: {_listed(now)}")
+    for one in result.outcomes[1:]:
+        changed = {name: text for name, text in one.configs.items() if now.get(name) != text}
+        yield printable(f"{one.label}: " + (f"with {_listed(changed)}" if changed else "the same"))
+
+
+def _listed(configs: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={text}" for name, text in configs.items()) or "all as Kafka has them by default"
+
+
+def _at_once(label: str, found: AtOnce) -> Iterator[str]:
+    parts = []
+    if found.deleted_segments:
+        reasons = "; ".join(found.deleted_by)
+        count = number(found.deleted_segments, "segment")
+        parts.append(f"deletes {count}, {bytes_text(found.deleted_bytes)} ({reasons})")
+    if found.is_cleaned:
+        parts.append(f"cleans it, and removes at most {bytes_text(found.removed_bytes_max)} ({found.reason})")
+    elif found.dirty_ratio is not None:
+        parts.append(f"does not clean it: {found.reason}")
+    yield printable(f"  {label}: a broker {'; '.join(parts) or 'deletes nothing'}")
+
+
+def _date(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M}"
+
+
+def document(result: ExplainResult) -> dict[str, Any]:
+    """The result as one JSON value: bytes and milliseconds, of the one partition."""
+    return {
+        "now_ms": result.now_ms,
+        "log": asdict(result.log),
+        "seed": result.seed,
+        "scale": asdict(result.scale),
+        "at_once": {label: asdict(found) for label, found in result.at_once.items()},
+        "outcomes": [outcome_document(one, 1) for one in result.outcomes],
+        "verdict": list(result.verdict),
+        "notes": list(result.notes),
+    }
+
+
+def chart(result: ExplainResult) -> str:
+    """The disk of the log over time, as SVG."""
+    days = result.outcomes[0].duration_ms / DAY_MS
+    begin_ms = result.log.end_ms - result.outcomes[0].duration_ms
+    marks = []
+    for at in range(_DATES):
+        day = days * at / (_DATES - 1)
+        marks.append((day, _date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
+    return disk_chart(f"Disk of {result.log.partition}", result.outcomes, 1, x_marks=marks)
+
+
+def notebook(result: ExplainResult) -> str:
+    """The result for a notebook: text and chart."""
+    return f"<pre>{escape(result.text())}</pre>\n{chart(result)}"
+
+
+register(ExplainResult, lines=lines, document=document, html=notebook, svg=chart)

@@ -1,0 +1,264 @@
+"""`cordwood.explain`: the same log under other configs, at once and over the last weeks.
+
+log ─► trace     simulation.trace: what was written, and when
+ │      └► span  simulation.replay: which time is replayed, with what came before
+ └► for each set of configs
+      ├► plan    commands.plan: what happens to the log as it is
+      └► replay  simulation.measure: the live log in memory, as for `simulate`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import cordwood.report.explain  # noqa: F401 - so that a result can show itself
+from cordwood.cleaning.plan import Choices, Decision, PartitionPlan
+from cordwood.clock import Clock, system_clock
+from cordwood.commands.explain_options import ExplainOptions
+from cordwood.commands.opening import open_node, select_partitions
+from cordwood.commands.plan import plan_partition
+from cordwood.config import DAY_MS, TOPIC_CONFIGS, Layer, Source, SourceKind, resolve_broker, show
+from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import Store
+from cordwood.fs.by_url import file_system_for
+from cordwood.simulation.measure import TOPIC, ConfigSet, run_source
+from cordwood.simulation.replay import Replay, Span, choose_span, rows_of
+from cordwood.simulation.trace import Trace, TraceRows, read_trace
+from cordwood.simulation.world import START_MS
+from cordwood.sizing.explained import AtOnce, ExplainResult, ReplayedLog
+from cordwood.sizing.notes import compare, notes_on
+from cordwood.sizing.result import Outcome
+from cordwood.sizing.scale import RECORDS_MAX, Scale, choose_scale
+from cordwood.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.text import bytes_text, names_text
+
+#: Says what is being done, and how much of it is, of 1.
+OnPart = Callable[[str, float], None]
+#: The log's own configs.
+NOW = "now"
+#: If the replay ends with a log that differs so much from the real one, that is told.
+_DIFFERS = 0.2
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One set of configs: of the real log, and of the log in memory."""
+
+    node: Node
+    place: LocatedPartition
+    configs: ConfigSet
+
+
+def explain(
+    paths: Sequence[str],
+    options: ExplainOptions,
+    *,
+    on_progress: OnPart | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
+) -> ExplainResult:
+    """The same log under other configs; see `cordwood.explain`."""
+    report = on_progress or (lambda _what, _part: None)
+    chosen = options.selection
+    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
+    now_ms = clock() if options.now_ms is None else options.now_ms
+    sets, topic = _sets(fs, paths, options)
+    log = sets[0].place.log()
+    trace = _trace(log, options, now_ms, report)
+    topics = [one.configs.topic for one in sets]
+    span = choose_span(trace, topics, options.days)
+    script = _script(trace, span, sets, options)
+    outcomes = []
+    for number, one in enumerate(sets):
+
+        def on_part(part: float, number: int = number) -> None:
+            report("replaying", (number + part) / len(sets))
+
+        outcomes.append(_replayed(one.configs, script, options.seed, on_part))
+    at_once = {one.configs.label: _at_once(one, now_ms) for one in sets}
+    sizes = [sum(view.size_bytes for view in place.log().segments) for place in topic]
+    replayed = ReplayedLog(
+        str(sets[0].place.name.topic_partition) if sets[0].place.name is not None else log.path,
+        len(topic),
+        sum(sizes),
+        trace.log_bytes,
+        trace.records,
+        trace.gone,
+        trace.first_ms,
+        trace.end_ms,
+        span.measured_ms,
+        span.repeated_ms,
+        "" if trace.damage is None else str(trace.damage),
+    )
+    verdict = [line for first, second in pairwise(outcomes) for line in compare(first, second)]
+    notes = tuple(_notes(trace, span, outcomes[0]))
+    return ExplainResult(now_ms, replayed, options.seed, script.scale, at_once, tuple(outcomes), tuple(verdict), notes)
+
+
+# ---- which log, which configs ----------------------------------------------------------------------------------------
+
+
+def _sets(fs: Store, paths: Sequence[str], options: ExplainOptions) -> tuple[list[_Asked], list[LocatedPartition]]:
+    """The sets of configs, with the log that they are tried on, and all logs of its topic that were chosen."""
+    chosen = options.selection
+    texts: dict[str, Sequence[str]] = {NOW: ()}
+    if chosen.overrides:
+        texts["A"] = chosen.overrides
+    if options.against:
+        texts["B"] = [*chosen.overrides, *options.against]
+    sets: list[_Asked] = []
+    places: list[LocatedPartition] = []
+    for label, overrides in texts.items():
+        node = open_node(fs, paths, replace(chosen, overrides=overrides))
+        places = _of_one_topic(select_partitions(node.places, paths, chosen))
+        largest = max(places, key=lambda place: (sum(one.size_bytes for one in place.log().segments), place.path))
+        sets.append(_Asked(node, largest, _config_set(label, node, largest.topic or "")))
+    return sets, places
+
+
+def _of_one_topic(places: list[LocatedPartition]) -> list[LocatedPartition]:
+    named = [place for place in places if place.topic is not None]
+    topics = sorted({place.topic or "" for place in named})
+    if not topics:
+        raise NotFoundError(f"{places[0].path} is not named like a partition, so it has no configs")
+    if len(topics) > 1:
+        raise RequestError(f"One topic can be explained at a time; say which, with --topic: {names_text(topics)}")
+    return named
+
+
+def _config_set(label: str, node: Node, topic: str) -> ConfigSet:
+    """A topic's configs as those of the topic in memory."""
+    config, broker = node.config_of(topic), resolve_broker(node.broker_layers())
+    of_topic = {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
+    of_broker = {
+        name: show(value.value) for name, value in broker.items() if value.explicit and name not in TOPIC_CONFIGS
+    }
+    layers = (
+        Layer(Source(SourceKind.OVERRIDE), of_broker),
+        Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), of_topic),
+    )
+    return ConfigSet(label, layers, config, broker)
+
+
+# ---- at once ---------------------------------------------------------------------------------------------------------
+
+
+def _at_once(asked: _Asked, now_ms: int) -> AtOnce:
+    plan = plan_partition(asked.node, asked.place, Choices(retention=True), now_ms)
+    if plan is None:
+        raise NotFoundError(f"{asked.place.path} is gone")
+    return _in_figures(plan)
+
+
+def _in_figures(plan: PartitionPlan) -> AtOnce:
+    compaction, is_cleaned = plan.compaction, plan.decision is Decision.CLEAN
+    return AtOnce(
+        plan.bytes_retained_away,
+        len(plan.retained_away),
+        tuple(str(taken.reason) for taken in plan.retention),
+        is_cleaned,
+        str(plan.reason),
+        None if compaction is None else compaction.cleanable_ratio,
+        compaction.bounds.bytes_max if compaction is not None and is_cleaned else 0,
+    )
+
+
+# ---- over time -------------------------------------------------------------------------------------------------------
+
+
+def _trace(log: LogView, options: ExplainOptions, now_ms: int, report: OnPart) -> Trace:
+    offsets = max(1, log.next_offset - log.log_start_offset)
+    factor = options.scale or max(1.0, offsets / RECORDS_MAX)
+    trace = read_trace(
+        log,
+        factor,
+        now_ms,
+        options.seed,
+        on_progress=lambda done, size: report("reading", done / max(size, 1)),
+    )
+    if not trace.rows.size:
+        raise RequestError(f"{log.path} has no records to replay" + ("" if factor == 1 else f" at --scale {factor:g}"))
+    return trace
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What is replayed, and at which scale.
+
+    Attributes:
+        rows: TRACE_ROW[records], by time.
+        less_bytes: see `Replay`.
+    """
+
+    rows: TraceRows
+    span: Span
+    scale: Scale
+    less_bytes: int
+
+
+def _script(trace: Trace, span: Span, sets: Sequence[_Asked], options: ExplainOptions) -> _Script:
+    """What is replayed, by so many keys that it takes some seconds."""
+    duration_ms = span.end_ms - span.begin_ms
+    if options.scale is None:
+        known_ms = trace.end_ms - trace.first_ms
+        trace = trace.thinned(trace.factor * trace.rows.size / RECORDS_MAX * max(1.0, duration_ms / known_ms))
+    rows = rows_of(trace, span)
+    values = rows["size_bytes"][~rows["is_tombstone"]]
+    size = max(RECORD_EXTRA_BYTES_MAX, round(float(values.mean())) if values.size else 0)
+    per_second = max(1e-6, rows.size * trace.factor / (duration_ms / 1000))
+    workload = Workload(rate=f"{per_second:.6f}", record_size=size, batch_records=trace.batch_records)
+    topics = [one.configs.topic for one in sets]
+    scale = choose_scale(workload, topics, duration_ms, options.scale)
+    if scale.factor < trace.factor:
+        scale = choose_scale(workload, topics, duration_ms, trace.factor)
+    if scale.factor > trace.factor:
+        rows = rows_of(trace.thinned(scale.factor), span)
+    less_bytes = max(0, size - scale.record_bytes)
+    return _Script(rows, span, replace(scale, duration_ms=span.end_ms - span.measured_ms), less_bytes)
+
+
+def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Callable[[float], None]) -> Outcome:
+    span, scale = script.span, script.scale
+    before_ms = span.measured_ms - span.begin_ms
+    # What is loaded at first has a step for it, and does not count as appended.
+    lead_ms = 0 if before_ms else scale.step_ms
+    source = Replay(
+        script.rows,
+        span,
+        configs.topic,
+        batch_records=scale.batch_records,
+        less_bytes=script.less_bytes,
+        start_ms=START_MS + lead_ms,
+    )
+    outcome = run_source(configs, source, scale, seed, on_progress, before_ms=before_ms + lead_ms)
+    return replace(outcome, notes=notes_on(outcome, configs.topic, configs.broker, 1))
+
+
+def _notes(trace: Trace, span: Span, now: Outcome) -> list[str]:
+    """What is to be known of a replay."""
+    notes = []
+    if trace.gone:
+        share = trace.gone / (trace.gone + trace.records)
+        notes.append(
+            f"{share:.0%} of the records since the log's start were removed: when they were written is known, which "
+            "keys and sizes they had is estimated from those that are there"
+        )
+    if span.repeated_ms:
+        days = span.repeated_ms / DAY_MS
+        notes.append(
+            f"what was written before the log's first record is not known: its last {days:.2g} days are repeated for it"
+        )
+    if trace.damage is not None:
+        notes.append(f"the log is damaged, and what cannot be read counts as removed: {trace.damage}")
+    real, replayed = trace.log_bytes, now.end_bytes
+    if abs(real - replayed) > _DIFFERS * max(real, replayed):
+        notes.append(
+            f"the replay under the log's own configs ends with {bytes_text(replayed)}, the log has {bytes_text(real)}: "
+            "its configs were others before, its cleaner did not run as it should, or its records say too little of "
+            "those that are gone. Compare the sets with each other rather than with the log"
+        )
+    return notes

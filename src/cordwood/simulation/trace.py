@@ -1,0 +1,294 @@
+"""What was written to a real log, as far as the log still tells: the time, key and size of each record, or of a part.
+
+    of all keys, those are taken whose hash is below a limit; of records without a key as many
+    a record's time is when it was appended: the latest timestamp up to it, as timestamps of producers may go back
+    a record's size is its share of its batch, so a compressed one is as small as it is on disk
+
+A clean leaves gaps in the offsets, so how many records went, and when they were written, is known. Which keys they had
+is not: each is given the key of a record behind it, one that is updated often more likely. How often a key is updated
+is estimated from the part behind the last gap, where nothing is missing, and from the age of its last record. As many
+of those that went are taken for aborted as in that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.errors import DataError
+from cordwood.kernels.layout import HEADER, BatchRows
+from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.headers import is_control
+from cordwood.record.key_hashes import key_hashes
+from cordwood.storage.log.segment import locate_damage
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap
+
+Int64Array = npt.NDArray[np.int64]
+U64Array = npt.NDArray[np.uint64]
+BoolArray = npt.NDArray[np.bool_]
+
+#: A record of a log.
+TRACE_ROW = np.dtype(
+    [
+        ("offset", np.int64),
+        ("ms", np.int64),
+        ("key", np.uint64),
+        ("size_bytes", np.int64),
+        ("is_tombstone", np.bool_),
+        ("is_aborted", np.bool_),
+        ("is_gone", np.bool_),
+    ]
+)
+TraceRows = npt.NDArray[np.void]
+#: A timestamp so far behind now is no time of an append.
+_AHEAD_MS = 3_600_000
+_BATCH_BYTES_MAX = 256 << 20
+#: What a record takes beside key and value, about.
+_RECORD_BYTES = 8
+_HASH_BITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What was written to a log.
+
+    Attributes:
+        rows: TRACE_ROW[records], by offset; `key` is a hash, and `is_gone` says that the record was removed, and its
+            key and size are estimates.
+        factor: how many records each of them stands for.
+        start_offset, end_offset: between which offsets they are.
+        records: that are there, all of them.
+        gone: how many were removed between these offsets.
+        log_bytes: of the log's segments.
+        batch_records: records of a batch, on average, when it was written.
+        damage: the first that was met; its batches count as removed.
+    """
+
+    rows: TraceRows
+    factor: float
+    start_offset: int
+    end_offset: int
+    records: int
+    gone: int
+    log_bytes: int
+    batch_records: int
+    damage: DataError | None = None
+
+    @property
+    def first_ms(self) -> int:
+        """When the first was appended that is there. Those that went from before it are as if just before."""
+        return int(self.rows["ms"][~self.rows["is_gone"]][0])
+
+    @property
+    def end_ms(self) -> int:
+        """Just behind the append of the last."""
+        return int(self.rows["ms"][-1]) + 1
+
+    def thinned(self, factor: float) -> Trace:
+        """By a smaller part of the keys, so that each record stands for `factor` of them."""
+        if factor <= self.factor:
+            return self
+        return replace(self, rows=self.rows[self.rows["key"] <= _limit(factor)], factor=factor)
+
+
+def _limit(factor: float) -> np.uint64:
+    """The largest hash of a key that is taken if it stands for so many."""
+    return np.uint64(min(2**_HASH_BITS - 1, int(2**_HASH_BITS / factor)))
+
+
+def read_trace(
+    log: LogView, factor: float, now_ms: int, seed: int, *, on_progress: Callable[[int, int], None] | None = None
+) -> Trace:
+    """Read a log as a whole.
+
+    Args:
+        factor: how many keys one stands for that is taken; 1: all are.
+        now_ms: later timestamps are wrong.
+        on_progress: called with bytes read, and of how many.
+    """
+    reader = _Reader(factor, now_ms, seed, log)
+    segments, done = [one.size_bytes for one in log.segments], 0
+    for segment, item in log.windows(start_offset=log.log_start_offset):
+        if not isinstance(item, Gap):
+            reader.add(item, locate_damage(reader.on_damage, segment))
+            done += int(item.batches["size_bytes"].sum())
+        if on_progress is not None:
+            on_progress(done, sum(segments))
+        del item  # a large one must be gone before the next is read
+    return reader.trace(sum(segments))
+
+
+@dataclass
+class _Reader:
+    """Goes over the windows of a log."""
+
+    factor: float
+    now_ms: int
+    seed: int
+    log: LogView
+    damage: DataError | None = None
+    records: int = 0
+    _rows: list[TraceRows] = field(default_factory=list)
+    _latest_ms: int = 0
+    _there: int = 0
+    _batches: int = 0
+    _written: int = 0
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.seed)
+        self._secret = self._random.bytes(16)
+        self._transactions = self.log.transactions()
+        self._start = self._next = self.log.log_start_offset
+        #: Offsets without a record, one in `factor` of them, and when they were written.
+        self._gone: list[Int64Array] = []
+        self._gone_ms: list[Int64Array] = []
+        self._gone_count = 0
+
+    def on_damage(self, error: DataError) -> None:
+        """Note the first damage."""
+        self.damage = self.damage or error
+
+    def add(self, window: BatchWindow, on_damage: Callable[[DataError], None]) -> None:
+        """Go on with a window."""
+        batches = window.batches
+        if not batches.size:
+            return
+        times = self._times(batches)
+        control = is_control(batches)
+        there = int(np.maximum(batches["record_count"][control], 0).sum())
+        data = BatchWindow(window.position, window.data, batches[~control], window.read)
+        for columns in decode(data, on_damage=on_damage, max_batch_bytes=_BATCH_BYTES_MAX):
+            at = np.searchsorted(batches["position"], columns.batches["position"])
+            there += self._add(columns, times[at])
+            del columns
+        self._written += int((data.batches["last_offset"] - data.batches["base_offset"] + 1).sum())
+        self._batches += data.batches.size
+        self._add_gone(batches, times, there)
+
+    def _times(self, batches: BatchRows) -> Int64Array:
+        """int64[batches]: when each was appended."""
+        stamps = np.where(batches["max_timestamp"] > self.now_ms + _AHEAD_MS, 0, batches["max_timestamp"])
+        times = np.maximum.accumulate(np.maximum(stamps, self._latest_ms))
+        self._latest_ms = int(times[-1])
+        return np.asarray(times, np.int64)
+
+    def _add(self, columns: RecordColumns, times: Int64Array) -> int:
+        """Take records of data batches; returns how many there are."""
+        found = columns.rows
+        inside = np.asarray(found["offset"] >= self._start)
+        has_key = np.asarray(found["key_size"] >= 0)
+        keys = key_hashes(columns, has_key, self._secret)[:, 1].copy()
+        keys[~has_key] = self._random.integers(0, 2**_HASH_BITS, int((~has_key).sum()), np.uint64)
+        weights = np.maximum(found["key_size"], 0).astype(np.int64) + np.maximum(found["value_size"], 0) + _RECORD_BYTES
+        totals = np.bincount(found["batch"], weights, columns.batches.size)
+        sizes = np.maximum(columns.batches["size_bytes"] - HEADER.size, 1)[found["batch"]]
+        taken = inside & (keys <= _limit(self.factor))
+        rows = np.zeros(int(taken.sum()), TRACE_ROW)
+        rows["offset"], rows["key"] = found["offset"][taken], keys[taken]
+        rows["ms"] = times[found["batch"][taken]]
+        rows["size_bytes"] = np.maximum(1, (weights / totals[found["batch"]] * sizes)[taken])
+        rows["is_tombstone"] = (has_key & (found["value_size"] < 0))[taken]
+        rows["is_aborted"] = self._transactions.aborted_data(columns.batches)[found["batch"][taken]]
+        self._rows.append(rows)
+        self.records += int(inside.sum())
+        return int(inside.sum())
+
+    def _add_gone(self, batches: BatchRows, times: Int64Array, there: int) -> None:
+        """Note the offsets up to the end of a window that have no record."""
+        behind = max(self._next, int(batches["last_offset"][-1]) + 1)
+        gone = max(0, behind - self._next - there)
+        # Rounded in such a way that the sum is right.
+        count = int((self._gone_count + gone) / self.factor) - int(self._gone_count / self.factor)
+        self._gone_count += gone
+        # Anywhere between, but for the last offset, which a record mostly has.
+        offsets = self._next + ((np.arange(count) + 0.5) * (behind - 1 - self._next) / max(count, 1)).astype(np.int64)
+        self._gone.append(offsets)
+        self._gone_ms.append(np.interp(offsets, batches["base_offset"], times).astype(np.int64))
+        self._next = behind
+
+    def trace(self, log_bytes: int) -> Trace:
+        """What was found."""
+        there = np.concatenate([np.zeros(0, TRACE_ROW), *self._rows])
+        offsets = np.concatenate([np.zeros(0, np.int64), *self._gone])
+        times = np.concatenate([np.zeros(0, np.int64), *self._gone_ms])
+        if there.size:
+            times[offsets < there["offset"][0]] = there["ms"][0] - 1
+        gone = draw_gone(there, offsets, times, self._next, self._random)
+        rows = np.concatenate([there, gone])
+        rows = rows[np.argsort(rows["offset"], kind="stable")]
+        rows["ms"] = np.maximum.accumulate(rows["ms"]) if rows.size else rows["ms"]
+        per_batch = max(1, round(self._written / max(self._batches, 1)))
+        return Trace(
+            rows,
+            self.factor,
+            self._start,
+            self._next,
+            self.records,
+            self._gone_count,
+            log_bytes,
+            per_batch,
+            self.damage,
+        )
+
+
+def draw_gone(
+    there: TraceRows, offsets: Int64Array, times: Int64Array, end: int, random: np.random.Generator
+) -> TraceRows:
+    """Records that were removed, each with the key of a record behind it; none behind the last record.
+
+    Args:
+        there: TRACE_ROW[records], what is there, by offset.
+        offsets, times: int64[gone], ascending, where records were, and when they were appended.
+        end: the end of the log.
+    """
+    last = _last_of_keys(there[~there["is_aborted"]])
+    if not last.size or not offsets.size:
+        return np.zeros(0, TRACE_ROW)
+    rates = _rates(there, last, int(offsets[-1]) + 1, end)
+    # From the end on: the sum of the rates of all keys whose last record is behind an offset.
+    last, rates = last[::-1], rates[::-1]
+    sums = np.cumsum(rates)
+    behind = np.searchsorted(-last["offset"], -offsets, side="left")
+    possible = behind > 0
+    chosen = np.searchsorted(sums, random.random(int(possible.sum())) * sums[behind[possible] - 1], side="right")
+    rows = last[np.minimum(chosen, behind[possible] - 1)]
+    rows["offset"], rows["ms"] = offsets[possible], times[possible]
+    rows["is_tombstone"], rows["is_gone"] = False, True
+    rows["is_aborted"] = _draw_aborted(there[there["offset"] > offsets[-1]]["is_aborted"], rows.size, random)
+    return rows
+
+
+def _draw_aborted(known: BoolArray, count: int, random: np.random.Generator) -> BoolArray:
+    """bool[count]: which of the records that went were aborted: as many, in runs as long, as where all are there."""
+    share = float(known.mean()) if known.size else 0.0
+    if not share:
+        return np.zeros(count, np.bool_)
+    runs = np.count_nonzero(np.diff(known.astype(np.int8), prepend=0) == 1)
+    length = max(1, round(int(known.sum()) / max(runs, 1)))
+    fates = random.random(-(-count // length)) < share
+    return np.repeat(fates, length)[:count]
+
+
+def _last_of_keys(rows: TraceRows) -> TraceRows:
+    """The last record of each key, by offset."""
+    _, from_end = np.unique(rows["key"][::-1], return_index=True)
+    return rows[np.sort(rows.size - 1 - from_end)]
+
+
+def _rates(there: TraceRows, last: TraceRows, dirty: int, end: int) -> npt.NDArray[np.float64]:
+    """float64[keys]: how often the keys of `last` are updated, per offset, about.
+
+    From `dirty` on all updates are there. A key with n of them there is taken to have n + 1 in that time and the mean
+    age of all keys; one without has one in its age and that mean. So chance weighs less where little is known.
+    """
+    ages = np.maximum(end - last["offset"], 1)
+    mean_age = float(ages.mean())
+    keys, counts = np.unique(there["key"][there["offset"] >= dirty], return_counts=True)
+    at = np.minimum(np.searchsorted(keys, last["key"]), max(keys.size - 1, 0))
+    found = keys[at] == last["key"] if keys.size else np.zeros(last.size, np.bool_)
+    updates = np.where(found, counts[at] if keys.size else 0, 0)
+    return np.where(updates > 0, (updates + 1) / (max(end - dirty, 1) + mean_age), 1 / (mean_age + ages))
