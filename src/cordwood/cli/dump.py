@@ -51,7 +51,7 @@ def main(
         typer.Option(
             "--index-dir",
             metavar="DIR4",
-            help="With --key: folder for the key indexes, with a folder for each partition. Default: in each partition.",
+            help="With --key: folder for key indexes, with a folder for each partition. Default: in each partition.",
         ),
     ] = None,
     offset: Annotated[

@@ -133,13 +133,13 @@ class Replay:
         for first, behind in zip([at, *edges.tolist()], [*edges.tolist(), end], strict=True):
             if first >= behind:
                 continue
-            own = self._chosen(np.arange(first, behind))
+            fated = self._chosen(np.arange(first, behind))
             if self._aborted[first]:
-                yield from self._appender.transaction(next_offset, own, now_ms, room, aborted=True)
+                yield from self._appender.transaction(next_offset, fated, now_ms, room, aborted=True)
                 next_offset += 1
             else:
-                yield from self._appender.plain(next_offset, own, now_ms, room)
-            next_offset += own.count
+                yield from self._appender.plain(next_offset, fated, now_ms, room)
+            next_offset += fated.count
 
     def _chosen(self, at: Int64Array) -> Records:
         records = self._records

@@ -267,8 +267,8 @@ def _draw_aborted(known: BoolArray, count: int, random: np.random.Generator) -> 
     share = float(known.mean()) if known.size else 0.0
     if not share:
         return np.zeros(count, np.bool_)
-    runs = np.count_nonzero(np.diff(known.astype(np.int8), prepend=0) == 1)
-    length = max(1, round(int(known.sum()) / max(runs, 1)))
+    runs = max(1, int((np.diff(known.astype(np.int8), prepend=0) == 1).sum()))
+    length = max(1, round(int(known.sum()) / runs))
     fates = random.random(-(-count // length)) < share
     return np.repeat(fates, length)[:count]
 

@@ -2,7 +2,7 @@
 
     segments with an index   hashes that occur twice ──► their batches ─┐
     those behind them        all records ───────────────────────────────┴──► a table of these keys: last offset of each
-    then                     records whose hash may be of such a key are looked up; all others are the last of their keys
+    then                     records whose hash may be of such a key are looked up; others are the last of their keys
 
 From the first segment without an index on all are read: their records could be superseded by ones that are not looked
 at. A hash in an index has fewer bits than a key, and its secret is old. So it only says which records are looked up: by
@@ -91,8 +91,13 @@ def _part(runs: Sequence[TableRun], *, with_index: bool) -> _Part:
     except (OSError, CorruptFileError):
         return _Part(segment, runs, None)
     header = index.header
-    is_usable = header.covered_bytes >= runs[-1].end and not header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS)
+    is_usable = header.covered_bytes >= _end(runs[-1]) and not header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS)
     return _Part(segment, runs, index if is_usable else None)
+
+
+def _end(run: TableRun) -> int:
+    assert run.end is not None, "a table is cut by headers"
+    return run.end
 
 
 def _keys_to_look_up(parts: Sequence[_Part], secret: bytes, budget_bytes: int) -> DirtyTable | None:
@@ -135,7 +140,7 @@ def _windows(part: _Part) -> Iterator[BatchWindow]:
 def _windows_of(part: _Part, index: KeyIndex, batches: npt.NDArray[np.int64]) -> Iterator[BatchWindow]:
     if not batches.size:
         return
-    end = part.runs[-1].end
+    end = _end(part.runs[-1])
     with part.segment.open() as file:
         for item in windows_of(part.segment, file, index, batches):
             if isinstance(item, Gap):
@@ -171,5 +176,5 @@ def _looked_up(parts: Sequence[_Part], table: DirtyTable) -> list[NewestTask] | 
         by_index = scan_by_index(part.segment, run.mark, table, 0, run.how.chunk_records, finds_all=True)
         if by_index is None:
             return None
-        tasks += [NewestTask(one, by_index.outcomes.between(one.start, one.end)) for one in part.runs]
+        tasks += [NewestTask(one, by_index.outcomes.between(one.start, _end(one))) for one in part.runs]
     return tasks
