@@ -217,7 +217,17 @@ def test_two_sets_get_the_same_records_and_are_compared() -> None:
     assert [one["topic_peak_bytes"] for one in document["outcomes"]] == [3 * lazy.peak_bytes, 3 * eager.peak_bytes]
     assert document["verdict"] == list(result.verdict) and document["workload"]["records_per_second"] == 100
     texts = [one.text for one in ElementTree.fromstring(result.svg()).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"days", "B: disk", "A: last values of keys"} <= set(texts)
+    assert {"days; a point stands for 6 min", "B: last values of keys", "A: last values of keys"} <= set(texts)
+    # Cleans are marked one by one, unless there are more of them than points.
+    assert lazy.cleans.count < len(lazy.history)
+    assert "A: disk, with a mark for each clean" in texts
+    is_band = eager.cleans.count > len(eager.history)
+    assert ("B: from the least to the most" in texts) is is_band
+    marked = [one for one in (lazy, eager) if one.cleans.count <= len(one.history)]
+    points = sum(bool(point.cleans) for one in marked for point in one.history)
+    assert result.svg().count("<circle") == points > 0
+    assert sum(point.cleans for point in eager.history) == eager.cleans.count
+    assert all(point.least_bytes <= point.disk_bytes <= point.peak_bytes for point in eager.history)
     assert result.svg() in result._repr_html_()
 
 
