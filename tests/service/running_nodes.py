@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cordwood.clock import Clock, monotonic_clock
 from cordwood.config import overrides
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.log_manager import LogManager
 from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.storage.formats import filenames
 from cordwood.types import TopicPartition
 from tests.service.live_logs import batch
 
@@ -19,8 +21,9 @@ QUICK = ("log.cleaner.backoff.ms=1", "log.initial.task.delay.ms=0", "log.retenti
 
 
 @contextmanager
-def running(path: Path, *configs: str, **options: Any) -> Iterator[LiveNode]:
-    node = LiveNode(PosixFileSystem(), [str(path)], LiveOptions(overrides=(*QUICK, *configs), port=0, **options))
+def running(path: Path, *configs: str, clock: Clock = monotonic_clock, **options: Any) -> Iterator[LiveNode]:
+    live = LiveOptions(overrides=(*QUICK, *configs), port=0, **options)
+    node = LiveNode(PosixFileSystem(), [str(path)], live, clock=clock)
     node.startup()
     try:
         yield node
@@ -41,6 +44,17 @@ def made(tmp_path: Path, **counts: int) -> Path:
             log.append_as_leader(batch(f"a{number}", f"b{number}"), 0)
         log.update_high_watermark(log.log_end_offset)
     manager.shutdown()
+    return path
+
+
+def made_damaged(tmp_path: Path) -> Path:
+    """One of which the log `t` cannot be cleaned, as its first batch is damaged."""
+    path = made(tmp_path, t=20)
+    first = min(path.rglob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[80] ^= 1
+    first.write_bytes(data)
+    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
     return path
 
 

@@ -17,14 +17,13 @@ from cordwood.report.live import SPANS, Health, LiveLook, PartitionStatus, Sampl
 from cordwood.service.history import History, Tally
 from cordwood.service.live_view import LiveView
 from cordwood.service.running import LiveNode
-from cordwood.storage.formats import filenames
 from cordwood.types import TopicPartition
 from cordwood.web.access import HEADERS
 from cordwood.web.http_server import Request
 from tests.engine.logs import append
 from tests.service.live_logs import batch
 from tests.service.nodes import ONE, until
-from tests.service.running_nodes import made, running, wait
+from tests.service.running_nodes import made, made_damaged, running, wait
 from tests.web.hostile import NAMES
 from tests.web.view_client import Client, check_harmless
 
@@ -91,12 +90,7 @@ def test_the_page_shows_what_a_thread_cleans_and_how_far_it_is(tmp_path: Path) -
 
 
 def test_a_log_that_cannot_be_cleaned_is_named_with_the_reason(tmp_path: Path) -> None:
-    path = made(tmp_path, t=20)
-    first = min(path.rglob("*.log"))
-    data = bytearray(first.read_bytes())
-    data[80] ^= 1
-    first.write_bytes(data)
-    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
+    path = made_damaged(tmp_path)
     with running(path, COMPACT, view=True) as node:
         cleaner = node.manager.cleaner
         assert cleaner is not None

@@ -29,7 +29,7 @@ from cordwood.types import TopicPartition, override
 from tests.fixtures import copy_of, fixture
 from tests.service.live_logs import batch
 from tests.service.nodes import ONE, Node, until
-from tests.service.running_nodes import made, running, wait
+from tests.service.running_nodes import made, made_damaged, running, wait
 
 
 def logs_of(path: Path) -> dict[str, bytes]:
@@ -169,12 +169,7 @@ def test_metrics_and_health_are_served_until_the_end(tmp_path: Path) -> None:
 
 
 def test_health_is_red_with_the_reason_when_a_log_cannot_be_cleaned(tmp_path: Path) -> None:
-    path = made(tmp_path, t=20)
-    first = min(path.rglob("*.log"))
-    data = bytearray(first.read_bytes())
-    data[80] ^= 1
-    first.write_bytes(data)
-    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
+    path = made_damaged(tmp_path)
     with running(path, "t:cleanup.policy=compact") as node:
         assert node.manager.cleaner is not None
         while node.manager.cleaner.manager.uncleanable(ONE) is None:

@@ -38,14 +38,6 @@ def client() -> Iterator[Client]:
         yield found
 
 
-@pytest.fixture(scope="module", params=[(1280, False), (360, False), (360, True), (1280, True)], ids=str)
-def browser(request: pytest.FixtureRequest, driver_port: int) -> Iterator[Browser]:
-    width, dark = request.param
-    found = Browser(driver_port, width=width, dark=dark)
-    yield found
-    found.close()
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_loads_without_a_complaint_fits_the_screen_and_is_readable(
     browser: Browser, client: Client, name: str

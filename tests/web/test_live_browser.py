@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -23,22 +24,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
     path = made(tmp_path_factory.mktemp("live"), t=40, u=40)
     append(path / "<img src=x onerror=document.title='broken'>-0", (b"k", b"v"))
     # Checkpoints, which the end writes, cannot hold such a name.
-    with contextlib.suppress(BadNameError), running(path, "t:cleanup.policy=compact", view=True) as found:
+    now_ms = itertools.count(0, 10_000)  # samples, as if looks were far apart
+    live = running(path, "t:cleanup.policy=compact", view=True, clock=lambda: next(now_ms))
+    with contextlib.suppress(BadNameError), live as found:
         wait(found, "t")
-        for number in range(4):  # samples, as if looks were far apart
+        for number in range(4):
             found.manager.logs[ONE].append_as_leader(batch(f"a{number}", f"b{number}"), 0)
-            assert found._view is not None
-            found._view._started_ms -= 10_000
             found.look()
         yield found
-
-
-@pytest.fixture(scope="module", params=[(1280, False), (360, False), (360, True), (1280, True)], ids=str)
-def browser(request: pytest.FixtureRequest, driver_port: int) -> Iterator[Browser]:
-    width, dark = request.param
-    found = Browser(driver_port, width=width, dark=dark)
-    yield found
-    found.close()
 
 
 @pytest.mark.parametrize(("name", "target"), [("live", "/?refresh=never"), ("live-partitions", "/partitions")])

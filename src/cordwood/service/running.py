@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning import selection
-from cordwood.clock import monotonic_clock, system_clock
+from cordwood.clock import Clock, monotonic_clock, system_clock
 from cordwood.errors import HangingError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.option import Option
@@ -133,8 +133,12 @@ class LiveNode:
         options: LiveOptions,
         *,
         is_new: bool = False,
+        clock: Clock = monotonic_clock,
     ) -> None:
         """Look at the directories; nothing is locked yet.
+
+        Args:
+            clock: by which the pages of live logs tell how far looks are apart.
 
         Raises:
             NotFoundError: nothing is there.
@@ -150,7 +154,7 @@ class LiveNode:
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
         self._view: LiveView | None = None
         if options.view:
-            self._view = LiveView(self._log_dirs, self._watch.health, lambda: str(self.waiting))
+            self._view = LiveView(self._log_dirs, self._watch.health, lambda: str(self.waiting), clock)
         self._server: HttpServer | None = None
         self._seen: Sequence[PartitionStatus] = ()
 
