@@ -83,6 +83,10 @@ VERBS = {
 }
 
 
+#: How alike a misspelt word and a verb are at least, of 1.
+_ALIKE = 0.65
+
+
 class _Verb(TyperCommand):
     """Shows its options in groups: its own first, then those that commands share."""
 
@@ -117,7 +121,7 @@ class _Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in VERBS and not args[0].startswith("-"):
-            alike = get_close_matches(args[0], VERBS)
+            alike = get_close_matches(args[0], VERBS, cutoff=_ALIKE)
             hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
             ctx.fail(f"There is no command {printable(args[0])}.{hint} All commands: cordwood help")
         return super().resolve_command(ctx, args)
