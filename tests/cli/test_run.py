@@ -20,12 +20,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from cordwood.config import overrides
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.log_manager import LogManager
 from cordwood.storage.formats import filenames
-from tests.service.live_logs import batch
 from tests.service.nodes import ONE
+from tests.service.running_nodes import made_dirty
 
 CORDWOOD = [sys.executable, "-m", "cordwood"]
 RUN = [*CORDWOOD, "run"]
@@ -37,15 +34,7 @@ FILES = 256
 def directory(tmp_path: Path) -> Path:
     """A directory with a log of which most can go."""
     path = tmp_path / "logs"
-    manager = LogManager(PosixFileSystem(), [str(path)], overrides(["log.cleaner.enable=false"]))
-    manager.startup()
-    log = manager.get_or_create_log(ONE, is_new=True)
-    for number in range(20):
-        log.append_as_leader(batch(f"a{number}"), 0)
-        if number % 5 == 4:
-            log.roll()
-    log.update_high_watermark(log.log_end_offset)
-    manager.shutdown()
+    made_dirty(path, ONE.topic)
     return path
 
 

@@ -19,12 +19,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.config import overrides
-from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.log_manager import LogManager
-from cordwood.storage.formats import filenames
-from cordwood.types import TopicPartition
-from tests.service.live_logs import batch
+from tests.service.running_nodes import damage, made_dirty
 from tests.tools import need_tools
 
 pytestmark = pytest.mark.slow
@@ -61,21 +56,8 @@ def test_no_alert_is_without_a_test() -> None:
 
 def directory(path: Path) -> Path:
     """Two dirty logs, one of which is damaged where only the cleaner looks."""
-    manager = LogManager(PosixFileSystem(), [str(path)], overrides(["log.cleaner.enable=false"]))
-    manager.startup()
-    for topic in ("good", "bad"):
-        log = manager.get_or_create_log(TopicPartition(topic, 0), is_new=True)
-        for number in range(20):
-            log.append_as_leader(batch(f"a{number}"), 0)
-            if number % 5 == 4:
-                log.roll()
-        log.update_high_watermark(log.log_end_offset)
-    manager.shutdown()
-    first = min((path / "bad-0").glob("*.log"))
-    data = bytearray(first.read_bytes())
-    data[80] ^= 1
-    first.write_bytes(data)
-    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
+    made_dirty(path, "good", "bad")
+    damage(path / "bad-0")
     return path
 
 

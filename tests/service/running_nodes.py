@@ -50,12 +50,31 @@ def made(tmp_path: Path, **counts: int) -> Path:
 def made_damaged(tmp_path: Path) -> Path:
     """One of which the log `t` cannot be cleaned, as its first batch is damaged."""
     path = made(tmp_path, t=20)
-    first = min(path.rglob("*.log"))
+    damage(path / "t-0")
+    return path
+
+
+def damage(partition: Path) -> None:
+    """Damage the first batch of a log, where only its cleaner looks."""
+    first = min(partition.glob("*.log"))
     data = bytearray(first.read_bytes())
     data[80] ^= 1
     first.write_bytes(data)
-    (path / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
-    return path
+    (partition.parent / filenames.CLEAN_SHUTDOWN).touch()  # otherwise the start would cut it off
+
+
+def made_dirty(path: Path, *topics: str) -> None:
+    """A directory with a log for each topic, of four closed segments, of which most can go."""
+    manager = LogManager(PosixFileSystem(), [str(path)], overrides(["log.cleaner.enable=false"]))
+    manager.startup()
+    for topic in topics:
+        log = manager.get_or_create_log(TopicPartition(topic, 0), is_new=True)
+        for number in range(20):
+            log.append_as_leader(batch(f"a{number}"), 0)
+            if number % 5 == 4:
+                log.roll()
+        log.update_high_watermark(log.log_end_offset)
+    manager.shutdown()
 
 
 def wait(node: LiveNode, topic: str) -> None:

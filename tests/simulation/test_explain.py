@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,14 +14,15 @@ import cordwood
 from cordwood.cli.main import app
 from cordwood.config import DAY_MS, HOUR_MS, overrides, resolve, resolve_broker
 from cordwood.errors import ConfigError
-from cordwood.simulation.measure import TOPIC, ConfigSet, run_source
+from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
 from cordwood.simulation.traffic import Traffic
-from cordwood.simulation.world import START_MS, World
+from cordwood.simulation.world import World
 from cordwood.sizing.result import Outcome
 from cordwood.sizing.scale import Scale
-from cordwood.sizing.workload import Keys, Workload
+from cordwood.sizing.workload import Workload
 from cordwood.types import TopicPartition
 from tests.fixtures import fixture
+from tests.simulation.worlds import Topic
 
 LOGS, TOPIC_THERE = fixture("kraft-before"), "codec-none"
 ASKED = ["min.cleanable.dirty.ratio=0"]
@@ -74,26 +74,17 @@ CASES = {
 }
 
 
-def traffic(workload: Workload) -> Traffic:
-    source = np.random.default_rng(3)
-    return Traffic(
-        workload,
-        Keys(workload, 1, source),
-        source,
-        records_per_ms=workload.records_per_second / 1000,
-        record_bytes=RECORD_BYTES,
-        batch_records=BATCH_RECORDS,
-        start_ms=START_MS,
-    )
+def traffic(case: Case) -> Traffic:
+    return Topic(case.workload, case.configs, BATCH_RECORDS).traffic(3)
 
 
-def so(workload: Workload, configs: Mapping[str, str]) -> Outcome:
+def so(case: Case, configs: Mapping[str, str]) -> Outcome:
     """What really becomes of the log, in the last days."""
     layers = overrides([f"{name}={text}" for name, text in configs.items()])
     chosen = ConfigSet("so", layers, resolve(TOPIC, layers), resolve_broker(layers))
     scale = Scale(1.0, BATCH_RECORDS, RECORD_BYTES, MEASURED_DAYS * DAY_MS, HOUR_MS // 2)
     before_ms = (DAYS - MEASURED_DAYS) * DAY_MS
-    return run_source(chosen, traffic(workload), scale, 3, lambda _: None, before_ms=before_ms)
+    return run_writer(chosen, traffic(case), scale, 3, lambda _: None, before_ms=before_ms)
 
 
 @pytest.mark.slow
@@ -102,7 +93,7 @@ def test_sizes_are_those_that_the_log_had_and_would_have_had(name: str) -> None:
     case = CASES[name]
     layers = overrides([f"{TOPIC}:{key}={text}" for key, text in case.configs.items()])
     with World(layers, step_ms=HOUR_MS // 2, seed=3) as world:
-        world.add(TopicPartition(TOPIC, 0), traffic(case.workload))
+        world.add(TopicPartition(TOPIC, 0), traffic(case))
         world.run(DAYS * DAY_MS)
         fs, end_ms = world.fs, world.now_ms
     own = [f"{key}={text}" for key, text in case.configs.items()]
@@ -116,7 +107,7 @@ def test_sizes_are_those_that_the_log_had_and_would_have_had(name: str) -> None:
     )
     _, same, other = found.outcomes
     assert same.label == "A" and other.label == "B"
-    real, would = so(case.workload, case.configs), so(case.workload, {**case.configs, **case.other})
+    real, would = so(case, case.configs), so(case, {**case.configs, **case.other})
     # The question is worth asking: the answer differs.
     assert abs(would.mean_bytes - real.mean_bytes) > case.off * real.mean_bytes
     for outcome, wanted in ((same, real), (other, would)):

@@ -50,6 +50,8 @@ STREAM_BYTES = 4 << 20
 ARENA_BYTES = 1 << 20
 #: Size of that buffer for the fast decompressors: `ARENA_BYTES`, and room for one more body.
 _FAST_ROOM_BYTES = 2 * ARENA_BYTES
+#: What a record takes beside key and value, about.
+_RECORD_BYTES = 8
 #: Among the codecs of adjacent batches, stands for a batch that no fast decompressor takes.
 _NO_FAST_CODEC = -1
 #: The most rows in one RecordColumns.
@@ -168,6 +170,12 @@ _KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]],
 def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
     """bool[batches]: whether the CRC matches, or was not checked."""
     return np.asarray(batches["crc"] == batches["computed_crc"])
+
+
+def about_bytes(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """int64[records]: what each record (RECORD_ROW) takes in its batch, before compression, about."""
+    sizes = np.maximum(rows["key_size"], 0).astype(np.int64) + np.maximum(rows["value_size"], 0)
+    return np.asarray(sizes + _RECORD_BYTES)
 
 
 def crc_error(batch: np.void) -> CorruptBatchError:

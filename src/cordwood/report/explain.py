@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from html import escape
 from typing import Any
 
 from cordwood.config import DAY_MS
 from cordwood.presentable import register
-from cordwood.report.simulation import disk_chart, figure_lines, outcome_document
+from cordwood.report.simulation import disk_chart, figure_lines, notebook, outcome_document
 from cordwood.sizing.explained import AtOnce, ExplainResult
 from cordwood.text import bytes_text, duration_text, number, printable, rounded
 
@@ -106,11 +105,6 @@ def chart(result: ExplainResult) -> str:
         day = days * at / (_DATES - 1)
         marks.append((day, _date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
     return disk_chart(f"Disk of {result.log.partition}", result.outcomes, 1, x_marks=marks)
-
-
-def notebook(result: ExplainResult) -> str:
-    """The result for a notebook: text and chart."""
-    return f"<pre>{escape(result.text())}</pre>\n{chart(result)}"
 
 
 register(ExplainResult, lines=lines, document=document, html=notebook, svg=chart)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cordwood.charts import COLORS, Curve, line_chart
 from cordwood.config import DAY_MS
-from cordwood.presentable import register
+from cordwood.presentable import Charted, register
 from cordwood.sizing.result import Outcome, Point, SimulationResult
 from cordwood.sizing.stays import Stay
 from cordwood.sizing.workload import Workload
@@ -295,9 +295,9 @@ def disk_chart(
     )
 
 
-def notebook(result: SimulationResult) -> str:
-    """The result for a notebook: text and chart."""
-    return f"<pre>{escape(result.text())}</pre>\n{chart(result)}"
+def notebook(result: Charted) -> str:
+    """A result for a notebook: text and chart."""
+    return f"<pre>{escape(result.text())}</pre>\n{result.svg()}"
 
 
 register(SimulationResult, lines=lines, document=document, html=notebook, svg=chart)

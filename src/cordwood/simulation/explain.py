@@ -19,11 +19,11 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.explain_options import ExplainOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition
-from cordwood.config import DAY_MS, TOPIC_CONFIGS, Layer, Source, SourceKind, resolve_broker, show
+from cordwood.config import DAY_MS, TOPIC_CONFIGS, Layer, Source, SourceKind, TopicConfig, resolve_broker, show
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.simulation.measure import TOPIC, ConfigSet, run_source
+from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
 from cordwood.simulation.replay import Replay, Span, choose_span, rows_of
 from cordwood.simulation.trace import Trace, TraceRows, read_trace
 from cordwood.simulation.world import START_MS
@@ -44,15 +44,6 @@ NOW = "now"
 _DIFFERS = 0.2
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """One set of configs: of the real log, and of the log in memory."""
-
-    node: Node
-    place: LocatedPartition
-    configs: ConfigSet
-
-
 def explain(
     paths: Sequence[str],
     options: ExplainOptions,
@@ -66,25 +57,30 @@ def explain(
     chosen = options.selection
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
     now_ms = clock() if options.now_ms is None else options.now_ms
-    sets, topic = _sets(fs, paths, options)
-    log = sets[0].place.log()
-    trace = _trace(log, options, now_ms, report)
-    topics = [one.configs.topic for one in sets]
+    node = open_node(fs, paths, replace(chosen, overrides=()))
+    places = _of_one_topic(select_partitions(node.places, paths, chosen))
+    sizes = {one.path: one.log().size_bytes for one in places}
+    place = max(places, key=lambda one: (sizes[one.path], one.path))
+    name = place.name
+    assert name is not None, "it is of a topic"
+    nodes = _nodes(node, options)
+    sets = [_config_set(label, one, name.topic_partition.topic) for label, one in nodes.items()]
+    trace = _trace(place.log(), options, now_ms, report)
+    topics = [one.topic for one in sets]
     span = choose_span(trace, topics, options.days)
-    script = _script(trace, span, sets, options)
+    script = _script(trace, span, topics, options)
     outcomes = []
     for number, one in enumerate(sets):
 
         def on_part(part: float, number: int = number) -> None:
             report("replaying", (number + part) / len(sets))
 
-        outcomes.append(_replayed(one.configs, script, options.seed, on_part))
-    at_once = {one.configs.label: _at_once(one, now_ms) for one in sets}
-    sizes = [sum(view.size_bytes for view in place.log().segments) for place in topic]
+        outcomes.append(_replayed(one, script, options.seed, on_part))
+    at_once = {label: _at_once(one, place, now_ms) for label, one in nodes.items()}
     replayed = ReplayedLog(
-        str(sets[0].place.name.topic_partition) if sets[0].place.name is not None else log.path,
-        len(topic),
-        sum(sizes),
+        str(name.topic_partition),
+        len(places),
+        sum(sizes.values()),
         trace.log_bytes,
         trace.records,
         trace.gone,
@@ -102,22 +98,15 @@ def explain(
 # ---- which log, which configs ----------------------------------------------------------------------------------------
 
 
-def _sets(fs: Store, paths: Sequence[str], options: ExplainOptions) -> tuple[list[_Asked], list[LocatedPartition]]:
-    """The sets of configs, with the log that they are tried on, and all logs of its topic that were chosen."""
-    chosen = options.selection
-    texts: dict[str, Sequence[str]] = {NOW: ()}
-    if chosen.overrides:
-        texts["A"] = chosen.overrides
+def _nodes(node: Node, options: ExplainOptions) -> dict[str, Node]:
+    """The node under each set of configs, by label."""
+    overrides = options.selection.overrides
+    nodes = {NOW: node}
+    if overrides:
+        nodes["A"] = node.with_overrides(overrides)
     if options.against:
-        texts["B"] = [*chosen.overrides, *options.against]
-    sets: list[_Asked] = []
-    places: list[LocatedPartition] = []
-    for label, overrides in texts.items():
-        node = open_node(fs, paths, replace(chosen, overrides=overrides))
-        places = _of_one_topic(select_partitions(node.places, paths, chosen))
-        largest = max(places, key=lambda place: (sum(one.size_bytes for one in place.log().segments), place.path))
-        sets.append(_Asked(node, largest, _config_set(label, node, largest.topic or "")))
-    return sets, places
+        nodes["B"] = node.with_overrides([*overrides, *options.against])
+    return nodes
 
 
 def _of_one_topic(places: list[LocatedPartition]) -> list[LocatedPartition]:
@@ -147,10 +136,10 @@ def _config_set(label: str, node: Node, topic: str) -> ConfigSet:
 # ---- at once ---------------------------------------------------------------------------------------------------------
 
 
-def _at_once(asked: _Asked, now_ms: int) -> AtOnce:
-    plan = plan_partition(asked.node, asked.place, Choices(retention=True), now_ms)
+def _at_once(node: Node, place: LocatedPartition, now_ms: int) -> AtOnce:
+    plan = plan_partition(node, place, Choices(retention=True), now_ms)
     if plan is None:
-        raise NotFoundError(f"{asked.place.path} is gone")
+        raise NotFoundError(f"{place.path} is gone")
     return _in_figures(plan)
 
 
@@ -200,7 +189,7 @@ class _Script:
     less_bytes: int
 
 
-def _script(trace: Trace, span: Span, sets: Sequence[_Asked], options: ExplainOptions) -> _Script:
+def _script(trace: Trace, span: Span, topics: Sequence[TopicConfig], options: ExplainOptions) -> _Script:
     """What is replayed, by so many keys that it takes some seconds."""
     duration_ms = span.end_ms - span.begin_ms
     if options.scale is None:
@@ -211,7 +200,6 @@ def _script(trace: Trace, span: Span, sets: Sequence[_Asked], options: ExplainOp
     size = max(RECORD_EXTRA_BYTES_MAX, round(float(values.mean())) if values.size else 0)
     per_second = max(1e-6, rows.size * trace.factor / (duration_ms / 1000))
     workload = Workload(rate=f"{per_second:.6f}", record_size=size, batch_records=trace.batch_records)
-    topics = [one.configs.topic for one in sets]
     scale = choose_scale(workload, topics, duration_ms, options.scale)
     if scale.factor < trace.factor:
         scale = choose_scale(workload, topics, duration_ms, trace.factor)
@@ -226,7 +214,7 @@ def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Calla
     before_ms = span.measured_ms - span.begin_ms
     # What is loaded at first has a step for it, and does not count as appended.
     lead_ms = 0 if before_ms else scale.step_ms
-    source = Replay(
+    replay = Replay(
         script.rows,
         span,
         configs.topic,
@@ -234,7 +222,7 @@ def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Calla
         less_bytes=script.less_bytes,
         start_ms=START_MS + lead_ms,
     )
-    outcome = run_source(configs, source, scale, seed, on_progress, before_ms=before_ms + lead_ms)
+    outcome = run_writer(configs, replay, scale, seed, on_progress, before_ms=before_ms + lead_ms)
     return replace(outcome, notes=notes_on(outcome, configs.topic, configs.broker, 1))
 
 

@@ -16,16 +16,16 @@ from cordwood.config import (
     TOPIC_CONFIGS,
     BrokerConfig,
     Layer,
+    Source,
     SourceKind,
     TopicConfig,
     show,
 )
-from cordwood.config import Source as ConfigSource
 from cordwood.service.log_cleaner import CleanerStats
 from cordwood.service.log_to_clean import LogToClean
 from cordwood.simulation.recorder import State
 from cordwood.simulation.traffic import Traffic
-from cordwood.simulation.world import START_MS, Member, Source, World
+from cordwood.simulation.world import START_MS, Member, World, Writer
 from cordwood.sizing.result import Cleans, Contents, Deletions, Outcome, Point
 from cordwood.sizing.scale import Scale, scaled_configs
 from cordwood.sizing.workload import Keys, Workload
@@ -103,19 +103,19 @@ def run_workload(
         batch_records=scale.batch_records,
         start_ms=START_MS,
     )
-    return run_source(configs, traffic, scale, seed, on_progress)
+    return run_writer(configs, traffic, scale, seed, on_progress)
 
 
-def run_source(
+def run_writer(
     configs: ConfigSet,
-    traffic: Source,
+    traffic: Writer,
     scale: Scale,
     seed: int,
     on_progress: Callable[[float], None],
     *,
     before_ms: int = 0,
 ) -> Outcome:
-    """What one set of configs leads to, for what a source writes in the simulation's own size.
+    """What one set of configs leads to, for what is written in the simulation's own size.
 
     Args:
         before_ms: so long it runs before the time that is measured, which is as long as the scale says.
@@ -150,8 +150,8 @@ def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
         "log.flush.start.offset.checkpoint.interval.ms": str(INT_MAX),
     }
     return (
-        Layer(ConfigSource(SourceKind.OVERRIDE), broker),
-        Layer(ConfigSource(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
+        Layer(Source(SourceKind.OVERRIDE), broker),
+        Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), scaled_configs(topic, scale)),
     )
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from cordwood.config import DAY_MS, TopicConfig
 from cordwood.simulation.batches import Appender, Records, Room, Written
-from cordwood.simulation.trace import Trace, TraceRows
+from cordwood.simulation.trace import Trace, TraceRows, last_of_keys
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -156,8 +156,7 @@ def _loaded(
     """
     if config.compact:
         good = np.flatnonzero(~aborted)
-        _, from_end = np.unique(keys[good][::-1], return_index=True)
-        last = good[np.sort(good.size - 1 - from_end)]
+        last = good[last_of_keys(keys[good])]
         return np.asarray(last[~tombstones[last]], np.int64)
     if config.delete and config.integer("retention.ms") >= 0:
         return np.zeros(0, np.int64)

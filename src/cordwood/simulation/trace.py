@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cordwood.errors import DataError
 from cordwood.kernels.layout import HEADER, BatchRows
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.log.segment import locate_damage
@@ -47,8 +48,6 @@ TraceRows = npt.NDArray[np.void]
 #: A timestamp so far behind now is no time of an append.
 _AHEAD_MS = 3_600_000
 _BATCH_BYTES_MAX = 256 << 20
-#: What a record takes beside key and value, about.
-_RECORD_BYTES = 8
 _HASH_BITS = 64
 
 
@@ -183,7 +182,7 @@ class _Reader:
         has_key = np.asarray(found["key_size"] >= 0)
         keys = key_hashes(columns, has_key, self._secret)[:, 1].copy()
         keys[~has_key] = self._random.integers(0, 2**_HASH_BITS, int((~has_key).sum()), np.uint64)
-        weights = np.maximum(found["key_size"], 0).astype(np.int64) + np.maximum(found["value_size"], 0) + _RECORD_BYTES
+        weights = about_bytes(found)
         totals = np.bincount(found["batch"], weights, columns.batches.size)
         sizes = np.maximum(columns.batches["size_bytes"] - HEADER.size, 1)[found["batch"]]
         taken = inside & (keys <= _limit(self.factor))
@@ -245,7 +244,8 @@ def draw_gone(
         offsets, times: int64[gone], ascending, where records were, and when they were appended.
         end: the end of the log.
     """
-    last = _last_of_keys(there[~there["is_aborted"]])
+    sound = there[~there["is_aborted"]]
+    last = sound[last_of_keys(sound["key"])]
     if not last.size or not offsets.size:
         return np.zeros(0, TRACE_ROW)
     rates = _rates(there, last, int(offsets[-1]) + 1, end)
@@ -255,7 +255,7 @@ def draw_gone(
     behind = np.searchsorted(-last["offset"], -offsets, side="left")
     possible = behind > 0
     chosen = np.searchsorted(sums, random.random(int(possible.sum())) * sums[behind[possible] - 1], side="right")
-    rows = last[np.minimum(chosen, behind[possible] - 1)]
+    rows: TraceRows = last[np.minimum(chosen, behind[possible] - 1)]
     rows["offset"], rows["ms"] = offsets[possible], times[possible]
     rows["is_tombstone"], rows["is_gone"] = False, True
     rows["is_aborted"] = _draw_aborted(there[there["offset"] > offsets[-1]]["is_aborted"], rows.size, random)
@@ -273,10 +273,10 @@ def _draw_aborted(known: BoolArray, count: int, random: np.random.Generator) -> 
     return np.repeat(fates, length)[:count]
 
 
-def _last_of_keys(rows: TraceRows) -> TraceRows:
-    """The last record of each key, by offset."""
-    _, from_end = np.unique(rows["key"][::-1], return_index=True)
-    return rows[np.sort(rows.size - 1 - from_end)]
+def last_of_keys(keys: npt.NDArray[Any]) -> Int64Array:
+    """int64[different keys], ascending: where each key occurs for the last time."""
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    return np.sort(keys.size - 1 - from_end)
 
 
 def _rates(there: TraceRows, last: TraceRows, dirty: int, end: int) -> npt.NDArray[np.float64]:

@@ -31,7 +31,7 @@ from cordwood.types import TopicPartition
 START_MS = 1_735_689_600_000
 
 
-class Source(Protocol):
+class Writer(Protocol):
     """What is written to a log over time."""
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
@@ -45,7 +45,7 @@ class Source(Protocol):
 class Member:
     """A log of the world, what is written to it, and what became of that."""
 
-    def __init__(self, log: Log, traffic: Source) -> None:
+    def __init__(self, log: Log, traffic: Writer) -> None:
         self.log, self._traffic = log, traffic
         self.recorder = Recorder(log)
         self.rolls = Rolls()
@@ -121,7 +121,7 @@ class World:
         cleaner = self.manager.cleaner
         return 0 if cleaner is None else cleaner.runner.traffic.read
 
-    def add(self, partition: TopicPartition, traffic: Source) -> Member:
+    def add(self, partition: TopicPartition, traffic: Writer) -> Member:
         """Make a log, and let something be written to it."""
         log = self.manager.get_or_create_log(partition, is_new=True)
         member = self.members[partition] = Member(log, traffic)

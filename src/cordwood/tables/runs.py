@@ -18,6 +18,7 @@ import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array
 from cordwood.cleaning.superseded import NEVER, Chunk, ScannedRun
+from cordwood.engine.by_index import Mark
 from cordwood.engine.exchange import MANY_RANGES, RANGES, RunTask
 from cordwood.engine.progress import CountedLog
 from cordwood.engine.scan import KeyScan, scan_part
@@ -66,14 +67,18 @@ class TableRun(RunTask):
 
     @override
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
-        return scan_part(self.log.segment(self.base_offset), (self.start, self.end), self.mark, self.how, keep)
+        return scan_part(self.log.segment(self.base_offset), (self.start, self.end), self.marking(), self.how, keep)
 
-    def mark(self, batches: BatchRows) -> tuple[BoolArray, Int64Array]:
-        """Which batches of the run's segment are of the table, and from which offset on; see `scan_part`."""
+    def marking(self) -> Mark:
+        """Says which batches of the run's segment are of the table, and from which offset on."""
         transactions = Transactions(aborted={producer: list(ranges) for producer, ranges in self.aborted.items()})
-        wanted = transactions.visible(batches, READ_COMMITTED)
-        wanted &= (batches["last_offset"] >= self.start_offset) & (batches["base_offset"] < self.end_offset)
-        return wanted, np.where(wanted, self.start_offset, NEVER)
+
+        def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
+            wanted = transactions.visible(batches, READ_COMMITTED)
+            wanted &= (batches["last_offset"] >= self.start_offset) & (batches["base_offset"] < self.end_offset)
+            return wanted, np.where(wanted, self.start_offset, NEVER)
+
+        return mark
 
 
 def cut(

@@ -19,7 +19,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.key_table import UInt64Array
+from cordwood.cleaning.key_table import BoolArray, UInt64Array
 from cordwood.cleaning.latest import DirtyTable, LatestOffsets
 from cordwood.engine.by_index import scan_by_index
 from cordwood.engine.readahead import records_of, segment_windows_from
@@ -118,8 +118,9 @@ def _keys_to_look_up(parts: Sequence[_Part], secret: bytes, budget_bytes: int) -
             if budget_bytes < 0:
                 return None
             windows = _windows_of(part, part.index, batches)
+        mark = part.runs[0].marking()
         for window in windows:
-            _put(table, part, window)
+            _put(table, part, window, mark(window.batches)[0])
             del window  # a large one must be gone before the next is read
             if table.keys > _KEYS_MAX:
                 return None
@@ -134,7 +135,10 @@ def _twice(hashes: UInt64Array) -> UInt64Array:
 
 def _windows(part: _Part) -> Iterator[BatchWindow]:
     for run in part.runs:
-        yield from segment_windows_from(part.segment, run.start, Checks.DEFERRED, end=run.end)
+        for window in segment_windows_from(part.segment, run.start, Checks.DEFERRED, end=run.end):
+            compute_crcs(window)
+            yield window
+            del window  # a large one must be gone before the next is read
 
 
 def _windows_of(part: _Part, index: KeyIndex, batches: npt.NDArray[np.int64]) -> Iterator[BatchWindow]:
@@ -150,11 +154,9 @@ def _windows_of(part: _Part, index: KeyIndex, batches: npt.NDArray[np.int64]) ->
             yield item
 
 
-def _put(table: LatestOffsets, part: _Part, window: BatchWindow) -> None:
-    """Enter the records of a window that are of the table."""
+def _put(table: LatestOffsets, part: _Part, window: BatchWindow, wanted: BoolArray) -> None:
+    """Enter the records of a window that are of the table; `wanted`: bool[batches], those that may have some."""
     run = part.runs[0]
-    wanted, _ = run.mark(window.batches)
-    compute_crcs(window, wanted)
     for columns in records_of(part.segment, window, wanted):
         rows = columns.rows
         chosen = rows["key_size"] >= 0
@@ -169,11 +171,11 @@ def _looked_up(parts: Sequence[_Part], table: DirtyTable) -> list[NewestTask] | 
         if part.index is None:
             for run in part.runs:
                 how = replace(run.how, table=table)
-                found = scan_part(part.segment, (run.start, run.end), run.mark, how, None)
+                found = scan_part(part.segment, (run.start, run.end), run.marking(), how, None)
                 tasks.append(NewestTask(run, found.outcomes))
             continue
         run = part.runs[0]
-        by_index = scan_by_index(part.segment, run.mark, table, 0, run.how.chunk_records, finds_all=True)
+        by_index = scan_by_index(part.segment, run.marking(), table, 0, run.how.chunk_records, finds_all=True)
         if by_index is None:
             return None
         tasks += [NewestTask(one, by_index.outcomes.between(one.start, _end(one))) for one in part.runs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -20,7 +21,7 @@ from cordwood.web.site import DumpLines, Site
 from cordwood.web.watch import Watch
 
 
-class PageServer:
+class PageServer(ABC):
     """Pages for who may read them; see `web.access`.
 
     Attributes:
@@ -42,9 +43,9 @@ class PageServer:
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._server.port}/" + ("" if token is None else f"?token={token}")
 
+    @abstractmethod
     def routes(self) -> Mapping[str, Route]:
         """The answers by path."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Answer from now on."""

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
 from cordwood.kernels.layout import BatchRows
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS
@@ -49,8 +49,6 @@ _BODIES_MAX = 1 << 30
 #: Entries of key indexes that are compared.
 _ENTRIES_MAX = 8 << 20
 _BATCH_BYTES_MAX = 64 << 20
-#: What a record takes beside key and value, about.
-_RECORD_BYTES = 8
 _HASH_BITS = 64
 #: Nobody can aim collisions at the hashes of this process.
 _SECRET = secrets.token_bytes(16)
@@ -214,7 +212,7 @@ class _Records:
         below = np.asarray(rows["offset"] < log_start)
         contents = np.where(rows["value_size"] < 0, _NUMBER[Content.TOMBSTONES], _NUMBER[Content.LIVE]).astype(np.int8)
         contents[~has_key | below] = _NUMBER[Content.DEAD]
-        weights = np.maximum(rows["key_size"], 0).astype(np.int64) + np.maximum(rows["value_size"], 0) + _RECORD_BYTES
+        weights = about_bytes(rows)
         self.hashes.append(key_hashes(columns, has_key, _SECRET)[:, 1].copy())
         self.batches.append(numbers[rows["batch"]])
         self.weights.append(weights)

@@ -139,6 +139,14 @@ class Node:
         directories, places = list_places(self.fs, self.paths)
         return replace(self, directories=directories, places=places)
 
+    def with_overrides(self, arguments: Iterable[str]) -> Node:
+        """The same node under further configs, `key=value` or `topic:key=value`, which override all others.
+
+        Raises:
+            ConfigError: a setting that Kafka would not take.
+        """
+        return replace(self, said=(*self.said, *overrides(arguments)), _configs={})
+
     @cached_property
     def node_id(self) -> int | None:
         """`node.id` of the broker; None where no meta.properties says so."""
