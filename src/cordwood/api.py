@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import cordwood.pages.results  # noqa: F401 - so that a result has its page
 from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan

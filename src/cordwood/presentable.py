@@ -2,7 +2,8 @@
 
 A result is a plain value of a low layer, while text, JSON and HTML are made in `report`, a high one. So `report`
 registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
-`report`.
+`report`. Pages, which are higher still, are registered by `pages.results`, which the Python calls and the command line
+import.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Presenter(Generic[_T]):
 
 
 _presenters: dict[type, Presenter[Any]] = {}
+_pages: dict[type, Callable[[Any], str]] = {}
 
 
 def register(
@@ -45,6 +47,11 @@ def register(
 ) -> None:
     """Show all values of a class this way."""
     _presenters[kind] = Presenter(lines, document, html, svg)
+
+
+def register_page(kind: type[_T], page: Callable[[_T], str]) -> None:
+    """Write all values of a class as this page, one HTML file."""
+    _pages[kind] = page
 
 
 class Presentable:
@@ -66,8 +73,18 @@ class Presentable:
         return f"<pre>{escape(self.text())}</pre>" if html is None else html(self)
 
 
-class Charted(Presentable):
-    """Base of results that have a chart, too."""
+class Paged(Presentable):
+    """Base of results that have a page of their own."""
+
+    __slots__ = ()
+
+    def page(self) -> str:
+        """The result as one HTML file, which needs no network."""
+        return _pages[type(self)](self)
+
+
+class Charted(Paged):
+    """Base of results that have a page and a chart."""
 
     __slots__ = ()
 

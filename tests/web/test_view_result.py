@@ -1,4 +1,4 @@
-"""The page of a clean from what `clean --json` printed, which may come from anybody."""
+"""The pages of results from what commands printed with `--json`, which may come from anybody."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.commands.view_result import read_result
+from cordwood.commands.view_result import read_result, result_of
+from cordwood.engine.results import CleanResult
 from cordwood.errors import RequestError
-from cordwood.pages.clean import clean_page
-from cordwood.report.clean_given import result_of
+from cordwood.pages.results import file_page
 from cordwood.report.given import Given
 from tests.cli.running import ENVIRONMENT
 from tests.fixtures import copy_of, fixture
@@ -29,19 +29,45 @@ from tests.web.hostile import NAMES
 from tests.web.view_client import Client, Parsed, check_harmless
 
 BROKER = "kraft-classic-before"
+KEYS = ("--topic", "orders", "--key", "p0-key-13", "--key", "p0-key-1")
 
 
-@pytest.fixture(scope="module", params=["copy", "in place"])
-def cleaned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with what a real clean printed; beside it `report.html`, the page that it wrote."""
-    folder = tmp_path_factory.mktemp("cleaned")
-    node = copy_of(fixture(BROKER), folder / "node")
-    how = ["--in-place"] if request.param == "in place" else ["--output", str(folder / "copy")]
-    words = ["--engine", "here", "--ignore-ratio", "--report", str(folder / "report.html"), "--json"]
-    done = CliRunner().invoke(app, ["clean", str(node), *how, *words])
+CLEAN = ("clean", "NODE", "--engine", "here", "--ignore-ratio", "--report", "PAGE")
+#: Commands that write a page of their result.
+COMMANDS = {
+    "clean": (*CLEAN, "--output", "COPY"),
+    "clean in place": (*CLEAN, "--in-place"),
+    "erase-check": ("erase-check", "NODE", *KEYS, "--values", "--now", "1795300000000", "--certificate", "PAGE"),
+    "erase-check, clear": ("erase-check", "NODE", "--key", "nobody-at-all", "--certificate", "PAGE"),
+}
+
+
+def printed_by(command: str, folder: Path) -> Path:
+    """A file with what a command printed; beside it `report.html`, the page that it wrote."""
+    places = {
+        "NODE": copy_of(fixture(BROKER), folder / "node"),
+        "PAGE": folder / "report.html",
+        "COPY": folder / "copy",
+    }
+    done = CliRunner().invoke(app, [*(str(places.get(word, word)) for word in COMMANDS[command]), "--json"])
     assert done.exit_code in (0, 1), done.output
     (folder / "result.json").write_text(done.stdout)
     return folder / "result.json"
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return printed_by(request.param, tmp_path_factory.mktemp("printed"))
+
+
+@pytest.fixture(scope="module", params=["clean", "clean in place"])
+def cleaned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return printed_by(request.param, tmp_path_factory.mktemp("cleaned"))
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return printed_by("erase-check", tmp_path_factory.mktemp("checked"))
 
 
 def view(*words: object) -> tuple[int, str]:
@@ -49,10 +75,10 @@ def view(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_page_is_the_one_that_the_clean_wrote(cleaned: Path, tmp_path: Path) -> None:
-    assert view("--result", cleaned, "--output", tmp_path / "page.html") == (0, "")
+def test_the_page_is_the_one_that_the_command_wrote(printed: Path, tmp_path: Path) -> None:
+    assert view("--result", printed, "--output", tmp_path / "page.html") == (0, "")
     page = check_harmless((tmp_path / "page.html").read_text())
-    report = check_harmless((cleaned.parent / "report.html").read_text())
+    report = check_harmless((printed.parent / "report.html").read_text())
     # Times were rounded twice.
     assert _without_times(page) == _without_times(report)
 
@@ -61,22 +87,21 @@ def _without_times(page: Parsed) -> list[str]:
     return [text for text in page.texts if "s in total)" not in text]
 
 
-def test_a_result_says_the_same_after_it_was_read(cleaned: Path) -> None:
-    told = json.loads(cleaned.read_text())
-    again = json.loads(json.dumps(read_result(str(cleaned)).document()))
+def test_a_result_says_the_same_after_it_was_read(printed: Path) -> None:
+    told = json.loads(printed.read_text())
+    again = json.loads(json.dumps(read_result(str(printed)).document()))
     assert {**again, "bytes_per_second": 0} == {**told, "bytes_per_second": 0}
-    assert {one["result"] for one in told["partitions"]} >= {"cleaned"}
 
 
-def test_the_command_serves_the_page_with_its_json(cleaned: Path) -> None:
-    command = [sys.executable, "-m", "cordwood", "view", "--result", str(cleaned), "--no-browser"]
+def test_the_command_serves_the_page_with_its_json(checked: Path) -> None:
+    command = [sys.executable, "-m", "cordwood", "view", "--result", str(checked), "--no-browser"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             client = Client(process.stdout.readline().strip())
             page = check_harmless(client.get("/").text)
-            assert "Before and after" in page.text and "/result.json" in page.links()
-            assert client.get("/result.json").document["partitions"] == json.loads(cleaned.read_text())["partitions"]
+            assert "Traces of these keys remain" in page.text and "/result.json" in page.links()
+            assert client.get("/result.json").document == json.loads(checked.read_text())
             assert client.get("/", Host="evil.example").status == 403
         finally:
             process.terminate()
@@ -144,6 +169,31 @@ def test_what_is_wrong_is_said_with_its_place(cleaned: Path) -> None:
         assert spoiled(told, change).startswith(wanted)
 
 
+def test_what_is_wrong_in_a_certificate_is_said_with_its_place(checked: Path) -> None:
+    told = json.loads(checked.read_text())
+    of_log = next(number for number, one in enumerate(told["files"]) if one["traces"])
+    deep: Any = "x"
+    for _ in range(40):
+        deep = [deep]
+    cases: list[tuple[Callable[[Any], Any], str]] = [
+        (
+            put("no trace", "verdict"),
+            'verdict: expected "traces remain", which follows from the rest, found "no trace"',
+        ),
+        (put({}, "files", of_log, "traces"), 'counts: expected {"record": '),
+        (put({"soul": 1}, "files", of_log, "traces"), f"files[{of_log}].traces.soul: expected one of record, "),
+        (put([], "absolute_paths"), "absolute_paths: there are 1 paths, and 0 absolute ones"),
+        (put("2026-01-01", "ended"), 'ended: expected "'),
+        (put("then", "traces", 0, "next", "kind"), "traces[0].next.kind: expected one of stays, clean, "),
+        (put(deep, "traces", 0, "key"), "traces[0].key[0][0]"),
+        (lambda document: document.update(traces=document["traces"] * 2), "traces: there are "),
+    ]
+    for change, wanted in cases:
+        assert spoiled(told, change).startswith(wanted)
+    with pytest.raises(RequestError, match="expected a number that JSON can have"):
+        Given.parse(b"[1e999]").plain()
+
+
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [
@@ -154,13 +204,14 @@ def test_what_is_wrong_is_said_with_its_place(cleaned: Path) -> None:
         (b'{"target": NaN}', "it is no JSON: NaN is no number"),
         (b"[]", "expected an object, found a list"),
         (b'"x"', 'expected an object, found "x"'),
+        (b"{}", "it has no field in_place and no values_searched"),
     ],
 )
 def test_what_is_no_result_is_refused_by_the_command(data: bytes, wanted: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(data)
     code, output = view("--result", path, "--output", tmp_path / "page.html")
-    assert code == 2 and f"{path} is not what cordwood clean --json prints: {wanted}" in output
+    assert code == 2 and f"{path} is not what cordwood clean or erase-check --json prints: {wanted}" in output
     assert os.listdir(tmp_path) == ["result.json"]
 
 
@@ -171,10 +222,16 @@ JSON = st.recursive(
 )
 
 
+def small(result: Any) -> Any:
+    """A part of a result."""
+    if isinstance(result, CleanResult):
+        return replace(result, partitions=result.partitions[-3:])
+    return replace(result, files=[one for one in result.files if one.counts] + list(result.files[:1]))
+
+
 @given(st.data())
-def test_a_value_anywhere_in_a_result_is_refused_or_shown(cleaned: Path, data: st.DataObject) -> None:
-    result = read_result(str(cleaned))
-    document = json.loads(json.dumps(replace(result, partitions=result.partitions[-3:]).document()))
+def test_a_value_anywhere_in_a_result_is_refused_or_shown(printed: Path, data: st.DataObject) -> None:
+    document = json.loads(json.dumps(small(read_result(str(printed))).document()))
     value: Any = document
     while isinstance(value, dict | list) and value:
         step = data.draw(st.sampled_from(sorted(value)) if isinstance(value, dict) else st.integers(0, len(value) - 1))
@@ -186,7 +243,7 @@ def test_a_value_anywhere_in_a_result_is_refused_or_shown(cleaned: Path, data: s
         result = result_of(Given(document))
     except RequestError:
         return
-    check_harmless(clean_page(result)).text.encode()
+    check_harmless(file_page(result)).text.encode()
 
 
 def test_names_in_a_result_do_not_break_out(cleaned: Path) -> None:
@@ -196,7 +253,7 @@ def test_names_in_a_result_do_not_break_out(cleaned: Path) -> None:
         one |= {"path": f"/data/{name}", "why": name, "notes": [name]}
         one["topic"] = None if one["topic"] is None else name
     document |= {"notes": list(NAMES), "target": NAMES[0]}
-    page = check_harmless(clean_page(result_of(Given.parse(json.dumps(document).encode()))))
+    page = check_harmless(file_page(result_of(Given.parse(json.dumps(document).encode()))))
     assert "\x1b" not in page.text and "\u202e" not in page.text and NAMES[1] in page.text
 
 

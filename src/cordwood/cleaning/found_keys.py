@@ -9,7 +9,7 @@ from typing import Any
 
 from cordwood.cleaning.next_step import NextStep
 from cordwood.errors import DataError
-from cordwood.presentable import Presentable
+from cordwood.presentable import Paged, Presentable
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.traces import LookedAt, TraceKind
 from cordwood.text import number
@@ -89,12 +89,29 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TraceRecord:
+    """The record that a trace is.
+
+    Attributes:
+        timestamp: milliseconds since the epoch; -1: none.
+        is_tombstone: whether it deletes its key.
+        superseded_by: offset of the next committed record with the same key; None: there is none.
+    """
+
+    offset: int
+    timestamp: int
+    is_tombstone: bool
+    superseded_by: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FoundTrace:
     """A trace of a key, and how it goes.
 
     Attributes:
         path: of its file.
         key: what it means, by the decoder that was asked for; bytes where that cannot decode it.
+        record: the record that it is; None for other traces.
         next_step: what has to happen so that it goes.
     """
 
@@ -103,7 +120,7 @@ class FoundTrace:
     kind: TraceKind
     key: Any
     position: int
-    record: KeyRecord | None
+    record: TraceRecord | None
     next_step: NextStep
 
 
@@ -131,10 +148,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ErasureResult(Presentable):
+class ErasureResult(Paged):
     """Whether any trace of some keys remains: a certificate if none does.
 
     Attributes:
+        version: of the Cordwood that looked.
         started_ms, ended_ms: when files were looked at.
         paths: what was looked at, as it was asked for; the files are named likewise.
         absolute_paths: the same from the root, as it was found.
@@ -148,6 +166,7 @@ class ErasureResult(Presentable):
         unknown: what cannot be known.
     """
 
+    version: str
     started_ms: int
     ended_ms: int
     paths: tuple[str, ...]
@@ -172,10 +191,6 @@ class ErasureResult(Presentable):
     def counts(self) -> Mapping[TraceKind, int]:
         """How many traces there are of each kind."""
         return {kind: sum(one.counts.get(kind, 0) for one in self.files) for kind in TraceKind}
-
-    def page(self) -> str:
-        """The certificate as one HTML file that needs no other."""
-        return self._repr_html_()
 
     def __str__(self) -> str:
         return f"{self.verdict}: {number(self.keys, 'key')} in {number(len(self.files), 'file')}"

@@ -70,9 +70,9 @@ def main(
             else:
                 result = clean_in_place(paths, options, replacing, run)
     if report is not None:
-        from cordwood.pages.clean import clean_page
+        from cordwood.pages.results import file_page
 
-        write_output(report, clean_page(result))
+        write_output(report, file_page(result))
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result)
 

@@ -16,6 +16,7 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
+from cordwood.pages.results import file_page
 
 
 @with_options
@@ -57,4 +58,6 @@ def main(
 
 
 def _certificate(result: ErasureResult, path: str) -> str:
-    return result.page() if path.lower().endswith((".html", ".htm")) else json.dumps(result.document(), indent=1) + "\n"
+    if path.lower().endswith((".html", ".htm")):
+        return file_page(result)
+    return json.dumps(result.document(), indent=1) + "\n"

@@ -23,8 +23,8 @@ from cordwood.commands.view import NodeLook, look_at_all
 from cordwood.commands.view_result import read_result
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.pages.clean import clean_page
 from cordwood.pages.report import PARTITIONS, report_page
+from cordwood.pages.results import file_page
 from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
 from cordwood.web.serving import PageServer, ResultServer, ViewServer
@@ -43,7 +43,10 @@ def main(
     options: WhyOptions,
     result: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Instead of DIR, show the result that clean --json printed to this file."),
+        typer.Option(
+            metavar="FILE",
+            help="Instead of DIR, show the result that clean or erase-check printed to this file, with --json.",
+        ),
     ] = None,
     output: Annotated[
         str | None,
@@ -65,17 +68,19 @@ def main(
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
     running. The pages show how far the first look has come, and are looked up again when they are loaded later.
 
-    With --result it shows what a clean did: each log before and after, what went and why, and the proof.
+    With --result it shows what a clean did, or what an erasure check found.
     """
     paths = [named(directory) for directory in directories or ()]
     if bool(paths) == (result is not None):
-        raise RequestError("Give either the directories to show, or --result FILE with what clean --json printed")
+        raise RequestError(
+            "Give either the directories to show, or --result FILE with what a command printed with --json"
+        )
     if output is not None:
         check_output(output, "the pages")
     if result is not None:
         found = read_result(result)
         if output is not None:
-            write_output(output, clean_page(found))
+            write_output(output, file_page(found))
             return EXIT_OK
         return _serve(ResultServer(found, host=host, port=port), no_browser=no_browser)
     if output is not None:

@@ -14,6 +14,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from threading import Lock
 
 import cordwood.report.erasure  # noqa: F401 - so that a result can show itself
@@ -64,6 +65,7 @@ def erase_check(
     traces = [trace for file in files for trace in judge.traces(file, looked_at[file.path])]
     shown = dict(zip(raw, decoded(raw, options.key_as, fs), strict=True))
     return ErasureResult(
+        version("cordwood"),
         started_ms,
         clock(),
         tuple(paths),

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.cleaning.found_keys import FoundTrace, Role
+from cordwood.cleaning.found_keys import FoundTrace, Role, TraceRecord
 from cordwood.cleaning.next_step import NextStep, StepKind
 from cordwood.commands.prospects import prospects_of
 from cordwood.commands.trace_files import FileToCheck
@@ -37,6 +37,12 @@ _OF_STATES: Mapping[DirectoryState, str] = {
 }
 
 
+def _described(record: KeyRecord | None) -> TraceRecord | None:
+    if record is None:
+        return None
+    return TraceRecord(record.offset, record.timestamp, record.is_tombstone, record.superseded_by)
+
+
 @dataclass
 class Judge:
     """Says of traces what has to happen.
@@ -59,15 +65,14 @@ class Judge:
         of_log = self._records.get(file.directory or "", {}) if file.role is Role.LOG else {}
         for trace in found.traces:
             known = of_log.get(_place(trace.record)) if trace.kind in _OF_RECORDS and trace.record else None
-            if known is not None:
+            kind, record = trace.kind, trace.record
+            if known is None:
+                step = self._step(file, trace)
+            else:
                 record, step = known
-                kind = trace.kind
                 if record.superseded_by is not None or record.outcome is Outcome.ABORTED:
                     kind = TraceKind.SUPERSEDED
-                yield FoundTrace(file.path, file.role, kind, trace.key, trace.position, record, step)
-            else:
-                step = self._step(file, trace)
-                yield FoundTrace(file.path, file.role, trace.kind, trace.key, trace.position, trace.record, step)
+            yield FoundTrace(file.path, file.role, kind, trace.key, trace.position, _described(record), step)
 
     def _step(self, file: FileToCheck, trace: Trace) -> NextStep:
         if file.role is Role.LEFTOVER:

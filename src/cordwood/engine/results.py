@@ -10,7 +10,7 @@ from cordwood.cleaning.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.rewrite import Counts
 from cordwood.engine.partition import Cleaned
 from cordwood.engine.task import Failure, FailureKind, Output
-from cordwood.presentable import Presentable
+from cordwood.presentable import Paged, Presentable
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.types import TopicPartition
 
@@ -118,7 +118,7 @@ class InPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class CleanResult(Presentable):
+class CleanResult(Paged):
     """What a clean did.
 
     Attributes:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from cordwood.cleaning.plan import utc
 from cordwood.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.pages.drawing import Bar, bars, both
-from cordwood.pages.frame import cut, figures, one_file, page, paragraph, section, table
-from cordwood.pages.links import FileLinks
+from cordwood.pages.frame import cut, figures, paragraph, section, table
 from cordwood.pages.markup import Content, tag
 from cordwood.report import clean as report
 from cordwood.text import Column, bytes_text, cells_of, printable
@@ -17,17 +16,8 @@ from cordwood.text import Column, bytes_text, cells_of, printable
 _BARS_MAX, _ROWS_MAX = 40, 2_000
 
 
-def clean_page(result: CleanResult) -> str:
-    """The page as one file, which loads nothing and runs nothing."""
-    return one_file("Clean", FileLinks(), _body(result))
-
-
-def result_page(result: CleanResult) -> str:
-    """The page as one of a server."""
-    return page("Clean", FileLinks(parts=(("Clean", "/"),)), _body(result), document_link="/result.json")
-
-
-def _body(result: CleanResult) -> Content:
+def body(result: CleanResult) -> Content:
+    """What is on the page."""
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     counts, cleaned = result.counts, result.with_fate(Fate.CLEANED)
     where = result.target if result.in_place is None else ", ".join(result.in_place.directories)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from cordwood.config import DAY_MS
-from cordwood.pages.frame import one_file, paragraph, section, table
-from cordwood.pages.links import FileLinks
+from cordwood.pages.frame import paragraph, section, table
 from cordwood.pages.markup import Content, Markup, tag
 from cordwood.pages.time_chart import Line, TimeChart
 from cordwood.report import simulation as report
@@ -17,12 +16,8 @@ from cordwood.text import Column, bytes_text, number
 _ROWS_MAX = 120
 
 
-def simulation_page(result: SimulationResult) -> str:
-    """The page as one file, which loads nothing and runs nothing."""
-    return one_file("Simulation", FileLinks(), _body(result))
-
-
-def _body(result: SimulationResult) -> Content:
+def body(result: SimulationResult) -> Content:
+    """What is on the page."""
     columns, rows = report.figures(result.outcomes, result.workload.partitions)
     titles = [Column("FIGURE"), *(Column(one.title or "VALUE", right=True) for one in columns[1:])]
     first, *rest = report.head(result)

@@ -1,14 +1,12 @@
-"""Whether traces of keys remain: for people, as JSON, and as a page that is a certificate."""
+"""Whether traces of keys remain, for people and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
-from importlib.metadata import version
 from typing import Any
 
-from cordwood.cleaning.found_keys import CheckedFile, ErasureResult, FoundTrace, Role, Verdict
+from cordwood.cleaning.found_keys import CheckedFile, ErasureResult, FoundTrace, Role
 from cordwood.cleaning.plan import utc
 from cordwood.presentable import register
 from cordwood.report.get import shown
@@ -18,22 +16,6 @@ from cordwood.text import Column, bytes_text, cells_of, html_table, number, prin
 
 #: Rows that a terminal shows.
 _SHOWN_ROWS = 50
-#: Rows of the page; the JSON document has all.
-_PAGE_ROWS = 100_000
-
-#: Every rule begins with the class of the page's only block, so that a notebook which shows it stays as it is.
-_STYLE = """
-.erasure { font: 15px/1.45 system-ui, sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222 }
-.erasure h1 { font-size: 1.5em } .erasure h2 { font-size: 1.15em; margin-top: 2em }
-.erasure .verdict { border-left: 6px solid; padding: .6em 1em; font-weight: 600 }
-.erasure .clear { border-color: #1a7f37; background: #e9f6ec }
-.erasure .not-clear { border-color: #b42318; background: #fdeceb }
-.erasure table { border-collapse: collapse; font-size: .9em; width: 100% }
-.erasure caption { text-align: left; padding: .3em 0 }
-.erasure th, .erasure td { border-bottom: 1px solid #ddd; padding: .25em .6em; vertical-align: top }
-.erasure td, .erasure dd { overflow-wrap: anywhere } .erasure dd { margin: 0 }
-.erasure dt { font-weight: 600; margin-top: .4em }
-"""
 
 
 def _offset(trace: FoundTrace) -> str:
@@ -46,11 +28,13 @@ def _due(trace: FoundTrace) -> str:
     return ", ".join(times) or "-"
 
 
-def _counts(counts: Mapping[TraceKind, int]) -> str:
+def counts_text(counts: Mapping[TraceKind, int]) -> str:
+    """How many traces there are of each kind, of those that there are."""
     return ", ".join(f"{kind}: {count:,}" for kind, count in counts.items() if count) or "-"
 
 
-_TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
+#: What a table shows of traces, and of files that were looked at.
+TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
     (Column("KEY"), lambda one: shown(one.key)),
     (Column("TRACE"), lambda one: one.kind),
     (Column("IN"), lambda one: one.role),
@@ -60,19 +44,20 @@ _TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
     (Column("SO THAT IT GOES"), lambda one: printable(one.next_step.what)),
     (Column("DUE (UTC)"), _due),
 )
-_FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
+FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
     (Column("FILE"), lambda one: printable(one.found.path)),
     (Column("IS"), lambda one: one.role),
     (Column("BYTES", right=True), lambda one: f"{one.found.size_bytes:,}"),
     (Column("SHA-256"), lambda one: one.found.sha256),
     (Column("BATCHES", right=True), lambda one: f"{one.found.batches:,}"),
     (Column("RECORDS", right=True), lambda one: f"{one.found.records:,}"),
-    (Column("TRACES"), lambda one: _counts(one.counts)),
+    (Column("TRACES"), lambda one: counts_text(one.counts)),
     (Column("NOT READ"), lambda one: "; ".join(map(printable, one.found.problems)) or "-"),
 )
 
 
-def _looked_at(result: ErasureResult) -> str:
+def looked_at(result: ErasureResult) -> str:
+    """How much was looked at, and when."""
     size = bytes_text(sum(one.found.size_bytes for one in result.files))
     records = sum(one.found.records for one in result.files)
     what = f"{number(len(result.files), 'file')}, {size}, {number(records, 'record')}"
@@ -82,7 +67,7 @@ def _looked_at(result: ErasureResult) -> str:
 def lines(result: ErasureResult) -> Iterator[str]:
     """The traces as lines for people, then what is known and what is not."""
     if result.traces:
-        yield from table(*cells_of(_TRACES, result.traces[:_SHOWN_ROWS]))
+        yield from table(*cells_of(TRACES, result.traces[:_SHOWN_ROWS]))
         yield ""
     found = sum(result.counts.values())
     if found > _SHOWN_ROWS:
@@ -91,18 +76,18 @@ def lines(result: ErasureResult) -> Iterator[str]:
         for problem in one.found.problems:
             yield f"not read: {printable(one.found.path)}: {printable(problem)}"
     roles = {role: sum(one.role is role for one in result.files) for role in Role}
-    yield _looked_at(result)
+    yield looked_at(result)
     yield "of these: " + ", ".join(f"{role}: {count:,}" for role, count in roles.items() if count)
     for line in result.unknown:
         yield f"not known: {printable(line)}"
-    yield f"{result.verdict.upper()}{'' if not found else ' (' + _counts(result.counts) + ')'}"
+    yield f"{result.verdict.upper()}{'' if not found else ' (' + counts_text(result.counts) + ')'}"
 
 
 def document(result: ErasureResult) -> dict[str, Any]:
     """The certificate as one JSON value."""
     found = {
         "verdict": result.verdict,
-        "cordwood": version("cordwood"),
+        "cordwood": result.version,
         "started_ms": result.started_ms,
         "started": utc(result.started_ms),
         "ended_ms": result.ended_ms,
@@ -132,6 +117,7 @@ def _trace(trace: FoundTrace) -> dict[str, Any]:
         "position": trace.position,
         "offset": None if record is None else record.offset,
         "timestamp": None if record is None else record.timestamp,
+        "tombstone": None if record is None else record.is_tombstone,
         "superseded_by": None if record is None else record.superseded_by,
         "next": {"kind": step.kind, "what": printable(step.what), "from_ms": step.from_ms, "by_ms": step.by_ms},
     }
@@ -152,69 +138,9 @@ def _file(file: CheckedFile) -> dict[str, Any]:
     }
 
 
-# ---- a page ----------------------------------------------------------------------------------------------------------
+def _notebook(result: ErasureResult) -> str:
+    """The traces as a table, below what is known after all."""
+    return html_table(*cells_of(TRACES, result.traces), f"{result}, {utc(result.ended_ms)}")
 
 
-def page(result: ErasureResult) -> str:
-    """The certificate as one HTML file: no script, nothing that is loaded, all that comes from disk escaped."""
-    is_clear = result.verdict is Verdict.CLEAR
-    scope = [*(f"topic {one}" for one in result.topics), *(f"partition {one}" for one in result.partitions)]
-    facts = (
-        ("Directories", ", ".join(_directories(result))),
-        ("Which partitions", ", ".join(scope) or "all"),
-        ("Keys", f"{result.keys:,}; SHA-256 of the list: {result.keys_sha256}"),
-        ("Looked at", f"{utc(result.started_ms)} to {utc(result.ended_ms)}"),
-        ("Within values and headers", "yes" if result.values else "no"),
-        ("By", f"cordwood {version('cordwood')}, erase-check"),
-    )
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            f'<html lang="en"><head><meta charset="utf-8"><title>Erasure: {escape(result.verdict)}</title>',
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            f'<style>{_STYLE}</style></head><body><div class="erasure">',
-            "<h1>Traces of erased keys</h1>",
-            f'<p class="verdict {"clear" if is_clear else "not-clear"}">{escape(_sentence(result))}</p>',
-            "<dl>",
-            *(f"<dt>{escape(name)}</dt><dd>{escape(printable(text))}</dd>" for name, text in facts),
-            "</dl>",
-            *_section("What was found, and what still has to happen", _rows(_TRACES, result.traces, "traces")),
-            "<h2>What cannot be known</h2>",
-            "<ul>",
-            *(f"<li>{escape(printable(one))}</li>" for one in result.unknown),
-            "</ul>",
-            *_section("What was looked at", _rows(_FILES, result.files, "files")),
-            "</div></body></html>",
-            "",
-        ]
-    )
-
-
-def _directories(result: ErasureResult) -> Iterator[str]:
-    for given, absolute in zip(result.paths, result.absolute_paths, strict=True):
-        yield given if given == absolute else f"{given} ({absolute})"
-
-
-def _sentence(result: ErasureResult) -> str:
-    match result.verdict:
-        case Verdict.CLEAR:
-            return "No trace of these keys was found in any of the files."
-        case Verdict.INCOMPLETE:
-            return "No trace of these keys was found, but some files could not be read completely."
-        case _:
-            return f"Traces of these keys remain ({_counts(result.counts)})."
-
-
-def _section(title: str, body: str) -> Iterator[str]:
-    if body:
-        yield f"<h2>{escape(title)}</h2>"
-        yield body
-
-
-def _rows(columns: Sequence[tuple[Column, Callable[[Any], str]]], values: Sequence[Any], noun: str) -> str:
-    if not values:
-        return ""
-    return html_table(*cells_of(columns, values), f"{len(values):,} {noun}", rows_max=_PAGE_ROWS)
-
-
-register(ErasureResult, lines=lines, document=document, html=page)
+register(ErasureResult, lines=lines, document=document, html=_notebook)

@@ -7,11 +7,15 @@ RequestError: partitions[3].bytes_before: expected a whole number from 0 on, fou
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import Any, NoReturn, Self, TypeVar
+from types import UnionType
+from typing import Any, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from cordwood.errors import RequestError
 
@@ -20,6 +24,8 @@ _Word = TypeVar("_Word", bound=StrEnum)
 _COUNT_MAX = 2**63 - 1
 #: Of a value that is wrong, so much is shown.
 _SHOWN_MAX = 60
+#: A value of any type is nested no deeper than this.
+_DEPTH_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,15 @@ class Given:
 
     def __getitem__(self, name: str) -> Given:
         """A field of an object."""
-        if not isinstance(self.value, dict):
-            raise self._expected("an object")
-        if name not in self.value:
+        if name not in self.names():
             raise self.wrong(f"there is no {name!r}")
         return Given(self.value[name], f"{self.where}.{name}" if self.where else name)
+
+    def names(self) -> list[str]:
+        """The names of an object's fields."""
+        if not isinstance(self.value, dict):
+            raise self._expected("an object")
+        return list(self.value)
 
     def items(self) -> list[Given]:
         """The values of a list."""
@@ -91,6 +101,13 @@ class Given:
             raise self._expected("a whole number from 0 on")
         return value
 
+    def whole(self) -> int:
+        """A whole number, which may be below 0."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _COUNT_MAX:
+            raise self._expected("a whole number")
+        return value
+
     def amount(self) -> float:
         """A number from 0 on."""
         value = self.value
@@ -105,9 +122,72 @@ class Given:
             raise self._expected(f"one of {', '.join(kind)}")
         return found
 
+    def plain(self, depth: int = _DEPTH_MAX) -> Any:
+        """Any value, as a key has; an object of nothing but `hex` is bytes.
+
+        Raises:
+            RequestError: it is nested too deeply to be shown.
+        """
+        value = self.value
+        if isinstance(value, dict | list) and not depth:
+            raise self.wrong("it is nested too deeply")
+        if isinstance(value, list):
+            return [item.plain(depth - 1) for item in self.items()]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise self._expected("a number that JSON can have")
+        if not isinstance(value, dict):
+            return value
+        if list(value) == ["hex"] and isinstance(value["hex"], str):
+            with contextlib.suppress(ValueError):
+                return bytes.fromhex(value["hex"])
+        return {name: self[name].plain(depth - 1) for name in value}
+
+    def values(self, kind: Callable[..., _T]) -> _T:
+        """A value of a dataclass, as `asdict` and JSON write it; no number is below 0."""
+        return kind(**{name: _read(self[name], hint) for name, hint in _hints(kind).items()})
+
+    def same(self, wanted: Any) -> None:
+        """Make sure that it is what follows from the other values.
+
+        Raises:
+            RequestError: it is not.
+        """
+        if self.value != wanted:
+            raise self._expected(f"{json.dumps(wanted)}, which follows from the rest")
+
     def maybe(self, read: Callable[[Given], _T]) -> _T | None:
         """What `read` makes of it; None for null."""
         return None if self.value is None else read(self)
+
+
+@functools.cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    """The types of the fields of a dataclass."""
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind)}
+
+
+def _read(given: Given, hint: Any) -> Any:
+    """A value of a type."""
+    if hint in _READERS:
+        return _READERS[hint](given)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return given.values(hint)
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        return given.maybe(lambda value: _read(value, parts[0]))
+    if kind is Mapping:
+        return {name: _read(given[name], parts[1]) for name in given.names()}
+    assert kind is tuple, hint
+    return tuple(_read(item, parts[0]) for item in given.items())
+
+
+_READERS: Mapping[Any, Callable[[Given], Any]] = {
+    int: Given.count,
+    float: Given.amount,
+    str: Given.text,
+    bool: Given.flag,
+}
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -10,9 +10,9 @@ from typing import Self
 
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.view import before_look, look_at_node
-from cordwood.engine.results import CleanResult
 from cordwood.fs.base import Store
-from cordwood.pages.clean import result_page
+from cordwood.pages.results import server_page
+from cordwood.presentable import Paged
 from cordwood.types import override
 from cordwood.web.access import HEADERS, Access, is_loopback
 from cordwood.web.answers import html, json_document, style_sheet
@@ -105,7 +105,7 @@ class ViewServer(PageServer):
 class ResultServer(PageServer):
     """The page of a result."""
 
-    def __init__(self, result: CleanResult, *, host: str = HOST, port: int = 0) -> None:
+    def __init__(self, result: Paged, *, host: str = HOST, port: int = 0) -> None:
         """Take the port; see `PageServer`."""
         super().__init__(host, port)
         self._result = result
@@ -113,7 +113,7 @@ class ResultServer(PageServer):
     @override
     def routes(self) -> Mapping[str, Route]:
         return {
-            "/": lambda _: html(result_page(self._result)),
+            "/": lambda _: html(server_page(self._result)),
             "/result.json": lambda _: json_document(self._result.document()),
             "/style.css": style_sheet,
         }
