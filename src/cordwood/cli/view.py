@@ -45,7 +45,7 @@ def main(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Instead of DIR, show the result that clean or erase-check printed to this file, with --json.",
+            help="Instead of DIR, show the result that clean, erase-check, simulate or explain printed, as JSON.",
         ),
     ] = None,
     output: Annotated[
@@ -68,7 +68,7 @@ def main(
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
     running. The pages show how far the first look has come, and are looked up again when they are loaded later.
 
-    With --result it shows what a clean did, or what an erasure check found.
+    With --result it shows what a clean did, or what an erasure check, a simulation or a what-if found.
     """
     paths = [named(directory) for directory in directories or ()]
     if bool(paths) == (result is not None):

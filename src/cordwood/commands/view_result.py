@@ -8,7 +8,7 @@ from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.presentable import Paged
-from cordwood.report import clean_given, erasure_given
+from cordwood.report import clean_given, erasure_given, outcomes_given
 from cordwood.report.given import Given
 from cordwood.text import bytes_text
 
@@ -18,6 +18,8 @@ _BYTES_MAX = 256 << 20
 _READERS: Mapping[str, tuple[str, Callable[[Given], Paged]]] = {
     "clean": ("in_place", clean_given.result_of),
     "erase-check": ("values_searched", erasure_given.result_of),
+    "simulate": ("workload", outcomes_given.simulation_of),
+    "explain": ("at_once", outcomes_given.explained_of),
 }
 
 
@@ -38,13 +40,14 @@ def read_result(path: str, *, fs: Store | None = None) -> Paged:
         if size > _BYTES_MAX:
             raise RequestError(f"{path} has {bytes_text(size)}; results have at most {bytes_text(_BYTES_MAX)}")
         data = file.read(0, size)
-    commands = list(_READERS)
+    *others, last = _READERS
+    commands = f"{', '.join(others)} or {last}"
     try:
         given = Given.parse(data)
-        commands = [command_of(given)]
+        commands = command_of(given)
         return result_of(given)
     except RequestError as error:
-        raise RequestError(f"{path} is not what cordwood {' or '.join(commands)} --json prints: {error}") from None
+        raise RequestError(f"{path} is not what cordwood {commands} --json prints: {error}") from None
 
 
 def command_of(given: Given) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 from cordwood.cleaning.found_keys import ErasureResult
 from cordwood.engine.results import CleanResult
-from cordwood.pages import clean, erasure, simulation
+from cordwood.pages import clean, erasure, explain, simulation
 from cordwood.pages.frame import one_file, page
 from cordwood.pages.links import FileLinks
 from cordwood.pages.markup import Content
 from cordwood.presentable import Paged, register_page
+from cordwood.sizing.explained import ExplainResult
 from cordwood.sizing.result import SimulationResult
 
 #: By the class of a result: the title of its page, and what makes the body.
@@ -19,6 +20,7 @@ _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
     CleanResult: ("Clean", clean.body),
     ErasureResult: ("Erasure", erasure.body),
     SimulationResult: ("Simulation", simulation.body),
+    ExplainResult: ("What if", explain.body),
 }
 
 

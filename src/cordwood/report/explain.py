@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from cordwood.config import DAY_MS
 from cordwood.presentable import register
 from cordwood.report.simulation import disk_chart, figure_lines, notebook, outcome_document
 from cordwood.sizing.explained import AtOnce, ExplainResult
-from cordwood.text import bytes_text, duration_text, number, printable, rounded
+from cordwood.text import bytes_text, duration_text, number, printable, rounded, time_text
 
 #: Dates on the time axis.
 _DATES = 5
@@ -19,15 +18,15 @@ _DATES = 5
 
 def lines(result: ExplainResult) -> Iterator[str]:
     """The result as lines for people."""
-    yield from _head(result)
+    yield from head(result)
     yield ""
-    yield from _configs(result)
+    yield from configs(result)
     yield ""
     yield "at once"
     for label, found in result.at_once.items():
-        yield from _at_once(label, found)
+        yield f"  {at_once(label, found)}"
     yield ""
-    yield f"over the {duration_text(result.outcomes[0].duration_ms)} up to {_date(result.log.end_ms)}, replayed"
+    yield replayed(result)
     yield from figure_lines(result.outcomes, 1, of="log")
     for one in result.outcomes:
         yield from ("", *(printable(f"{one.label}: {note}") for note in one.notes)) if one.notes else ()
@@ -39,10 +38,11 @@ def lines(result: ExplainResult) -> Iterator[str]:
         yield from (printable(f"note: {note}") for note in result.notes)
 
 
-def _head(result: ExplainResult) -> Iterator[str]:
+def head(result: ExplainResult) -> Iterator[str]:
+    """Which log is replayed, and how."""
     log, scale = result.log, result.scale
     largest = f", the largest of {log.topic_partitions} here ({bytes_text(log.topic_bytes)})"
-    since = f"in {duration_text(log.end_ms - log.first_ms)} since {_date(log.first_ms)}"
+    since = f"in {duration_text(log.end_ms - log.first_ms)} since {date(log.first_ms)}"
     gone = f", and {number(log.gone, 'record')} that cleans removed" if log.gone else ""
     yield printable(
         f"{log.partition}: {bytes_text(log.log_bytes)}{largest if log.topic_partitions > 1 else ''}; "
@@ -53,7 +53,8 @@ def _head(result: ExplainResult) -> Iterator[str]:
     yield from (f"  {note}" for note in scale.notes)
 
 
-def _configs(result: ExplainResult) -> Iterator[str]:
+def configs(result: ExplainResult) -> Iterator[str]:
+    """Under which configs, a line for each set."""
     now = result.outcomes[0].configs
     yield printable(f"{result.outcomes[0].label}: {_listed(now)}")
     for one in result.outcomes[1:]:
@@ -65,7 +66,8 @@ def _listed(configs: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={text}" for name, text in configs.items()) or "all as Kafka has them by default"
 
 
-def _at_once(label: str, found: AtOnce) -> Iterator[str]:
+def at_once(label: str, found: AtOnce) -> str:
+    """What a broker that starts now would do under a set of configs."""
     parts = []
     if found.deleted_segments:
         reasons = "; ".join(found.deleted_by)
@@ -75,11 +77,17 @@ def _at_once(label: str, found: AtOnce) -> Iterator[str]:
         parts.append(f"cleans it, and removes at most {bytes_text(found.removed_bytes_max)} ({found.reason})")
     elif found.dirty_ratio is not None:
         parts.append(f"does not clean it: {found.reason}")
-    yield printable(f"  {label}: a broker {'; '.join(parts) or 'deletes nothing'}")
+    return printable(f"{label}: a broker {'; '.join(parts) or 'deletes nothing'}")
 
 
-def _date(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M}"
+def replayed(result: ExplainResult) -> str:
+    """Which time is replayed."""
+    return f"over the {duration_text(result.outcomes[0].duration_ms)} up to {date(result.log.end_ms)}, replayed"
+
+
+def date(ms: int) -> str:
+    """A time to the minute."""
+    return time_text(ms)[: len("2026-01-01 00:00")]
 
 
 def document(result: ExplainResult) -> dict[str, Any]:
@@ -103,7 +111,7 @@ def chart(result: ExplainResult) -> str:
     marks = []
     for at in range(_DATES):
         day = days * at / (_DATES - 1)
-        marks.append((day, _date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
+        marks.append((day, date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
     return disk_chart(f"Disk of {result.log.partition}", result.outcomes, 1, x_marks=marks)
 
 

@@ -94,7 +94,7 @@ def lines(result: SimulationResult) -> Iterator[str]:
     yield ""
     yield from figure_lines(result.outcomes, result.workload.partitions)
     yield ""
-    yield from notes(result)
+    yield from notes(result.outcomes)
     if result.verdict:
         yield ""
         yield from result.verdict
@@ -151,11 +151,11 @@ def has_stays(outcomes: Sequence[Outcome]) -> bool:
     return any(one.superseded or one.tombstones or one.aborted or one.deleted for one in outcomes)
 
 
-def notes(result: SimulationResult) -> Iterator[str]:
+def notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Which limits count, and what is worth a thought."""
-    several = len(result.outcomes) > 1
-    for one in result.outcomes:
-        yield from (f"{one.label}: {note}" if several else note[0].upper() + note[1:] for note in one.notes)
+    several = len(outcomes) > 1
+    for one in outcomes:
+        yield from (f"{one.label}: {note}" if several else note[:1].upper() + note[1:] for note in one.notes)
 
 
 def _over_time(outcomes: Sequence[Outcome], partitions: int, of: str) -> Iterator[list[str]]:
