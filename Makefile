@@ -1,7 +1,7 @@
 # make demo    shows Cordwood at work        make lint types layers    what reviewers need not say
 # make test    runs the tests                make check-kafka          slow: compares with Kafka itself
 # make         only sets up .venv            make bench                prints our speed
-#                                            make cluster-test         runs it on a small Spark cluster
+# make docs    builds the docs as a site     make cluster-test         runs it on a small Spark cluster
 #
 # All of them set up first, which takes about a minute, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
 #   make test ARGS="tests/record -k crc"
@@ -15,7 +15,7 @@ bin := .venv/bin
 # Slow comparisons are left out of `make test`; conftest.py says how many.
 slow := (kafka or slow) and not (cluster or large or month or soak)
 
-.PHONY: setup demo test lint types layers lock bench check-kafka cluster-test clean
+.PHONY: setup demo test lint types layers lock bench check-kafka cluster-test docs clean
 
 setup: .venv/.stamp
 
@@ -38,6 +38,10 @@ cluster-test: setup
 
 bench: setup
 	@$(bin)/cordwood bench $(ARGS)
+
+# Into build/site; opened as files its pages work, but for the search: python -m http.server -d build/site.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --quiet --strict $(ARGS)
 
 lint: setup
 	@$(bin)/ruff check $(ARGS)
