@@ -46,6 +46,14 @@ def test_violations_are_named_and_the_exit_code_is_1(states: tuple[str, str], sp
     assert said.endswith("3 violations: a correct clean cannot leave this\n")
 
 
+def test_where_more_was_cleaned_than_configs_allow_it_says_that_they_may_be_others(
+    states: tuple[str, str], spark: SparkSession
+) -> None:
+    code, said = run(*states, "--high-watermark", "0")
+    assert code == EXIT_DAMAGE and "touched-above" in said
+    assert "if it was given --config, --server-properties, --metadata or --high-watermark, give verify the same" in said
+
+
 def test_json_is_one_document(states: tuple[str, str], spark: SparkSession) -> None:
     code, said = run(*states, "--json")
     document = json.loads(said)

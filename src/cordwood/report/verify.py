@@ -58,6 +58,11 @@ def lines(result: VerifyResult) -> Iterator[str]:
         yield "All guarantees hold that can be judged" if unknown else "All guarantees hold"
     else:
         yield f"{number(total, 'violation')}: a correct clean cannot leave this"
+        if result.totals.get(ViolationKind.UNTOUCHED):
+            yield (
+                "How far a clean may go depends on the topic's configs: if it was given --config, --server-properties, "
+                "--metadata or --high-watermark, give verify the same."
+            )
 
 
 def document(result: VerifyResult) -> dict[str, Any]:
