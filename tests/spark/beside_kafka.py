@@ -1,6 +1,6 @@
-"""Random scripts whose cleans are all done by tasks on Spark, in a process of its own, as a process has one Spark.
+"""Random scripts or logs whose cleans are all done by tasks on Spark, in a process of its own: a process has one Spark.
 
-    python -m tests.spark.beside_kafka ours|stock FIRST COUNT
+    python -m tests.spark.beside_kafka ours|stock scripts|logs FIRST COUNT
 
 Files are made in the current directory. It prints what was compared and what differs from Kafka, as JSON. `ours` is
 Spark as a command starts it, `stock` a session that a user made, which has none of our settings.
@@ -18,11 +18,13 @@ from cordwood.spark.java import find_java
 from cordwood.spark.runner import running_on_spark
 from tests.cleaning.against_kafka import random_scripts, run_scripts
 from tests.cleaning.modes import on
+from tests.cleaning.random_logs import run_logs
 from tests.kafka_tools import Oracle
 
 
 def main() -> None:
-    kind, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    kind, what, first, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    seeds = range(first, first + count)
     given = None
     if kind == "stock":
         from pyspark.sql import SparkSession
@@ -31,7 +33,10 @@ def main() -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         given = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     with contextlib.redirect_stdout(sys.stderr), running_on_spark(given) as runner, on(runner):
-        found = run_scripts(Oracle(), random_scripts(range(first, first + count)), Path())
+        if what == "logs":
+            found = run_logs(Oracle(), seeds, Path())
+        else:
+            found = run_scripts(Oracle(), random_scripts(seeds), Path())
     print(json.dumps({"seen": found.seen, "differences": found.differences}))
 
 

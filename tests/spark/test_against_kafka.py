@@ -14,20 +14,26 @@ from tests import knobs
 from tests.kafka_tools import Oracle
 
 ROOT = Path(__file__).parents[2]
-#: A session that a user made takes three times as long.
-SCRIPTS = {"ours": knobs.scaled(6, 2000), "stock": knobs.scaled(2, 300)}
+#: How many of each; a session that a user made takes three times as long.
+COUNTS = {
+    ("ours", "scripts"): knobs.scaled(6, 2000),
+    ("ours", "logs"): knobs.scaled(6, 300),
+    ("stock", "scripts"): knobs.scaled(2, 300),
+    ("stock", "logs"): knobs.scaled(2, 60),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", SCRIPTS)
-def test_every_round_of_random_scripts_comes_out_as_kafkas_on_spark(
-    kafka_oracle: Oracle, tmp_path: Path, kind: str
+@pytest.mark.parametrize(("kind", "what"), COUNTS)
+def test_every_clean_of_random_scripts_and_logs_comes_out_as_kafkas_on_spark(
+    kafka_oracle: Oracle, tmp_path: Path, kind: str, what: str
 ) -> None:
-    command = [sys.executable, "-m", "tests.spark.beside_kafka", kind, str(knobs.SEED), str(SCRIPTS[kind])]
+    count = COUNTS[kind, what]
+    command = [sys.executable, "-m", "tests.spark.beside_kafka", kind, what, str(knobs.SEED), str(count)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     print(found["seen"])
     assert found["differences"] == []
-    assert found["seen"]["cleans"] > SCRIPTS[kind]
+    assert found["seen"]["cleans"] > count
