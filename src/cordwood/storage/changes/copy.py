@@ -22,7 +22,6 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionFile,
     parse_file,
-    topic_fault,
 )
 from cordwood.storage.log.files import copy_file, read_file, write_file
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
@@ -195,8 +194,7 @@ class DirectoryCopy:
         if source.info(name) is not None and after == before:
             write_file(fs, path, read_file(source.fs, f"{source.path}/{name}"))
         elif after or source.info(name) is not None:
-            named = {key: offset for key, offset in after.items() if topic_fault(key.topic) is None}
-            write_file(fs, path, checkpoints.encode(named))
+            write_file(fs, path, checkpoints.encode(after))
 
 
 def lay_out(

@@ -13,12 +13,16 @@ written again is the same file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from cordwood.fs.base import Bytes, LocalFileSystem
-from cordwood.storage.formats.filenames import Temporary, check_topic
-from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
+from cordwood.storage.formats.filenames import Temporary
+from cordwood.storage.formats.text import SPACE, decode_checkpoint, encode_checkpoint, entry_number
 from cordwood.types import TopicPartition
+
+#: What stands for a byte that is no text.
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 
 
 def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
@@ -40,34 +44,31 @@ def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The checkpoint file of these offsets, in their order.
 
-    Raises:
-        BadNameError: a topic has a name that Kafka forbids, such as one with a space, which would break its line.
+    Kafka writes any topic's name as it is, and then cannot read the file if the name breaks its line. Such entries are
+    left out here: their partitions have no checkpoint, as a new one, and all others keep theirs.
     """
-    for key in offsets:
-        check_topic(key.topic)
-    return _encode(offsets)
+    lines = {key: offset for key, offset in offsets.items() if _fits_a_line(key.topic)}
+    return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in lines.items()])
 
 
-def _encode(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in offsets.items()])
+def _fits_a_line(topic: str) -> bool:
+    """Whether a name can be read again; that of a directory may also have bytes that are no text."""
+    return bool(topic) and not any(space in topic for space in SPACE) and not _NO_TEXT.search(topic)
 
 
 def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
     """Set or remove entries of a checkpoint file; when this returns, that is durable.
 
-    All other entries stay as they are, even impossible ones. The file is replaced as a whole, as a broker does it, by
-    one with the same owner, group and permissions.
+    All other entries stay as they are, even impossible ones; what no line can hold is left out, as by `encode`. The
+    file is replaced as a whole, as a broker does it, by one with the same owner, group and permissions.
 
     Args:
         path: of the file; it is made where it is missing.
         changes: offset per partition, or None for no entry.
 
     Raises:
-        BadNameError: a topic has a name that Kafka forbids.
         CorruptFileError: Kafka could not read the file; it stays as it is.
     """
-    for key in changes:
-        check_topic(key.topic)
     before, like = None, None
     if fs.exists(path):
         like = fs.stat(path)
@@ -76,4 +77,4 @@ def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int 
     after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
     if after == (before or {}):
         return
-    fs.put(path, _encode(after), like=like, beside=path + Temporary.TMP)
+    fs.put(path, encode(after), like=like, beside=path + Temporary.TMP)
