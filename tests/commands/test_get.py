@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,19 @@ def test_keys_come_from_a_file_a_line_each(tmp_path: Path) -> None:
     found = json.loads(run("get", log, "--keys", tmp_path / "keys", "--json").stdout)
     assert [one["value"] for one in found["records"]] == ["1", "2", "3", "4"]
     assert run("get", log, "--keys", tmp_path / "no such file").exit_code == 2
+
+
+def test_keys_come_from_a_pipe_or_the_standard_input(tmp_path: Path) -> None:
+    log = partition_with(tmp_path, records(0, ("a", "1"), ("b", "2")))
+    said = CliRunner().invoke(app, ["get", str(log), "--keys", "-", "--json"], input="b\n")
+    assert [one["value"] for one in json.loads(said.stdout)["records"]] == ["2"]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(pipe.write_text, "a\n")
+        found = json.loads(run("get", log, "--keys", pipe, "--json").stdout)
+        writing.result()
+    assert [one["value"] for one in found["records"]] == ["1"]
 
 
 def test_damage_is_told_with_exit_code_1_and_what_is_behind_it_is_found(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from cordwood.errors import NotFoundError, RequestError
+from cordwood.fs.base import Bytes
 from cordwood.fs.by_url import file_system_for
 
 Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key, as --key-as says. Repeatable.")]
-KeysFile = Annotated[str | None, typer.Option("--keys", metavar="FILE", help="A file with a key on each line.")]
+KeysFile = Annotated[
+    str | None, typer.Option("--keys", metavar="FILE", help="A file with a key on each line; - is the standard input.")
+]
 
 #: More keys than this are no list that somebody wrote.
 _FILE_BYTES_MAX = 1 << 30
@@ -34,12 +40,22 @@ def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
 
 def key_lines(path: str) -> str:
     """The text of a file of keys; bytes that are no UTF-8 stay what they are."""
-    fs = file_system_for([path])
+    data = _read(path)
+    if len(data) > _FILE_BYTES_MAX:
+        raise RequestError(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: too many for a list of keys")
+    return str(data, "utf-8", "surrogateescape").replace("\r\n", "\n")
+
+
+def _read(path: str) -> Bytes:
+    """The bytes of a file, up to one more than are allowed; `-` is the standard input."""
+    if path == "-":
+        return sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
+    # Stores open files of known size, and no pipe, such as a shell's <(…).
+    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+        with open(path, "rb") as pipe:
+            return pipe.read(_FILE_BYTES_MAX + 1)
     try:
-        with fs.open(path) as file:
-            size = file.size()
-            if size > _FILE_BYTES_MAX:
-                raise RequestError(f"{path} has {size} bytes: too many for a list of keys")
-            return str(file.read(0, size), "utf-8", "surrogateescape").replace("\r\n", "\n")
+        with file_system_for([path]).open(path) as file:
+            return file.read(0, min(file.size(), _FILE_BYTES_MAX + 1))
     except FileNotFoundError:
         raise NotFoundError(f"{path} does not exist; it was to hold the keys") from None
