@@ -6,8 +6,9 @@ has_jdk() {
     [[ $(javac -version 2>&1) =~ ^javac\ ([0-9]+) ]] && ((BASH_REMATCH[1] >= 17))
 }
 
-# The browser that looks at the pages of `cordwood view`.
+# The browser that looks at the pages of `cordwood view`, and axe-core, which runs in it.
 browser() {
+    tests/web/fetch-axe >/dev/null || return 1
     command -v chromium >/dev/null && command -v chromedriver >/dev/null && return
     if ((EUID)) || ! command -v apt-get >/dev/null; then
         echo "Install Chromium and its driver (Debian: chromium, chromium-driver): tests of pages need them." >&2

@@ -3,8 +3,8 @@
 CORDWOOD_SEED           seed of random logs, scripts and examples; `now` takes the time, and the last lines show it
 CORDWOOD_EFFORT         multiplies counts: logs, scripts, kills, power cuts, seconds; `full` takes the full counts
 CORDWOOD_REWRITE        1 writes expectations, pages and recorded answers anew, to be reviewed as a diff
-CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run, or there is no browser
-                        or no Prometheus
+CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run, or there is no
+                        browser, no axe-core or no Prometheus
 CORDWOOD_PICTURES       a folder that the tests of pages leave pictures of them in
 CORDWOOD_TURN           3/8 takes every eighth slow test, the fourth eighth of them; without it all run
 

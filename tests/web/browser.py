@@ -16,10 +16,12 @@ from typing import Any
 
 from tests.knobs import PICTURES
 from tests.tools import need_tools
+from tests.web.axe import findings_script
 
 _STARTED = re.compile(r"successfully on port (\d+)")
 #: The key under which the protocol puts a reference to an element.
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+_SECONDS_MAX = 240
 _OPTIONS = ["--headless=new", "--hide-scrollbars", "--disable-gpu", "--no-first-run", "--disable-extensions"]
 
 
@@ -40,6 +42,8 @@ class Browser:
             "browserName": "chrome",
             "goog:chromeOptions": {"args": [*_OPTIONS, *root, scheme, f"--window-size={width},{height}"]},
             "goog:loggingPrefs": {"browser": "ALL"},
+            # axe-core takes a while where many processes share two cores.
+            "timeouts": {"script": 1000 * _SECONDS_MAX, "pageLoad": 1000 * _SECONDS_MAX},
         }
         answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{answer['sessionId']}"
@@ -50,7 +54,7 @@ class Browser:
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(self._base + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=_SECONDS_MAX) as answer:
             return json.load(answer)["value"]
 
     def _command(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -85,6 +89,13 @@ class Browser:
             assert time.monotonic() < until, before
             time.sleep(0.1)
 
+    def await_text(self, words: str) -> None:
+        """Wait until the page has these words; it may load itself again before."""
+        until = time.monotonic() + 60
+        while words not in self.run("return document.body.textContent"):
+            assert time.monotonic() < until, words
+            time.sleep(0.1)
+
     def find(self, xpath: str) -> str:
         """An element that is shown, as the protocol refers to it."""
         found = self._command("POST", "/elements", {"using": "xpath", "value": xpath})
@@ -103,6 +114,20 @@ class Browser:
                 assert found_role in (role, "searchbox"), found_role
                 return str(element)
         raise AssertionError(f"no {role} {name!r} at {self.url}")
+
+    def findings(self) -> list[str]:
+        """What axe-core finds serious or critical on the page."""
+        script = findings_script()
+        return [] if script is None else list(self.run(script))
+
+    def read_json(self) -> Any:
+        """Follow the link to the page as JSON, and read that."""
+        self.click(self.named("link", "this page as JSON"))
+        self.arrive(".json")
+        return json.loads(self.run("return document.querySelector('pre').textContent"))
+
+    def back(self) -> None:
+        self._command("POST", "/back", {})
 
     def click(self, element: str) -> None:
         self._command("POST", f"/element/{element}/click", {})
@@ -126,7 +151,7 @@ class Browser:
         """The page has no script and no complaint, fits the screen, follows light and dark, and can be read.
 
         Args:
-            name: of its picture, if pictures are wanted.
+            name: of its picture, if pictures are wanted; empty: none is.
         """
         assert self.title.endswith(" · Cordwood")
         assert self.console() == []
@@ -137,7 +162,8 @@ class Browser:
         ground = self.run("return getComputedStyle(document.body).backgroundColor")
         assert ground == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
         assert self.run(_CONTRASTS) == []
-        if PICTURES:
+        assert self.findings() == []
+        if PICTURES and name:
             self.screenshot(Path(PICTURES) / f"{name}-{shown}-{'dark' if dark else 'light'}.png")
 
     def close(self) -> None:

@@ -1,12 +1,15 @@
-"""A driver of browsers, for all tests that need one."""
+"""What several tests need: a driver of browsers, and results that commands printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.web.browser import Browser, driver, need_browser
+from tests.web.results import printed_by
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,9 @@ def browser(request: pytest.FixtureRequest, driver_port: int) -> Iterator[Browse
     found = Browser(driver_port, width=width, dark=dark)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def printed_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A file with what a command printed, by its name in `results.COMMANDS`."""
+    return functools.cache(lambda command: printed_by(command, tmp_path_factory.mktemp("printed")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import os
 import subprocess
@@ -26,44 +25,12 @@ from cordwood.errors import RequestError
 from cordwood.pages.results import file_page
 from cordwood.report.given import Given
 from tests.cli.running import ENVIRONMENT
-from tests.fixtures import copy_of, fixture
+from tests.fixtures import fixture
 from tests.web.hostile import NAMES
+from tests.web.results import COMMANDS
 from tests.web.view_client import Client, Parsed, check_harmless
 
 BROKER = "kraft-classic-before"
-KEYS = ("--topic", "orders", "--key", "p0-key-13", "--key", "p0-key-1")
-
-
-COMPACTED = ("--keys", "5000", "--config", "cleanup.policy=compact", "--against", "min.cleanable.dirty.ratio=0.2")
-ORDERS = ("--topic", "orders", "--config", "min.cleanable.dirty.ratio=0.1", "--now", "1795300000000")
-CLEAN = ("clean", "NODE", "--engine", "here", "--ignore-ratio", "--report", "PAGE")
-#: Commands that write a page of their result.
-COMMANDS = {
-    "clean": (*CLEAN, "--output", "COPY"),
-    "clean in place": (*CLEAN, "--in-place"),
-    "erase-check": ("erase-check", "NODE", *KEYS, "--values", "--now", "1795300000000", "--certificate", "PAGE"),
-    "simulate": ("simulate", "--rate", "100", "--days", "1", "--scale", "5000", *COMPACTED, "--report", "PAGE"),
-    "explain": ("explain", "NODE", *ORDERS, "--report", "PAGE"),
-    "erase-check, clear": ("erase-check", "NODE", "--key", "nobody-at-all", "--certificate", "PAGE"),
-}
-
-
-def printed_by(command: str, folder: Path) -> Path:
-    """A file with what a command printed; beside it `report.html`, the page that it wrote."""
-    places = {
-        "NODE": copy_of(fixture(BROKER), folder / "node"),
-        "PAGE": folder / "report.html",
-        "COPY": folder / "copy",
-    }
-    done = CliRunner().invoke(app, [*(str(places.get(word, word)) for word in COMMANDS[command]), "--json"])
-    assert done.exit_code in (0, 1), done.output
-    (folder / "result.json").write_text(done.stdout)
-    return folder / "result.json"
-
-
-@pytest.fixture(scope="module")
-def printed_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    return functools.cache(lambda command: printed_by(command, tmp_path_factory.mktemp("printed")))
 
 
 @pytest.fixture(scope="module", params=COMMANDS)
