@@ -12,10 +12,9 @@ from cordwood.sizing.explained import ExplainResult
 from cordwood.sizing.result import Outcome
 from cordwood.text import Column, bytes_text
 
-_CAPTION = (
-    "Each bar is the disk of the log: as it is now, and on average under each set of configs. "
-    "Yellow: superseded and aborted records and tombstones, which cleans remove in time."
-)
+_AS_IT_IS = "the log as it is"
+_CAPTION = "Each bar is the disk of the log: as it is now, and on average under each set of configs."
+_YELLOW = " Yellow: superseded and aborted records and tombstones, which cleans remove in time."
 
 
 def body(result: ExplainResult) -> Content:
@@ -46,20 +45,23 @@ def _times(result: ExplainResult) -> Times:
 
 def _before_and_after(result: ExplainResult) -> Content:
     rows = [
-        Bar("the log now", result.log.log_bytes, 0, bytes_text(result.log.log_bytes)),
+        Bar(_AS_IT_IS, result.log.log_bytes, 0, bytes_text(result.log.log_bytes)),
         *(_bar(one) for one in result.outcomes),
     ]
     sizes = ("AVERAGE", "PEAK", "AT THE END", "COULD GO")
     columns = [Column("CONFIGS"), *(Column(title, right=True) for title in sizes)]
     cells = [
-        [one.label, *map(bytes_text, (one.mean_bytes, one.peak_bytes, one.end_bytes, _could_go(one)))]
-        for one in result.outcomes
+        [_AS_IT_IS, "-", "-", bytes_text(result.log.log_bytes), "-"],
+        *(
+            [one.label, *map(bytes_text, (one.mean_bytes, one.peak_bytes, one.end_bytes, _could_go(one)))]
+            for one in result.outcomes
+        ),
     ]
     return [
         tag(
             "figure",
             both(lambda width: bars(rows, "The disk of the log; the table below has the figures", width)),
-            tag("figcaption", _CAPTION),
+            tag("figcaption", _CAPTION, _YELLOW if any(one.compact for one in result.outcomes) else None),
         ),
         table("The disk of the log under each set of configs", columns, cells),
         lines(result.verdict),
