@@ -1,8 +1,10 @@
 """Answers GET and HEAD over HTTP; misbehaving clients can neither block it nor exhaust descriptors.
 
 A connection takes a descriptor, and storage needs those. So there are few connections at once, each for one answer, and
-only for seconds. When all are in use, a new client replaces the one that has been idle for longest: a thousand clients
-that send nothing, or read slowly, cost as much as sixteen, and delay no other client.
+only for seconds. When all are in use, a new client replaces the one that has been idle for longest, once that has had a
+moment for its request or its answer. One whose answer is being made stays. The system keeps clients that wait for a
+connection, with what they have sent. So a thousand clients that send or read a byte a second, and come back whenever
+they are turned away, cost as much as a few, and delay another client by a second or two.
 
 Each answer is made in its own thread, as a disk may make it hang; concurrent requests for the same share one answer,
 and only a few answers are made at once. A request is a method, a path, its query and headers: no body is read, and a
@@ -26,7 +28,11 @@ from cordwood.errors import RequestError
 from cordwood.threads import in_background
 
 HOST = "127.0.0.1"
-CONNECTIONS_MAX = 16
+CONNECTIONS_MAX = 64
+#: Answers that are made at once, each in a thread; and clients that wait for a connection.
+_ANSWERS_MAX, _WAITING_MAX = 16, 1024
+#: How long a client may be idle before another takes its place, and how long one waits while no client is idle.
+_MOMENT_SECONDS, _PATIENCE_SECONDS = 0.1, 1.0
 #: How long a request may take to come, an answer to be made, and to be taken.
 _SECONDS_MAX = 10.0
 _REQUEST_BYTES_MAX = 16 << 10
@@ -116,7 +122,7 @@ class HttpServer:
         """
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._socket = socket.create_server((host, port), family=family)
+            self._socket = socket.create_server((host, port), family=family, backlog=_WAITING_MAX)
         except OSError as error:
             raise RequestError(
                 f"Port {port} of {host} cannot be used: {error.strerror}. Give another one with --port, 0 for any"
@@ -127,9 +133,12 @@ class HttpServer:
         self._guard: Guard = lambda _: None
         self._headers: Mapping[str, str] = {}
         self._answers: dict[str, Future[Answer]] = {}
-        self._clients: set[asyncio.Task[None]] = set()
-        #: Those that wait for their client, the one that has waited for longest first.
-        self._idle: dict[asyncio.Task[None], None] = {}
+        #: The oldest first.
+        self._clients: dict[asyncio.Task[None], None] = {}
+        #: Those that wait for their client, since when; the one that has waited for longest first.
+        self._idle: dict[asyncio.Task[None], float] = {}
+        #: Set when a client is idle, or gone.
+        self._changed = asyncio.Event()
         self._stopping: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http-server", daemon=True)
 
@@ -166,23 +175,38 @@ class HttpServer:
             except OSError:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            if len(self._clients) >= CONNECTIONS_MAX:
-                await self._drop_one()
+            await self._make_room()
             task = loop.create_task(self._serve(connection))
-            self._clients.add(task)
-            self._idle[task] = None
+            self._clients[task] = None
+            self._is_idle(task)
             task.add_done_callback(self._forget)
 
-    async def _drop_one(self) -> None:
-        """Make room for a client: the one that has been idle for longest goes, or else any."""
-        victim = next(iter(self._idle or self._clients))
-        victim.cancel()
-        await asyncio.wait([victim])
-        self._forget(victim)
+    async def _make_room(self) -> None:
+        """Make room for a client: the one that has been idle for longest goes, or else the oldest."""
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + _PATIENCE_SECONDS
+        while len(self._clients) >= CONNECTIONS_MAX:
+            victim, since = next(iter(self._idle.items()), (None, 0.0))
+            until = patient_until if victim is None else since + _MOMENT_SECONDS
+            if loop.time() < until:
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await self._changed.wait()
+                continue
+            victim = victim or next(iter(self._clients))
+            victim.cancel()
+            await asyncio.wait([victim])
+            self._forget(victim)
+
+    def _is_idle(self, task: asyncio.Task[None]) -> None:
+        self._idle[task] = asyncio.get_running_loop().time()
+        self._changed.set()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._clients.discard(task)
+        self._clients.pop(task, None)
         self._idle.pop(task, None)
+        self._changed.set()
 
     async def _serve(self, connection: socket.socket) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -193,7 +217,7 @@ class HttpServer:
                 request = Request.parse(await _request_head(connection))
             self._idle.pop(task, None)
             answer = await self._answer(request)
-            self._idle[task] = None
+            self._is_idle(task)
             async with asyncio.timeout(_SECONDS_MAX):
                 await loop.sock_sendall(connection, answer.encode(self._headers, with_body=request.method != "HEAD"))
 
@@ -208,7 +232,7 @@ class HttpServer:
             return Answer(HTTPStatus.NOT_FOUND, f"There is {' and '.join(self._routes)}.\n".encode())
         making = self._answers.get(request.target)
         if making is None:
-            if len(self._answers) >= CONNECTIONS_MAX:
+            if len(self._answers) >= _ANSWERS_MAX:
                 return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Busy with other requests.\n")
             making = self._answers[request.target] = in_background(lambda: route(request), f"http {request.path}")
             asyncio.wrap_future(making).add_done_callback(lambda made: self._has_made(request.target, made))
