@@ -46,7 +46,7 @@ from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_p
 from cordwood.engine.sections import LostSectionError
 from cordwood.engine.settings import CleanSettings
 from cordwood.engine.staged import clean_staged
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
 from cordwood.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
@@ -449,4 +449,7 @@ def _clean_group(aside: str, producers: Producers, task: PartitionTask) -> Outpu
     except LostSectionError as error:
         fs.remove_directory(folder)
         return Failure(FailureKind.LOST, str(error), lost=error.where)
+    except CordwoodError as error:
+        remove_tree(fs, folder)
+        return failure_of(error, task.path)
     return Output(cleaned, folder, tuple((info.name, info.size_bytes) for info in fs.list(folder)))
