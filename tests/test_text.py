@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.text import duration_text, rounded
+from cordwood.text import by_sentence, duration_text, rounded
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,20 @@ def test_numbers_have_three_digits_or_are_whole() -> None:
     assert [rounded(value) for value in (0, 0.03333, 2.0, 16.666, 999, 1234.5)] == [
         *("0", "0.0333", "2", "16.7", "999", "1,234"),
     ]
+
+
+def test_many_sentences_that_differ_only_in_offsets_and_sizes_become_one() -> None:
+    def dirty(*ends: int) -> list[tuple[str, str]]:
+        return [(f"dirty: offsets 1 to {end}, 1.{end} kB in {end} batches", f"t-{end}") for end in ends]
+
+    other = ("more than 50 % is dirty", "t-1")
+    assert by_sentence([*dirty(2, 3), other]) == {
+        "dirty: offsets 1 to 2, 1.2 kB in 2 batches": ["t-2"],
+        "dirty: offsets 1 to 3, 1.3 kB in 3 batches": ["t-3"],
+        "more than 50 % is dirty": ["t-1"],
+    }, "of two each is told in full"
+    assert by_sentence([*dirty(2, 3, 4), other, ("more than 20 % is dirty", "t-2")]) == {
+        "dirty: offsets …, … in … batches": ["t-2", "t-3", "t-4"],
+        "more than 50 % is dirty": ["t-1"],
+        "more than 20 % is dirty": ["t-2"],
+    }, "a limit is no figure of a partition"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -13,6 +14,9 @@ NAME_WIDTH_MAX = 40
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Names that are listed before the rest is only counted.
 _NAMES_SHOWN = 6
+#: From so many sentences on that differ only in offsets and sizes, one is enough.
+_ALIKE_MIN = 3
+_OWN_FIGURES = re.compile(r"(offsets? )\d+( to \d+)?|\b\d[\d.,]* [kMGTPE]?B\b|\b\d[\d,]*(?= batch)")
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -87,6 +91,29 @@ def names_text(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+def by_sentence(sentences: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
+    """Names by what is said of them.
+
+    Sentences of many partitions that differ only in offsets and sizes become one, with … for these.
+
+    Args:
+        sentences: each with the name of what it is about.
+    """
+    names: dict[str, list[str]] = {}
+    for sentence, name in sentences:
+        names.setdefault(sentence, []).append(name)
+    alike: dict[str, list[str]] = {}
+    for sentence in names:
+        alike.setdefault(_OWN_FIGURES.sub(lambda found: f"{found[1] or ''}…", sentence), []).append(sentence)
+    found: dict[str, list[str]] = {}
+    for general, some in alike.items():
+        if len(some) < _ALIKE_MIN:
+            found.update((one, names[one]) for one in some)
+        else:
+            found[general] = [name for one in some for name in names[one]]
+    return found
 
 
 def number(count: int, noun: str) -> str:

@@ -454,7 +454,7 @@ def test_limits_that_nobody_set_delete_nothing_and_say_so() -> None:
     assert notes == ()
     assert retention(log, config(cleanup_policy="delete"), lambda _: False, T0 + 10**12) == (
         (),
-        ("retention.ms is not set; Kafka's default, 604800000, is not applied",),
+        ("retention.ms is not set; Kafka's default, 604800000, is not applied; give it with --config to apply it",),
     )
     compact = config(cleanup_policy="compact", retention_ms=1)
     assert retention(log, compact, lambda _: True, T0 + 1000) == ((), ())

@@ -579,7 +579,7 @@ def test_a_limit_that_only_kafka_sets_by_default_deletes_nothing() -> None:
     (one,) = planned(broker, later, topics=["trimmed"], retention=True).partitions
     assert (one.retention, one.notes) == (
         (),
-        ("retention.ms is not set; Kafka's default, 604800000, is not applied",),
+        ("retention.ms is not set; Kafka's default, 604800000, is not applied; give it with --config to apply it",),
     )
     said = ["trimmed:retention.ms=604800000"]
     (one,) = planned(broker, later, topics=["trimmed"], retention=True, overrides=said).partitions

@@ -616,6 +616,23 @@ def test_an_active_segment_says_when_it_rolls(tmp_path: Path) -> None:
     assert partition.broker == f"nothing yet: {rolls}"
 
 
+def test_what_a_default_deletes_names_the_command_that_deletes_it(tmp_path: Path) -> None:
+    partition = why_of(tmp_path, _retention_due_by_default)
+    assert partition.broker == "deletes them soon after its start"
+    command = "cordwood clean --retention --config t:cleanup.policy=delete --config t:retention.ms=604800000"
+    assert partition.cause.next_step == f"start the broker, or run {command}"
+    paths, given = made(tmp_path / "again", Case(_retention_due_by_default, KIND.RETENTION_DUE, ""))
+    again = cordwood.plan(*paths, retention=True, overrides=command.split()[4::2], now_ms=given["now_ms"])
+    (taken,) = next(one for one in again.partitions if one.name == "t-0").retention
+    assert taken.size_bytes == partition.cause.bytes_max
+
+
+def test_an_open_transaction_says_how_it_is_ended_early(tmp_path: Path) -> None:
+    step = why_of(tmp_path, _open).cause.next_step
+    assert step == "wait for its end; a producer that starts as payer aborts it (initTransactions)"
+    assert why_of(tmp_path / "ending", _ending).cause.next_step == "wait for its end"
+
+
 def test_what_could_go_follows_how_many_keys_repeat(tmp_path: Path) -> None:
     def half(broker: MadeBroker) -> None:
         compacted(broker)

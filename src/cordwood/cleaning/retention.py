@@ -120,7 +120,8 @@ def retention(
                 limits[rule.name] = config.integer(rule.name)
             elif config.integer(rule.name) >= 0:
                 limit = show(config[rule.name].value)
-                notes.append(f"{rule.name} is not set; Kafka's default, {limit}, is not applied")
+                default = f"Kafka's default, {limit}, is not applied; give it with --config to apply it"
+                notes.append(f"{rule.name} is not set; {default}")
     mark = facts.high_watermark.offset
     taken = plan_retention(facts.segments, facts.log_start_offset, facts.log_end_offset, mark, limits, now_ms)
     by_name = {

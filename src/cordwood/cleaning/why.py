@@ -106,8 +106,15 @@ def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = 
 #: For what is never cleaned: what to do, and whether all of it could go.
 _NEVER: Mapping[CauseKind, tuple[str, bool]] = {
     CauseKind.NO_PARTITION: ("nothing that Kafka knows is in it; look at it, and move it elsewhere", True),
-    CauseKind.TO_BE_DELETED: ("start the broker, which removes it (file.delete.delay.ms); or remove it by hand", True),
-    CauseKind.STRAY: ("make sure that the cluster does not need it, then remove it: no broker will", True),
+    CauseKind.TO_BE_DELETED: (
+        "start the broker, which removes it after file.delete.delay.ms; or, with the broker stopped, remove the "
+        "directory by hand",
+        True,
+    ),
+    CauseKind.STRAY: (
+        "make sure that the cluster does not need it, then remove the directory by hand: no broker will",
+        True,
+    ),
     CauseKind.FUTURE: ("let the move between log directories finish, or cancel it", True),
     CauseKind.MOVING: ("let the move between log directories finish, or cancel it", False),
     CauseKind.DUPLICATE: ("find out which of both is right (cordwood check), and remove the other", True),
@@ -329,27 +336,28 @@ _OUTLOOK_STEPS = {
 def _transaction(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
     assert facts.log is not None, "it has a bound"
     first, found = facts.log.open_transactions[0], facts.transaction
-    kind, what = _OF_OUTLOOK[Outlook.UNKNOWN if found is None else _outlook(facts, found)]
+    outlook = Outlook.UNKNOWN if found is None else _outlook(facts, found)
+    kind, what = _OF_OUTLOOK[outlook]
     what = "is open" if found is None else what
     whose = f"producer {first.producer_id}"
     evidence = [
         Evidence(f"open since offset {first.first_offset}", facts.plan.path),
         Evidence.of(compaction.bound_reason),
     ]
-    until = ""
+    until, step = "", _OUTLOOK_STEPS[kind]
     if found is not None and found.known is not None:
         whose = f"{found.known.transactional_id} (producer {first.producer_id})"
         timeout = duration_text(found.known.timeout_ms)
         evidence.append(
             Evidence(f"state {found.known.state}, timeout {timeout}", f"__transaction_state-{found.known.coordinator}")
         )
-        if kind is CauseKind.OPEN_TRANSACTION and found.start_timestamp_ms is not None:
+        if outlook is Outlook.OPEN and found.start_timestamp_ms is not None:
+            step += f"; a producer that starts as {found.known.transactional_id} aborts it (initTransactions)"
             until = f"its coordinator aborts it at {utc(found.start_timestamp_ms + found.known.timeout_ms)}"
     since = ""
     if found is not None and found.start_timestamp_ms is not None:
         since = f" since {utc(found.start_timestamp_ms)}"
     text = f"a transaction of {whose} {what}{since}: nothing from offset {facts.log.last_stable_offset} on is cleaned"
-    step = _OUTLOOK_STEPS[kind]
     if kind is CauseKind.HANGING_TRANSACTION and (name := facts.plan.topic_partition) is not None:
         where = f"--topic {name.topic} --partition {name.partition}"
         step = step.format(where, first.first_offset, where, first.producer_id)
@@ -473,7 +481,7 @@ def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
         share = (min(end, start) - segment.base_offset) / max(1, end - segment.base_offset)
         below += max(0.0, share) * segment.size_bytes
     what = f"about {bytes_text(round(below))} are below the log start offset {start}, and go with their segments"
-    step = "nothing: a segment goes once all of it is below"
+    step = "nothing to do: a segment goes once all of it is below the log start offset"
     evidence = (Evidence(f"log start offset {start}", "log-start-offset-checkpoint"),)
     yield Cause(CauseKind.BELOW_START, what, round(below), step, evidence=evidence, way=Way.RETENTION)
 
@@ -485,9 +493,9 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
     taken = plan_retention(log.segments, start, end, mark.offset, limits, now_ms)
     if due := sum(size for name, _, size in taken if name in limits):
         rules = " and ".join(name for name, _, _ in taken if name in limits)
-        run, step = "no broker runs that would delete it", "start the broker, or run cordwood clean --retention"
+        run, step = "no broker runs that would delete them", f"start the broker, or run {_retention_command(facts)}"
         if cleaner.live:
-            run, step = "a broker deletes it in its next check", "wait for log.retention.check.interval.ms"
+            run, step = "a broker deletes them in its next check", "wait for log.retention.check.interval.ms"
         elif cleaner.in_store:
             run, step = "no broker deletes from an object store", "run cordwood clean --retention --output URL"
         what = f"{bytes_text(due)} are beyond {rules}, and {run}"
@@ -503,6 +511,20 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
     if due or held or limits["retention.ms"] < 0:
         return
     yield from _by_time(facts, log, limits["retention.ms"])
+
+
+def _retention_command(facts: PartitionFacts) -> str:
+    """The command that deletes as a broker would: it takes what is only Kafka's default if it is given."""
+    name, config = facts.plan.topic_partition, facts.config
+    assert name is not None and config is not None, "its limits are known"
+    given = [] if config.policy_known else [f"cleanup.policy={','.join(config.policy)}"]
+    given += [
+        f"{limit}={config.integer(limit)}"
+        for limit in _LIMITS
+        if not config[limit].explicit and config.integer(limit) >= 0
+    ]
+    # For the topic alone: without its name a limit would replace those that other topics have set.
+    return " ".join(["cordwood clean --retention", *(f"--config {name.topic}:{one}" for one in given)])
 
 
 def _as_evidence_of_mark(log: LogFacts) -> Evidence:
@@ -575,7 +597,7 @@ def _kept(facts: PartitionFacts) -> Cause:
         return Cause(CauseKind.LIVE_DATA, what, 0, step, "", counted)
     goes_ms = log.segments[0].largest_timestamp + config.integer("retention.ms")
     by_time = f"the oldest segment goes at {utc(goes_ms)}" if config.integer("retention.ms") >= 0 else ""
-    what = "it is within its retention" + (f": {by_time}" if by_time else ", retention.bytes")
+    what = f"it is within its retention: {by_time}" if by_time else "it is within its retention.bytes"
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
     return Cause(CauseKind.WITHIN_RETENTION, what, 0, "a shorter retention", by_time, evidence, Way.RETENTION)
 
@@ -632,6 +654,8 @@ def broker_will(facts: PartitionFacts, cause: Cause) -> str:
         if cause.kind in (CauseKind.CLEANER_DEAD, CauseKind.GIVEN_UP):
             return "cleans it after a restart"
         return "cleans it in its next rounds" if cleaner.live else "cleans it soon after its start"
+    if cause.kind is CauseKind.RETENTION_DUE:
+        return "deletes them in its next check" if cleaner.live else "deletes them soon after its start"
     until = next((one for one in (cause.by_itself, plan.reason.until) if one), "")
     if plan.decision is Decision.REFUSE:
         return "gives up on it"

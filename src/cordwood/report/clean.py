@@ -15,7 +15,7 @@ from cordwood.engine.results import CleanResult, ExactPlan, Fate, InPlace, Parti
 from cordwood.errors import MemoryNeed
 from cordwood.presentable import register
 from cordwood.report import plan
-from cordwood.text import Column, bytes_text, cells_of, html_table, names_text, number, printable, table
+from cordwood.text import Column, by_sentence, bytes_text, cells_of, html_table, names_text, number, printable, table
 
 #: What records were dropped for: title of the column, words in the summary, value.
 REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
@@ -63,17 +63,19 @@ def lines(result: CleanResult) -> Iterator[str]:
         yield from table(*cells_of(COLUMNS, cleaned))
         yield ""
     yield from _failed(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
-    by_reason: dict[tuple[Fate, str], list[str]] = {}
-    for one in (*result.with_fate(Fate.COPIED), *result.with_fate(Fate.LEFT)):
-        by_reason.setdefault((one.fate, one.why), []).append(printable(one.name))
-    for (fate, why), names in by_reason.items():
-        what = "copied unchanged" if fate is Fate.COPIED else fate
-        yield f"{what}: {names_text(names)}\n  {printable(why)}"
+    unchanged = [*_unchanged(result)]
+    yield from unchanged
     notes = [*_notes(result, "deleted")]
     yield from notes
-    if by_reason or notes or result.with_fate(Fate.FAILED):
+    if unchanged or notes or result.with_fate(Fate.FAILED):
         yield ""
     yield from summary(result)
+
+
+def _unchanged(result: CleanResult) -> Iterator[str]:
+    for fate, what in ((Fate.COPIED, "copied unchanged"), (Fate.LEFT, str(Fate.LEFT))):
+        for why, names in by_sentence((one.why, printable(one.name)) for one in result.with_fate(fate)).items():
+            yield f"{what}: {names_text(names)}\n  {printable(why)}"
 
 
 def exact_lines(found: ExactPlan) -> Iterator[str]:

@@ -24,7 +24,7 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.jobs.proof_room import proof_bytes
 from cordwood.presentable import register
-from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
+from cordwood.text import Column, by_sentence, bytes_text, html_table, names_text, number, printable, table
 
 
 def _of(show: Callable[[Compaction], str]) -> Callable[[PartitionPlan], str]:
@@ -194,9 +194,7 @@ def _taken(
 
 
 def _section(title: str, sentences: Iterable[tuple[str, str]]) -> Iterator[str]:
-    names: dict[str, list[str]] = {}
-    for sentence, name in sentences:
-        names.setdefault(sentence, []).append(name)
+    names = by_sentence(sentences)
     if names:
         yield from ("", f"{title}:")
     for sentence, some in names.items():
