@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -104,15 +105,12 @@ def by_sentence(sentences: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[s
     names: dict[str, list[str]] = {}
     for sentence, name in sentences:
         names.setdefault(sentence, []).append(name)
-    alike: dict[str, list[str]] = {}
-    for sentence in names:
-        alike.setdefault(_OWN_FIGURES.sub(lambda found: f"{found[1] or ''}…", sentence), []).append(sentence)
+    general = {sentence: _OWN_FIGURES.sub(lambda found: f"{found[1] or ''}…", sentence) for sentence in names}
+    alike = Counter(general.values())
     found: dict[str, list[str]] = {}
-    for general, some in alike.items():
-        if len(some) < _ALIKE_MIN:
-            found.update((one, names[one]) for one in some)
-        else:
-            found[general] = [name for one in some for name in names[one]]
+    for sentence, some in names.items():
+        is_one_of_many = alike[general[sentence]] >= _ALIKE_MIN
+        found.setdefault(general[sentence] if is_one_of_many else sentence, []).extend(some)
     return found
 
 

@@ -138,6 +138,7 @@ def test_a_line_per_transaction_and_per_log_that_it_is_open_in(cluster: Path) ->
     assert [line.split()[3] for line in lines[3:7]] == ["hanging", "hanging", "long", "open"]
     assert {line.split()[0] for line in lines[3:7]} == {"-", "payments-1", "payments-2", "payments-3"}
     assert "4 open transactions in 10 logs, 3 transactional ids: 2 hanging, 1 long, 1 open" in lines
+    assert any(line.startswith("open: its producer ends it, or its coordinator aborts it") for line in lines)
     assert "  kafka-transactions.sh --bootstrap-server … abort --topic orders --partition 1 --start-offset 30" in lines
     # Only the first transaction of a log holds it back, and the cleaner with it.
     held = [line.split() for line in lines if line.startswith("payments-0  ")]

@@ -205,6 +205,16 @@ def test_key_indexes_have_a_column_if_there_are_some(tmp_path: Path) -> None:
     assert value["index_bytes"] == 300
 
 
+@pytest.mark.parametrize("command", [["ls"], ["plan"], ["get", "--key", "a"]], ids=lambda one: one[0])
+def test_a_misspelled_topic_is_answered_with_what_is_more_alike(command: list[str]) -> None:
+    broker = fixture("kraft-after")
+    done = CliRunner().invoke(app, [*command, str(broker), "--topic", "order"])
+    assert done.exit_code == 2
+    assert done.stderr == f"cordwood: No partition in {broker} matches order; did you mean orders?\n"
+    other = CliRunner().invoke(app, [*command, str(broker), "--topic", "orders", "--partition", "9"])
+    assert other.stderr == f"cordwood: No partition in {broker} matches orders, 9\n"
+
+
 def test_segments_have_a_line_each() -> None:
     lines = run(fixture("kraft-jbod-after"), "--segments", "--partition", "disk-1-0").splitlines()
     header = next(line for line in lines if line.startswith("PARTITION"))

@@ -229,6 +229,8 @@ def test_points_that_a_log_does_not_have_are_refused_in_words(tmp_path: Path) ->
         cordwood.table_offsets(path, since={3: stable}, as_of=stable - 1)
     with pytest.raises(RequestError, match="'utf9' is no decoder; there are utf8, json"):
         cordwood.table_offsets(path, value="utf9")
+    with pytest.raises(RequestError, match=r"'anna' is no decoder; .*; to find the records of a key: cordwood get$"):
+        cordwood.table_offsets(path, key="anna")
 
 
 def test_a_damaged_batch_fails_a_table_with_its_place(tmp_path: Path) -> None:

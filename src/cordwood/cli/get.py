@@ -24,7 +24,8 @@ def main(
     """Show all records of a key in order: where each is, how its transaction ended, and which clean will remove it.
 
     Changes nothing in DIR; a broker may be running. Segments with a key index (cordwood index) are searched in
-    milliseconds, all others are read. Exit status 2 if there is no record of a key, 1 if there is damage.
+    milliseconds, all others are read. The table cuts long values off; --json has all of them. Exit status 2 if there
+    is no record of a key, 1 if there is damage.
     """
     wanted = given_keys(key, keys)
     with Progress(enabled=sys.stderr.isatty()) as progress:

@@ -346,7 +346,8 @@ class _Verdict:
 
 
 _WHY_NOT: Mapping[Outlook, str] = {
-    Outlook.OPEN: "does not hang: its producer ends it, or its coordinator aborts it once its timeout is over",
+    Outlook.OPEN: "does not hang: its producer ends it, or its coordinator aborts it once its timeout is over. "
+    "If the producer is gone, a new one with its transactional id aborts it",
     Outlook.LONG: "does not hang: its coordinator aborts it as soon as it runs",
     Outlook.ENDING: "does not hang: it is decided, and its coordinator writes the marker as soon as it runs",
     Outlook.UNKNOWN: "may hang, or not",

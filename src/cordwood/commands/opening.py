@@ -9,9 +9,9 @@ from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import Choices, Decision, OffsetMapSize, PartitionPlan
 from cordwood.commands.selection import Selection
 from cordwood.config import BrokerConfig, Layer, resolve_broker
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
-from cordwood.storage.node.listing import is_asked_for
+from cordwood.storage.node.listing import is_asked_for, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import RecoverySettings
 
@@ -28,11 +28,10 @@ def select_partitions(
     places: Iterable[LocatedPartition], paths: Sequence[str], selection: Selection
 ) -> list[LocatedPartition]:
     """The selected partitions, of those in the paths."""
-    topics, partitions = selection.topics, selection.partitions
+    places, topics, partitions = [*places], selection.topics, selection.partitions
     selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:
-        what = ", ".join([*topics, *partitions])
-        raise NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else ""))
+        raise nothing_selected(places, paths, topics, partitions)
     return selected
 
 

@@ -24,6 +24,7 @@ from cordwood.commands.table_output import check_format, table_folder
 from cordwood.commands.table_parts import write_parts
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
+from cordwood.decoders.decoder import Decoder
 from cordwood.engine import division
 from cordwood.engine.division import RUN_BYTES_MIN
 from cordwood.engine.exchange import BlobFolder, each_caught
@@ -100,7 +101,7 @@ def prepare(
     """
     fs = fs or _file_system(paths, options)
     rows_format = TableFormat(
-        decoder_of(options.key, fs),
+        _key_decoder(options.key, fs),
         decoder_of(options.value, fs),
         deletes=options.deletes or options.since is not None,
         null_undecodable=options.undecodable == "null",
@@ -136,6 +137,16 @@ def prepare(
         counters=counters,
     )
     return PreparedTable(point, cut(point.slices, secrets.token_bytes(_HASH_SECRET_BYTES)), rows_format)
+
+
+def _key_decoder(text: str, fs: Store) -> Decoder:
+    """The decoder of keys. Whoever gives a key in its place has taken `--key` for that of `get`."""
+    try:
+        return decoder_of(text, fs)
+    except RequestError as error:
+        if ":" in text:
+            raise
+        raise RequestError(f"{error}; to find the records of a key: cordwood get") from None
 
 
 def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:

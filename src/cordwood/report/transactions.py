@@ -151,6 +151,8 @@ MEANINGS: Mapping[Outlook, str] = {
     Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until it is aborted:",
     Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
     Outlook.LONG: "open for longer than its timeout: once a broker runs, its coordinator aborts it",
+    Outlook.OPEN: "its producer ends it, or its coordinator aborts it when its timeout is over. If the producer is "
+    "gone, a new one with its transactional id aborts it, or kafka-transactions.sh forceTerminateTransaction",
     Outlook.ENDING: "decided; once a broker runs, its coordinator writes the markers that are missing",
 }
 
