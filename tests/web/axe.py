@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.knobs import REQUIRE_KAFKA
@@ -22,7 +23,8 @@ return axe.run({exclude: ['tbody tr:nth-child(n+16)']}, {resultTypes: ['violatio
 @functools.cache
 def findings_script() -> str | None:
     """What finds them in a page; None where axe-core cannot be had. It has to be there where a browser has to be."""
-    done = subprocess.run([Path(__file__).parent / "fetch-axe"], capture_output=True, text=True, check=False)
+    command = [sys.executable, Path(__file__).parent / "fetch-axe"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         assert not REQUIRE_KAFKA, f"axe-core must be here: {done.stderr}"
         return None
