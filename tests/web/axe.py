@@ -23,7 +23,7 @@ return axe.run({exclude: ['tbody tr:nth-child(n+16)']}, {resultTypes: ['violatio
 @functools.cache
 def findings_script() -> str | None:
     """What finds them in a page; None where axe-core cannot be had. It has to be there where a browser has to be."""
-    command = [sys.executable, Path(__file__).parent / "fetch-axe"]
+    command = [sys.executable, str(Path(__file__).parent / "fetch-axe")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         assert not REQUIRE_KAFKA, f"axe-core must be here: {done.stderr}"
