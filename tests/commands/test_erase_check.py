@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import cordwood
-from cordwood.cleaning.found_keys import ErasureResult, Role, Verdict
+from cordwood.cleaning.found_keys import ErasureResult, FoundTrace, Role, Verdict
+from cordwood.cleaning.next_step import NextStep, StepKind
 from cordwood.cli.main import app
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
@@ -21,6 +22,7 @@ from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.headers import is_control
 from cordwood.record.record import Record
+from cordwood.report.erasure import TRACES
 from cordwood.storage.index.history import Outcome
 from cordwood.storage.index.traces import TraceKind
 from cordwood.storage.log.view import LogView
@@ -389,3 +391,19 @@ def test_what_supersedes_too_many_records_is_not_guessed(tmp_path: Path, monkeyp
     assert found.counts[TraceKind.RECORD] == 5 and len(found.traces) == 3
     assert {one.next_step.what for one in found.traces} == {"not known: its log could not be followed"}
     assert any("there are too many" in one for one in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "by_ms", "said"),
+    [
+        (None, None, "-"),
+        (0, None, "from 1970-01-01 00:00:00 UTC"),
+        (None, 0, "by 1970-01-01 00:00:00 UTC"),
+        (0, 60_000, "from 1970-01-01 00:00:00 UTC, by 1970-01-01 00:01:00 UTC"),
+        (0, 0, "1970-01-01 00:00:00 UTC"),
+    ],
+)
+def test_the_time_at_which_a_trace_goes_is_said_once(from_ms: int | None, by_ms: int | None, said: str) -> None:
+    step = NextStep(StepKind.WAITS, "a clean removes it", from_ms, by_ms)
+    (due,) = [text for column, text in TRACES if column.title.startswith("DUE")]
+    assert due(FoundTrace("t-0", Role.LOG, TraceKind.RECORD, "k", 0, None, step)) == said

@@ -62,6 +62,15 @@ def test_a_plain_partition_has_its_first_clean_only() -> None:
     assert notes(PLAIN) == FIRST
 
 
+def test_configs_that_the_policy_does_not_look_at_are_told() -> None:
+    compacted = ("cleanup.policy=compact", "retention.ms=3600000", "min.cleanable.dirty.ratio=0.3")
+    assert notes(PLAIN, *compacted).splitlines()[-1] == "no effect with cleanup.policy=compact: retention.ms"
+    deleted = notes(DELETED, "cleanup.policy=delete", "min.cleanable.dirty.ratio=0.3", "retention.ms=3600000")
+    assert deleted.splitlines()[-1] == "no effect with cleanup.policy=delete: min.cleanable.dirty.ratio"
+    both = replace(PLAIN, delete=True, deleted=stay(7 * DAY_MS))
+    assert "no effect" not in notes(both, "cleanup.policy=compact,delete", *compacted[1:])
+
+
 @pytest.mark.parametrize(
     ("outcome", "texts", "said"),
     [

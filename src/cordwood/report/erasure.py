@@ -24,6 +24,8 @@ def _offset(trace: FoundTrace) -> str:
 
 def _due(trace: FoundTrace) -> str:
     step = trace.next_step
+    if step.from_ms is not None and step.from_ms == step.by_ms:
+        return utc(step.from_ms)
     times = [f"{word} {utc(ms)}" for word, ms in (("from", step.from_ms), ("by", step.by_ms)) if ms is not None]
     return ", ".join(times) or "-"
 

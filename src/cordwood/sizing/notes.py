@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cordwood.config import DAY_MS, BrokerConfig, TopicConfig
+from cordwood.config import DAY_MS, BrokerConfig, SourceKind, TopicConfig, show
 from cordwood.sizing.result import Outcome
 from cordwood.sizing.stays import Stay
 from cordwood.text import bytes_text, duration_text, number, rounded
 
+_OF_RETENTION = ("retention.ms", "retention.bytes")
+_OF_CLEANS = ("min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms")
+#: Sources of configs that somebody chose for a topic; those of a broker are for all topics.
+_CHOSEN = (SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE)
 #: From here on a difference, or growth, is worth a word.
 _WORTH = 0.05
 
@@ -21,12 +25,21 @@ def notes_on(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partiti
         notes += _on_cleans(outcome, topic, broker, partitions)
     if outcome.delete:
         notes += _on_retention(outcome, topic)
+    notes += _without_effect(outcome, topic)
     days = outcome.duration_ms / DAY_MS
     if outcome.growth_bytes * days / 3 > _WORTH * outcome.mean_bytes:
         notes.append(
             f"at the end a partition still grows, by {bytes_text(outcome.growth_bytes)} a day: more days give more"
         )
     return tuple(notes)
+
+
+def _without_effect(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
+    """What was set for this topic, and its policy does not look at."""
+    names = [*(() if outcome.delete else _OF_RETENTION), *(() if outcome.compact else _OF_CLEANS)]
+    chosen = [name for name in names if topic[name].source.kind in _CHOSEN]
+    if chosen:
+        yield f"no effect with cleanup.policy={show(topic['cleanup.policy'].value)}: {', '.join(chosen)}"
 
 
 def _on_segments(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
