@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.commands.selection import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -20,7 +17,7 @@ from tests.commands.trees import tree
 from tests.engine.logs import append, make_log
 from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
-from tests.web.view_client import Client, Got, check_harmless, printed, served
+from tests.web.view_client import Client, ask, check_harmless, lines_of, printed, served
 
 NOW = 1_795_000_000_000
 OPTIONS = WhyOptions(now_ms=NOW)
@@ -34,23 +31,6 @@ def client() -> Iterator[Client]:
     with served(fixture(BROKER), options=OPTIONS) as found:
         found.done()
         yield found
-
-
-def ask(client: Client, page: str, path: Path | str, **query: object) -> Got:
-    """An answer about a partition, once it is known."""
-    more = "".join(f"&{name}={quote(str(value))}" for name, value in query.items())
-    target = f"/{page}?path={quote(str(path), errors='surrogateescape')}{more}"
-    until = time.monotonic() + 60
-    while (got := client.get(target)).status == 503 or b"is being looked at" in got.body:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return got
-
-
-def lines_of(*words: object) -> list[object]:
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code in (0, 1), done.output
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 # ---- what commands say -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from typer.testing import CliRunner
 
@@ -70,10 +70,27 @@ class Client:
 
 
 @contextmanager
-def served(*paths: Path, options: WhyOptions | None = None, fs: Store | None = None) -> Iterator[Client]:
-    """A server of some directories, in this process."""
+def served(*paths: Path | str, options: WhyOptions | None = None, fs: Store | None = None) -> Iterator[Client]:
+    """A server of some directories, or URLs, in this process."""
     with ViewServer([str(path) for path in paths], options or WhyOptions(), dump_lines, fs=fs) as server:
         yield Client(server.url)
+
+
+def ask(client: Client, page: str, path: Path | str, **query: object) -> Got:
+    """An answer about a partition, once it is known."""
+    more = "".join(f"&{name}={quote(str(value))}" for name, value in query.items())
+    target = f"/{page}?path={quote(str(path), errors='surrogateescape')}{more}"
+    until = time.monotonic() + 60
+    while (got := client.get(target)).status == 503 or b"is being looked at" in got.body:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return got
+
+
+def lines_of(*words: object) -> list[object]:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code in (0, 1), done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def printed(*words: object) -> Any:
