@@ -144,7 +144,11 @@ class Given:
 
     def values(self, kind: Callable[..., _T]) -> _T:
         """A value of a dataclass, as `asdict` and JSON write it; no number is below 0."""
-        return kind(**{name: _read(self[name], hint) for name, hint in _hints(kind).items()})
+        found = {name: _read(self[name], hint) for name, hint in _hints(kind).items()}
+        try:
+            return kind(**found)
+        except RequestError as error:
+            raise self.wrong(str(error)) from None
 
     def same(self, wanted: Any) -> None:
         """Make sure that it is what follows from the other values.

@@ -54,11 +54,11 @@ def explained_of(given: Given) -> ExplainResult:
 
 
 def _workload(given: Given) -> Workload:
+    workload = given.values(Workload)
     try:
-        workload = given.values(Workload)
         derived = {"records_per_second": workload.records_per_second, "bytes_per_second": workload.bytes_per_second}
     except RequestError as error:
-        raise error if given.where in str(error) else given.wrong(str(error)) from None
+        raise given.wrong(str(error)) from None
     _check(given, derived)
     return workload
 
