@@ -1,4 +1,4 @@
-"""What several tests need: a driver of browsers, and results that commands printed."""
+"""What several tests need: a driver of browsers, a directory, and results that commands printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.cli.demo import unpack
 from tests.web.browser import Browser, driver, need_browser
 from tests.web.results import printed_by
 
@@ -27,6 +28,14 @@ def browser(request: pytest.FixtureRequest, driver_port: int) -> Iterator[Browse
     found = Browser(driver_port, width=width, dark=dark)
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def groups_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real broker's directory with all kinds of groups and transactions."""
+    folder = tmp_path_factory.mktemp("cluster")
+    unpack(folder)
+    return folder / "kafka-groups"
 
 
 @pytest.fixture(scope="session")

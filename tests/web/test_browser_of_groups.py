@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.cli.demo import unpack
 from cordwood.commands.selection import WhyOptions
 from tests.web.browser import Browser
 from tests.web.view_client import Client, printed, served
@@ -19,15 +18,8 @@ PAGES = {"groups": "/groups", "transactions": "/transactions", "group": "/group?
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cluster")
-    unpack(folder)
-    return folder / "kafka-groups"
-
-
-@pytest.fixture(scope="module")
-def client(node: Path) -> Iterator[Client]:
-    with served(node, options=WhyOptions(now_ms=NOW)) as found:
+def client(groups_node: Path) -> Iterator[Client]:
+    with served(groups_node, options=WhyOptions(now_ms=NOW)) as found:
         found.done()
         yield found
 
@@ -41,9 +33,9 @@ def test_a_page_loads_without_a_complaint_fits_the_screen_and_is_readable(
 
 
 def test_a_reader_clicks_from_the_groups_to_a_log_that_is_read_late(
-    browser: Browser, client: Client, node: Path
+    browser: Browser, client: Client, groups_node: Path
 ) -> None:
-    told = printed("groups", node)
+    told = printed("groups", groups_node)
     browser.open(client.url)
     browser.click(browser.named("link", "Groups"))
     browser.arrive("/groups")
@@ -65,12 +57,12 @@ def test_a_reader_clicks_from_the_groups_to_a_log_that_is_read_late(
 
 
 def test_a_reader_clicks_from_the_transactions_to_a_log_that_is_held_back(
-    browser: Browser, client: Client, node: Path
+    browser: Browser, client: Client, groups_node: Path
 ) -> None:
     browser.open(client.url)
     browser.click(browser.named("link", "Transactions"))
     browser.arrive("/transactions")
-    assert browser.read_json() == printed("transactions", node, "--now", NOW)
+    assert browser.read_json() == printed("transactions", groups_node, "--now", NOW)
     browser.back()
     browser.named("heading", "What they hold back")
     browser.click(browser.named("link", "payments-0"))

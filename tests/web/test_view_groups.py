@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 
-from cordwood.cli.demo import unpack
 from cordwood.cli.view import dump_lines
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.view import NodeLook, Step
@@ -25,15 +24,8 @@ OPTIONS = WhyOptions(now_ms=NOW)
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cluster")
-    unpack(folder)
-    return folder / "kafka-groups"
-
-
-@pytest.fixture(scope="module")
-def client(node: Path) -> Iterator[Client]:
-    with served(node, options=OPTIONS) as found:
+def client(groups_node: Path) -> Iterator[Client]:
+    with served(groups_node, options=OPTIONS) as found:
         found.done()
         yield found
 
@@ -47,15 +39,15 @@ def rows(text: str, heading: str) -> list[str]:
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_json_of_groups_is_what_the_command_prints(client: Client, node: Path) -> None:
-    told = printed("groups", node)
+def test_the_json_of_groups_is_what_the_command_prints(client: Client, groups_node: Path) -> None:
+    told = printed("groups", groups_node)
     assert client.get("/groups.json").document == told == client.get("/node.json").document["groups"]
     for group in told["groups"]:
         assert client.get(f"/group.json?id={quote(group['group'])}").document == group
 
 
-def test_groups_are_listed_by_lag_and_searched_and_sorted(client: Client, node: Path) -> None:
-    told = printed("groups", node)["groups"]
+def test_groups_are_listed_by_lag_and_searched_and_sorted(client: Client, groups_node: Path) -> None:
+    told = printed("groups", groups_node)["groups"]
     page = check_harmless(client.get("/groups").text)
     by_lag = [one["group"] for one in sorted(told, key=lambda one: (-(one["lag"] or 0), one["group"]))]
     linked = [link.partition("id=")[2] for link in page.links() if link.startswith("/group?")]
@@ -68,14 +60,15 @@ def test_groups_are_listed_by_lag_and_searched_and_sorted(client: Client, node: 
     assert "No group matches." in client.get("/groups?search=%3Cb%3E").text
 
 
-def test_the_page_of_a_group_has_its_members_and_the_lag_in_each_partition(client: Client, node: Path) -> None:
-    for group in printed("groups", node)["groups"]:
+def test_the_page_of_a_group_has_its_members_and_the_lag_in_each_partition(client: Client, groups_node: Path) -> None:
+    for group in printed("groups", groups_node)["groups"]:
         text = client.get(f"/group?id={quote(group['group'])}").text
         page = check_harmless(text)
         offsets = sorted(group["offsets"], key=lambda one: (-(one["lag"] or 0), one["topic"], one["partition"]))
         assert rows(text, "Lag by partition") == [f"{one['topic']}-{one['partition']}" for one in offsets]
         for one in offsets:
-            assert f"/partition?path={quote(str(node / '{topic}-{partition}'.format(**one)), safe='')}" in page.links()
+            log = groups_node / "{topic}-{partition}".format(**one)
+            assert f"/partition?path={quote(str(log), safe='')}" in page.links()
         for member in group["members"]:
             assert member["member"] in page.text and member["client"] in page.text
         assert group["type"] in page.text and group["state"] in page.text
@@ -116,12 +109,12 @@ def test_pages_are_there_before_groups_are_known() -> None:
 # ---- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_the_json_of_transactions_is_what_the_command_prints(client: Client, node: Path) -> None:
-    assert client.get("/transactions.json").document == printed("transactions", node, "--now", NOW)
+def test_the_json_of_transactions_is_what_the_command_prints(client: Client, groups_node: Path) -> None:
+    assert client.get("/transactions.json").document == printed("transactions", groups_node, "--now", NOW)
 
 
-def test_transactions_say_what_becomes_of_them_and_what_they_hold_back(client: Client, node: Path) -> None:
-    told = printed("transactions", node, "--now", NOW)
+def test_transactions_say_what_becomes_of_them_and_what_they_hold_back(client: Client, groups_node: Path) -> None:
+    told = printed("transactions", groups_node, "--now", NOW)
     text = client.get("/transactions").text
     page = check_harmless(text)
     outlooks = [one["outlook"] for one in told["transactions"]]
@@ -130,7 +123,7 @@ def test_transactions_say_what_becomes_of_them_and_what_they_hold_back(client: C
         assert str(one["producer_id"]) in page.text and one["outlook"] in page.text
     logs = {f"{one['topic']}-{one['partition']}" for each in told["transactions"] for one in each["logs"]}
     assert set(rows(text, "What they hold back")) == logs
-    assert {f"/partition?path={quote(str(node / name), safe='')}" for name in logs} <= set(page.links())
+    assert {f"/partition?path={quote(str(groups_node / name), safe='')}" for name in logs} <= set(page.links())
     assert "cordwood abort-transaction DIR… --topic payments --partition 0 --producer 424242" in page.text
     held = text.partition("<h2>What they hold back</h2>")[2].partition("</section>")[0]
     assert held.index("<svg") < held.index("<table")

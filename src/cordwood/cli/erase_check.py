@@ -16,7 +16,6 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
-from cordwood.pages.results import file_page
 
 
 @with_options
@@ -59,5 +58,7 @@ def main(
 
 def _certificate(result: ErasureResult, path: str) -> str:
     if path.lower().endswith((".html", ".htm")):
+        from cordwood.pages.results import file_page
+
         return file_page(result)
     return json.dumps(result.document(), indent=1) + "\n"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,7 +50,7 @@ def _read(path: str) -> Bytes:
     if path == "-":
         return sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
     # Stores open files of known size, and no pipe, such as a shell's <(…).
-    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+    if Path(path).is_fifo():
         with open(path, "rb") as pipe:
             return pipe.read(_FILE_BYTES_MAX + 1)
     try:

@@ -14,7 +14,6 @@ from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.simulate_options import SimulateOptions
-from cordwood.pages.results import file_page
 from cordwood.simulation.simulate import simulate
 
 
@@ -43,5 +42,7 @@ def main(
     if chart is not None:
         Path(chart).write_text(result.svg())
     if report is not None:
+        from cordwood.pages.results import file_page
+
         write_output(report, file_page(result))
     return EXIT_OK

@@ -41,13 +41,13 @@ def read_result(path: str, *, fs: Store | None = None) -> Paged:
             raise RequestError(f"{path} has {bytes_text(size)}; results have at most {bytes_text(_BYTES_MAX)}")
         data = file.read(0, size)
     *others, last = _READERS
-    commands = f"{', '.join(others)} or {last}"
+    command = f"{', '.join(others)} or {last}"
     try:
         given = Given.parse(data)
-        commands = command_of(given)
-        return result_of(given)
+        command = command_of(given)
+        return _read(given, command)
     except RequestError as error:
-        raise RequestError(f"{path} is not what cordwood {commands} --json prints: {error}") from None
+        raise RequestError(f"{path} is not what cordwood {command} --json prints: {error}") from None
 
 
 def command_of(given: Given) -> str:
@@ -69,5 +69,9 @@ def result_of(given: Given) -> Paged:
     Raises:
         RequestError: it is of none; with the place.
     """
-    _, read = _READERS[command_of(given)]
+    return _read(given, command_of(given))
+
+
+def _read(given: Given, command: str) -> Paged:
+    _, read = _READERS[command]
     return read(given)

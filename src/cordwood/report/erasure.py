@@ -58,8 +58,7 @@ FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
 )
 
 
-def looked_at(result: ErasureResult) -> str:
-    """How much was looked at, and when."""
+def _looked_at(result: ErasureResult) -> str:
     size = bytes_text(sum(one.found.size_bytes for one in result.files))
     records = sum(one.found.records for one in result.files)
     what = f"{number(len(result.files), 'file')}, {size}, {number(records, 'record')}"
@@ -78,7 +77,7 @@ def lines(result: ErasureResult) -> Iterator[str]:
         for problem in one.found.problems:
             yield f"not read: {printable(one.found.path)}: {printable(problem)}"
     roles = {role: sum(one.role is role for one in result.files) for role in Role}
-    yield looked_at(result)
+    yield _looked_at(result)
     yield "of these: " + ", ".join(f"{role}: {count:,}" for role, count in roles.items() if count)
     for line in result.unknown:
         yield f"not known: {printable(line)}"

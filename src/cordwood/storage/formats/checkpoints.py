@@ -21,8 +21,8 @@ from cordwood.storage.formats.filenames import Temporary
 from cordwood.storage.formats.text import SPACE, decode_checkpoint, encode_checkpoint, entry_number
 from cordwood.types import TopicPartition
 
-#: What stands for a byte that is no text.
-_NO_TEXT = re.compile("[\ud800-\udfff]")
+#: A topic that can be read again from its line. Surrogates stand for bytes of a directory name that are no text.
+_FITS_A_LINE = re.compile(f"[^{SPACE}\ud800-\udfff]+")
 
 
 def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
@@ -47,13 +47,8 @@ def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     Kafka writes any topic's name as it is, and then cannot read the file if the name breaks its line. Such entries are
     left out here: their partitions have no checkpoint, as a new one, and all others keep theirs.
     """
-    lines = {key: offset for key, offset in offsets.items() if _fits_a_line(key.topic)}
+    lines = {key: offset for key, offset in offsets.items() if _FITS_A_LINE.fullmatch(key.topic)}
     return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in lines.items()])
-
-
-def _fits_a_line(topic: str) -> bool:
-    """Whether a name can be read again; that of a directory may also have bytes that are no text."""
-    return bool(topic) and not any(space in topic for space in SPACE) and not _NO_TEXT.search(topic)
 
 
 def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
