@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
@@ -35,9 +36,9 @@ PACKED_BYTES = 2 << 20
 LARGEST_BATCH_BYTES = 2**31 - 1
 #: Threads of a clean, beside the one that uses their results.
 _THREADS = 3
-#: Windows that are worked on at a time. Codecs take longer than anything else, so as many as there are threads. Others
-#: one at a time: the more windows are in memory, the fewer stay in a cache.
-_PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 1
+#: Windows that are read and worked on at a time. Codecs take longer than anything else: as many as there are threads.
+#: Of others fewer: the more windows are in memory, the fewer stay in a cache.
+_PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 2
 #: A window above this, which is one large batch, is worked on while nothing else is in memory.
 _ALONE_BYTES = 32 << 20
 
@@ -80,8 +81,9 @@ def read_ahead(
 ) -> Iterator[tuple[TrackedWindow, T]]:
     """Each window with the result of `work`, in order.
 
-    Reading, kernels and codecs release Python's lock, so a task can use more than one core: one window is read while
-    others are worked on, and while the caller uses the result of an earlier one.
+    Reading, kernels and codecs release Python's lock, so a task can use more than one core: while the caller uses the
+    result of a window, threads read the next ones, one after the other. Each works on the one that it read, which is
+    still in its core's cache.
 
     Args:
         threads: see `reading_threads`; work that is still under way when the caller leaves does no harm.
@@ -91,36 +93,45 @@ def read_ahead(
     if threads is None:
         yield from ((shown, work(shown)) for shown in windows)
         return
-    under_way: deque[tuple[TrackedWindow, Future[T]]] = deque()
-    coming, failure = next(windows, None), None
-    while coming is not None:
-        if coming.window.data.size > _ALONE_BYTES:
-            while under_way:
-                shown, future = under_way.popleft()
-                yield shown, future.result()
-                del shown, future
-            result = work(coming)
-            yield coming, result
-            coming = None
-            del result
-            coming = next(windows, None)
-            continue
-        ahead = threads.submit(next, windows, None)
-        packed = bool((coming.window.batches["attributes"] & CODEC_MASK).any())
-        at_once = _PACKED_AT_ONCE if packed else _PLAIN_AT_ONCE
-        done = [under_way.popleft() for _ in range(len(under_way) + 1 - at_once)]
-        # Start the next window before the caller uses these results.
-        wait(future for _, future in done)
-        under_way.append((coming, threads.submit(work, coming)))
-        yield from ((shown, future.result()) for shown, future in done)
+    alone = threading.Event()
+
+    def step(before: threading.Event | None, own: threading.Event) -> tuple[TrackedWindow, T] | TrackedWindow | None:
+        """One window with its result; only the window, if it is to be worked on alone; None at the end."""
+        if before is not None:
+            before.wait()
         try:
-            coming = ahead.result()
-        except Exception as error:
-            # An error of an earlier window comes first: it may be why there are no more windows.
-            coming, failure = None, error
-    yield from ((shown, future.result()) for shown, future in under_way)
-    if failure is not None:
-        raise failure
+            shown = None if alone.is_set() else next(windows, None)
+            if shown is not None and shown.window.data.size > _ALONE_BYTES:
+                alone.set()
+                return shown
+        finally:
+            own.set()
+        return None if shown is None else (shown, work(shown))
+
+    under_way: deque[Future[tuple[TrackedWindow, T] | TrackedWindow | None]] = deque()
+    last: threading.Event | None = None
+
+    def begin(at_once: int) -> None:
+        nonlocal last
+        while len(under_way) < at_once:
+            before, last = last, threading.Event()
+            under_way.append(threads.submit(step, before, last))
+
+    begin(_PLAIN_AT_ONCE)
+    while (found := under_way.popleft().result()) is not None:
+        if isinstance(found, TrackedWindow):
+            wait(under_way)  # none of them has read anything
+            under_way.clear()
+            result = work(found)
+            yield found, result
+            del found, result  # it must be gone before more is read
+            alone.clear()
+            begin(_PLAIN_AT_ONCE)
+        else:
+            is_packed = bool((found[0].window.batches["attributes"] & CODEC_MASK).any())
+            begin(_PACKED_AT_ONCE if is_packed else _PLAIN_AT_ONCE)
+            yield found
+            del found
 
 
 def start_position(segment: Segment, start: int) -> int:

@@ -49,6 +49,8 @@ SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
 #: Rows of the first headers from memory; who looks for one batch seldom wants more. Each time twice as many follow.
 _FIRST_BATCHES = 8
+#: So much in memory is worth another look for more of it.
+_CACHED_BYTES_MIN = 4 << 20
 #: Rows of one window at the most.
 MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
@@ -168,51 +170,62 @@ class WindowReader:
     def __iter__(self) -> Iterator[BatchWindow | Gap]:
         """The windows and gaps, in file order."""
         while self._position < self._end:
-            data = self._read()
-            scanned, status, next_valid = 0, scan.ROWS, -1
-            while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
-                rows, consumed, status = self._scan(data, scanned)
-                if status in _BROKEN:
-                    rows, next_valid = self._search_overrun(rows)
-                if rows.size:
-                    pieces = pieces_of(self._file, self._piece_bytes)
-                    yield BatchWindow(self._position, data[scanned : scanned + consumed], rows, pieces)
-                scanned += consumed
-                self._position += consumed
-            self._read_bytes = self._usual_read_bytes(data.size, scanned)
-            match status:
-                case scan.END:  # the last batch ends where the file does
-                    return
-                case scan.WINDOW if scanned:  # the window ends inside a batch: the next window starts with that batch
-                    continue
-                case scan.WINDOW:  # not even one batch fits into the window: the next window is as large as this batch
-                    size = _entry_bytes(data)
-                    if size <= LARGEST_WINDOW_BYTES or self._checks is Checks.DEFERRED:
-                        self._read_bytes = size
-                        continue
+            yield from self._next_window()
+
+    def _next_window(self) -> Iterator[BatchWindow | Gap]:
+        """What one read finds."""
+        data = self._read()
+        scanned, status, next_valid = 0, scan.ROWS, -1
+        while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
+            rows, consumed, status = self._scan(data, scanned)
+            if status in _BROKEN:
+                rows, next_valid = self._search_overrun(rows)
+            if rows.size:
+                pieces = pieces_of(self._file, self._piece_bytes)
+                yield BatchWindow(self._position, data[scanned : scanned + consumed], rows, pieces)
+            scanned += consumed
+            self._position += consumed
+        self._read_bytes = self._usual_read_bytes(data.size, scanned)
+        match status:
+            case scan.END:  # the last batch ends where the file does
+                pass
+            case scan.WINDOW if scanned:  # the window ends inside a batch: the next window starts with that batch
+                pass
+            case scan.WINDOW:  # not even one batch fits into the window: the next window is as large as this batch
+                size = _entry_bytes(data)
+                if size <= LARGEST_WINDOW_BYTES or self._checks is Checks.DEFERRED:
+                    self._read_bytes = size
+                else:
                     yield self._too_large(size)
                     self._position += size
-                case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
-                    overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
-                    if next_valid > overrun_end:
-                        what = "bytes behind a batch with a wrong CRC"
-                        yield Gap(overrun_end, next_valid - overrun_end, GapKind.DAMAGE, what)
-                    self._position = next_valid
-                case _:  # PARTIAL, BAD_SIZE, BAD_MAGIC: no batch starts here
-                    gap = self._gap(status, data[scanned:])
-                    yield gap
-                    self._position = gap.end
+            case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
+                overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
+                if next_valid > overrun_end:
+                    what = "bytes behind a batch with a wrong CRC"
+                    yield Gap(overrun_end, next_valid - overrun_end, GapKind.DAMAGE, what)
+                self._position = next_valid
+            case _:  # PARTIAL, BAD_SIZE, BAD_MAGIC: no batch starts here
+                gap = self._gap(status, data[scanned:])
+                yield gap
+                self._position = gap.end
 
     def headers(self) -> Iterator[BatchRows | Gap]:
         """The batches without their bytes, and the gaps, in file order."""
-        yield from self._cached_headers()
-        for item in self:
-            yield item.batches if isinstance(item, BatchWindow) else item
+        windows = 1
+        while self._position < self._end:
+            began = self._position
+            yield from self._cached_headers()
+            # Where memory has holes, look for what is behind the next one; where it has little, seldom.
+            windows = 1 if self._position - began > _CACHED_BYTES_MIN else 2 * windows
+            for _ in range(windows):
+                if self._position < self._end:
+                    for item in self._next_window():
+                        yield item.batches if isinstance(item, BatchWindow) else item
 
     def _cached_headers(self) -> Iterator[BatchRows]:
-        """The headers as far as the system holds the file in memory: nothing between them is worth a read.
+        """The headers up to where the system does not hold the file in memory: nothing between them is worth a read.
 
-        Of a file that is on its disk, or a request away, reads of all bytes in large pieces take less time.
+        Of what is on its disk, or a request away, reads of all bytes in large pieces take less time.
         """
         reads = self._file.cached_reads()
         if reads is None:
