@@ -205,7 +205,7 @@ def test_key_indexes_have_a_column_if_there_are_some(tmp_path: Path) -> None:
     assert value["index_bytes"] == 300
 
 
-@pytest.mark.parametrize("command", [["ls"], ["plan"], ["get", "--key", "a"]], ids=lambda one: one[0])
+@pytest.mark.parametrize("command", [["ls"], ["plan"], ["dump"], ["get", "--key", "a"]], ids=lambda one: one[0])
 def test_a_misspelled_topic_is_answered_with_what_is_more_alike(command: list[str]) -> None:
     broker = fixture("kraft-after")
     done = CliRunner().invoke(app, [*command, str(broker), "--topic", "order"])

@@ -43,7 +43,7 @@ from cordwood.storage.log.tail import Tail, find_tail
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look
+from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look, nothing_selected
 from cordwood.types import ControlType, Isolation, TopicPartition
 
 #: Rows that are made into lines at once, and bytes of lines after which they are written.
@@ -180,10 +180,11 @@ class Dump:
 
     def _directories(self, paths: Sequence[str]) -> None:
         choice = self.choice
-        found = False
+        found, topics = False, set()
         for path in paths:
             directory = LogDirectory.open(self._fs, path)
             for partition in sorted(directory.partitions, key=lambda one: (one.name.topic_partition, one.path)):
+                topics.add(partition.name.topic_partition.topic)
                 if not is_wanted(partition.name.topic_partition, choice.topics, choice.partitions):
                     continue
                 found = True
@@ -196,8 +197,7 @@ class Dump:
                 except OSError as error:
                     self._unreadable(error)
         if not found and (choice.topics or choice.partitions):
-            wanted = ", ".join([*choice.topics, *choice.partitions])
-            raise NotFoundError(f"No partition in {', '.join(paths)} matches {wanted}")
+            raise nothing_selected(topics, paths, choice.topics, choice.partitions)
 
     def _open(self, path: str) -> LogView:
         """The log in a directory that may be a partition of a log directory that a broker is running on."""

@@ -11,7 +11,8 @@ from cordwood.commands.selection import Selection
 from cordwood.config import BrokerConfig, Layer, resolve_broker
 from cordwood.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
-from cordwood.storage.node.listing import is_asked_for, nothing_selected
+from cordwood.storage.node.directory import nothing_selected
+from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import RecoverySettings
 
@@ -31,7 +32,7 @@ def select_partitions(
     places, topics, partitions = [*places], selection.topics, selection.partitions
     selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:
-        raise nothing_selected(places, paths, topics, partitions)
+        raise nothing_selected((place.topic for place in places), paths, topics, partitions)
     return selected
 
 

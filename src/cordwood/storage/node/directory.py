@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -21,6 +21,7 @@ from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.view import LogView
+from cordwood.text import printable
 from cordwood.types import TopicPartition
 
 T = TypeVar("T")
@@ -193,6 +194,23 @@ def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequ
     return (not topics or any(fnmatchcase(name.topic, glob) for glob in topics)) and (
         not partitions or any(fnmatchcase(text, glob) for glob in partitions for text in texts)
     )
+
+
+def nothing_selected(
+    known: Iterable[str | None], paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str]
+) -> NotFoundError:
+    """The error for a choice that no partition matches, with what a misspelled topic may have meant.
+
+    Args:
+        known: topics that are there.
+    """
+    from difflib import get_close_matches  # only a misspelled name needs it
+
+    names = sorted({topic for topic in known if topic is not None})
+    alike = {one: None for topic in topics for one in get_close_matches(topic, names, n=1)}
+    meant = f"; did you mean {', '.join(map(printable, alike))}?" if alike and not {*topics} & {*names} else ""
+    what = ", ".join([*topics, *partitions])
+    return NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else "") + meant)
 
 
 def look(fs: Store, path: str) -> PathKind:

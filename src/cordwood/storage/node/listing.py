@@ -14,9 +14,8 @@ In a running broker's directories, files that vanish are looked up again, or lef
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import TypeVar
 
@@ -41,10 +40,9 @@ from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind, read_headers
-from cordwood.storage.node.directory import LogDirectory, is_wanted
+from cordwood.storage.node.directory import LogDirectory, is_wanted, nothing_selected
 from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.text import printable
 from cordwood.types import Codec, TopicPartition
 
 #: Bytes of wrappers up to which a segment's messages are counted.
@@ -353,7 +351,7 @@ def list_partitions(
     """
     wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
-        raise nothing_selected(node.places, paths, topics, partitions)
+        raise nothing_selected((place.topic for place in node.places), paths, topics, partitions)
     counted: Counted = set()
     sizes = {one.path: node.fs.disk_size(one.path) for one in node.directories}
     looked = []
@@ -373,17 +371,6 @@ def list_partitions(
         metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
         metadata_problems=() if node.metadata is None else node.metadata.problems,
     )
-
-
-def nothing_selected(
-    places: Iterable[LocatedPartition], paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str]
-) -> NotFoundError:
-    """The error for a choice that no partition matches, with what a misspelled topic may have meant."""
-    what = ", ".join([*topics, *partitions])
-    known = sorted({topic for place in places if (topic := place.topic) is not None})
-    alike = {one: None for topic in topics for one in get_close_matches(topic, known, n=1)}
-    meant = f"; did you mean {', '.join(map(printable, alike))}?" if alike and not {*topics} & {*known} else ""
-    return NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else "") + meant)
 
 
 def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Sequence[str]) -> bool:
