@@ -32,6 +32,7 @@ def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_pa
     text = result.stdout
     assert text.startswith("ERRORS: ")
     assert f"{partition}/{FIRST}.log at position 882 (offset 13)\n      CRC-32C mismatch: stored 0x" in text
+    assert "      behind it, to offset 526: 496 records in 34.6 kB\n" in text
     assert "batch-crc: consumers and followers reject the batch" in text
     assert text.splitlines()[-1].endswith(": 1 error")
 
@@ -61,6 +62,7 @@ def test_json_has_a_line_per_finding_and_the_summary_last(tmp_path: Path) -> Non
         "file": f"{partition}/{FIRST}.log",
         "position": 882,
         "offset": 13,
+        "behind": {"records": 496, "size_bytes": 34628, "end_offset": 526},
     }
     assert {key: summary[key] for key in ("type", "partitions", "damage", "recovery", "note")} == {
         "type": "summary", "partitions": 1, "damage": 1, "recovery": 0, "note": 0,

@@ -19,6 +19,7 @@ from cordwood.record.batch import encode_batch, encode_message, encode_message_s
 from cordwood.record.compression import compress
 from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
 from cordwood.record.record import Record
+from cordwood.storage.check.findings import CUTS
 from cordwood.storage.formats import producer_state, transaction_index
 from cordwood.types import Codec
 from tests.storage.damage_sites import (
@@ -1000,6 +1001,39 @@ def test_damage_in_a_log_of_our_own_is_found_in_its_place_and_nowhere_else(name:
     partition = built(tmp_path, good, entry, batch(20))
     found = damages(check(partition), partition)
     assert found == [(kind, f"{FIRST}.log", len(good), offset)]
+
+
+def flipped(entry: bytes) -> bytes:
+    return entry[:-1] + bytes([entry[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "behind"),
+    [
+        ([batch(0), flipped(batch(10)), batch(20)], [batch(100), batch(110)], [20, 100, 110]),
+        ([batch(0), b"junk" * 40, batch(10), batch(20)], [batch(100)], [10, 20, 100]),
+        ([batch(0), batch(10), batch(20)[:-1]], [batch(100), batch(110)], [100, 110]),
+        ([batch(0), flipped(batch(10)), flipped(batch(20))], [batch(100), flipped(batch(110))], [100]),
+        ([batch(0), flipped(batch(10)), b"junk" * 40, batch(20)], [batch(100)], [20, 100]),
+        ([batch(0)], [flipped(batch(100)), batch(110, codec=Codec.GZIP)], [110]),
+        ([batch(0)], [batch(100), flipped(batch(110))], []),
+    ],
+    ids=["checksum", "junk", "torn", "several", "checksum before junk", "compressed", "nothing"],
+)
+def test_what_a_recovery_would_delete_is_counted_behind_the_first_damage(
+    first: list[bytes], second: list[bytes], behind: list[int], tmp_path: Path
+) -> None:
+    partition = built(tmp_path, *first)
+    for kind, data in {"log": b"".join(second), "index": b"", "timeindex": b""}.items():
+        (partition / f"{100:020d}.{kind}").write_bytes(data)
+    damage = [finding for finding in check(partition) if finding.kind in CUTS]
+    damage.sort(key=lambda finding: (finding.path, finding.position))
+    counted = [one for finding in damage if (one := finding.behind) is not None]
+    whole = {offset: entry for offset in behind for entry in (*first, *second) if entry[:8] == offset.to_bytes(8)}
+    assert [(one.records, one.size_bytes, one.end_offset) for one in counted] == (
+        [(2 * len(behind), sum(map(len, whole.values())), behind[-1] + 2)] if behind else []
+    )
+    assert not behind or damage[0].behind
 
 
 def test_at_least_sixty_distinct_damages_are_planted() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from cordwood.storage.check import Finding, Kind, Severity, Summary
+from cordwood.storage.check import Behind, Finding, Kind, Severity, Summary
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.text import printable
+from cordwood.text import bytes_text, number, printable
 
 _TITLES = {
     Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",
@@ -28,6 +28,7 @@ _FILES_SHOWN = 3
 
 def finding_document(finding: Finding) -> dict[str, object]:
     """A finding as one JSON value."""
+    behind = finding.behind
     return {
         "type": "finding",
         "severity": finding.severity.value,
@@ -37,6 +38,9 @@ def finding_document(finding: Finding) -> dict[str, object]:
         "offset": finding.offset,
         "what": printable(finding.what),
         "meaning": finding.meaning,
+        "behind": None
+        if behind is None
+        else {"records": behind.records, "size_bytes": behind.size_bytes, "end_offset": behind.end_offset},
     }
 
 
@@ -72,6 +76,8 @@ def lines(findings: Iterable[Finding], summary: Summary) -> Iterator[str]:
                 shown = group if severity is Severity.DAMAGE else group[:_FILES_SHOWN]
                 for finding in shown:
                     yield f"    {_place(finding)}\n      {printable(finding.what)}"
+                    if finding.behind is not None:
+                        yield f"      {_behind(finding.behind)}"
                 if len(group) > len(shown):
                     yield f"    … and {len(group) - len(shown)} more in {printable(directory)}"
         yield ""
@@ -85,6 +91,11 @@ def _place(finding: Finding) -> str:
     if finding.offset is not None:
         place += f" (offset {finding.offset:,})"
     return place
+
+
+def _behind(behind: Behind) -> str:
+    size = f"{number(behind.records, 'record')} in {bytes_text(behind.size_bytes)}"
+    return f"behind it, to offset {behind.end_offset:,}: {size}"
 
 
 def summary_line(summary: Summary) -> str:

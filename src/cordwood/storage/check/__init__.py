@@ -12,6 +12,6 @@ The check is read-only, and an error in one partition does not stop the check of
 """
 
 from cordwood.storage.check.directory import Check, Summary
-from cordwood.storage.check.findings import KINDS, Finding, Kind, Severity
+from cordwood.storage.check.findings import KINDS, Behind, Finding, Kind, Severity
 
-__all__ = ["KINDS", "Check", "Finding", "Kind", "Severity", "Summary"]
+__all__ = ["KINDS", "Behind", "Check", "Finding", "Kind", "Severity", "Summary"]

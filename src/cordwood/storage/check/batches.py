@@ -21,7 +21,7 @@ from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import CODEC_MASK, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.headers import has_flag, is_control, is_marker
-from cordwood.storage.check.findings import FINDINGS_MAX, Findings, Kind, Severity
+from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, Behind, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.types import Codec, ControlType
@@ -175,9 +175,15 @@ class LogCheck:
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
-    def __init__(self, place: Place, findings: Findings) -> None:
+    def __init__(self, place: Place, findings: Findings, behind: Behind) -> None:
+        """Nothing is read yet.
+
+        Args:
+            behind: of the log, as earlier segments left it.
+        """
         self.place = place
         self.findings = findings
+        self._behind = behind
         self.batches = 0
         self.last_offset = place.base_offset - 1
         self.end_position = 0
@@ -249,9 +255,23 @@ class LogCheck:
         for observer in observers:
             observer.add(batches)
         believed = BatchWindow(window.position, window.data, batches, window.read)
+        self._count_behind(batches)
         for columns in decode(believed, on_damage=self._on_damage):
             self._records.add(columns)
+            if self._behind.path is not None:
+                self._behind.records += int(self._is_behind(columns.batches)[columns.rows["batch"]].sum())
             del columns  # free a large record before the next one is decoded
+
+    def _is_behind(self, batches: BatchRows) -> BoolArray:
+        behind = self._behind
+        return np.asarray((batches["position"] > behind.position) | (behind.path != self.place.path))
+
+    def _count_behind(self, batches: BatchRows) -> None:
+        if self._behind.path is not None:
+            some = batches[self._is_behind(batches)]
+            self._behind.size_bytes += int(some["size_bytes"].sum())
+            if some.size:
+                self._behind.end_offset = int(some["last_offset"][-1]) + 1
 
     def _header_faults(self, batches: BatchRows, good: BoolArray) -> BoolArray:
         """Report batches with a correct CRC that break a rule; return their mask. Unused bits are only noted."""
@@ -381,6 +401,8 @@ class LogCheck:
         meaning: str | None = None,
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
+        if kind in CUTS and severity is not Severity.RECOVERY and position is not None:
+            self._behind.begin(self.place.path, position)
         self.findings.add(
             kind, self.place.path, what, position=position, offset=offset, severity=severity, meaning=meaning
         )

@@ -7,7 +7,7 @@ per kind; a finding may be less severe than its kind, if the next load repairs t
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 #: The most findings of one kind listed per file, so that the report on a damaged file stays small.
@@ -242,6 +242,32 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
 
 assert set(KINDS) == set(Kind)
 
+#: At these a recovery cuts the log, whatever is behind.
+CUTS = frozenset({Kind.NOT_A_BATCH, Kind.TORN_SEGMENT, Kind.BATCH_CRC, Kind.NEGATIVE_OFFSET})
+
+
+@dataclass(slots=True)
+class Behind:
+    """What a log holds behind its first damage at which a recovery cuts it.
+
+    Attributes:
+        path, position: of the damage; None: there is none.
+        records: that can be read, control records among them.
+        size_bytes: of the batches that they are in.
+        end_offset: behind the last of these batches.
+    """
+
+    path: str | None = None
+    position: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    end_offset: int = 0
+
+    def begin(self, path: str, position: int) -> None:
+        """Here a recovery would cut, unless it did before. Of one file, damage may be told out of order."""
+        if self.path is None or (path == self.path and position < self.position):
+            self.path, self.position = path, position
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -251,6 +277,7 @@ class Finding:
         path: the file, or directory, that it is in.
         severity: of this finding; may be less than its kind's.
         meaning: the consequence for a broker.
+        behind: what a recovery that cuts the log here deletes, if it is the first place to do so.
     """
 
     path: str
@@ -260,6 +287,7 @@ class Finding:
     meaning: str
     position: int | None = None
     offset: int | None = None
+    behind: Behind | None = None
 
     def __str__(self) -> str:
         place = "" if self.position is None else f" at position {self.position}"
@@ -295,6 +323,12 @@ class Findings:
     def count(self, kind: Kind, path: str, more: int) -> None:
         """Count further findings without listing them."""
         self._counts[path, kind] += more
+
+    def add_behind(self, behind: Behind) -> None:
+        """Tell of the damage what is behind it."""
+        for at, finding in enumerate(self.found):
+            if finding.kind in CUTS and (finding.path, finding.position) == (behind.path, behind.position):
+                self.found[at] = replace(finding, behind=behind)
 
     def take(self) -> list[Finding]:
         """Return the findings since the last call, with one line for all that exceed the limit of a kind and file."""
