@@ -88,9 +88,23 @@ def test_topics_have_the_sums_of_their_partitions() -> None:
     for name in ("segments", "bytes", "disk_bytes", "records", "clean_bytes", "dirty_bytes"):
         assert orders[name] == sum(one[name] for one in partitions) > 0
     lines = run(fixture("kraft-after"), "--by-topic").splitlines()
-    assert " ".join(lines[3].split()).startswith("TOPIC PARTITIONS SEGMENTS BYTES ON DISK RECORDS POLICY CLEAN DIRTY")
+    titles = "TOPIC PARTITIONS OF THESE SEGMENTS BYTES ON DISK RECORDS POLICY CLEAN DIRTY"
+    assert " ".join(lines[3].split()).startswith(titles)
     assert len([line for line in lines if line.startswith("orders ")]) == 1
     assert "give one of them" in run(fixture("kraft-after"), "--by-topic", "--segments", exits=2)
+
+
+def test_a_topic_says_how_much_of_it_is_on_its_way_out(tmp_path: Path) -> None:
+    broker = copy_of(fixture("kraft-after"), tmp_path / "broker")
+    (broker / "orders-0").rename(broker / f"orders-0.{'0' * 32}-delete")
+    (broker / "orders-1").rename(broker / f"orders-1.{'1' * 32}-delete")
+    size = sum(one["disk_bytes"] for one in document(broker)["partitions"] if one["path"].endswith("-delete"))
+    (orders,) = (one for one in document(broker)["topics"] if one["topic"] == "orders")
+    assert orders["states"] == [{"state": "to be deleted", "partitions": 2, "disk_bytes": size}]
+    lines = {line.split()[0]: line for line in run(broker, "--by-topic").splitlines() if line and line[0] != " "}
+    assert " PARTITIONS  OF THESE " in lines["TOPIC"]
+    assert " 2 to be deleted (" in lines["orders"]
+    assert " to be deleted" not in lines["sessions"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,13 +6,14 @@ too long for its column has a line of its own. The document is exact where the t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
-from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, TopicListing
+from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, State, TopicListing
 from cordwood.text import Cells, Column, bytes_text, cells_of, number, printable, table, time_text
 
 #: Where a policy was set, in a word.
@@ -106,6 +107,7 @@ def _topic(topic: TopicListing) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partitions": topic.partitions,
+        "states": [{"state": state, "partitions": count, "disk_bytes": size} for state, count, size in topic.states],
         "segments": topic.segment_count,
         "bytes": topic.size_bytes,
         "disk_bytes": topic.disk_bytes,
@@ -167,6 +169,12 @@ def _share(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
+def _some(state: State, partitions: int, disk_bytes: int) -> str:
+    return f"{partitions:,} {state} ({bytes_text(disk_bytes)})"
+
+
+#: Partitions with a state; shown if there is any.
+_OF_THESE = "OF THESE"
 #: Of the disk; shown if any partition takes a thousandth of it.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
 
@@ -197,6 +205,7 @@ _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("TOPIC"), lambda one: printable(one.name)),
     (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
+    (Column(_OF_THESE), lambda one: ", ".join(itertools.starmap(_some, one.states)) or "-"),
     (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
@@ -261,6 +270,8 @@ def _hidden(listing: Listing) -> Iterable[str]:
         yield from _OF_HEADERS
     if not any(one.index_bytes for one in listing.partitions):
         yield _KEY_INDEX
+    if not any(one.states for one in listing.partitions):
+        yield _OF_THESE
     if not any((one.disk_share or 0) >= _SHARE_MIN for one in listing.partitions):
         yield _SHARE
 

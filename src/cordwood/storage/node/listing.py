@@ -243,11 +243,13 @@ class TopicListing:
     """The partitions of one topic together, as far as they are listed; what is unknown of one is unknown of all.
 
     Attributes:
+        states: what is special about partitions of it, with how many these are, and their bytes on disk.
         policies: of its partitions, each once.
     """
 
     name: str
     partitions: int
+    states: tuple[tuple[State, int, int], ...]
     segment_count: int
     size_bytes: int
     disk_bytes: int
@@ -267,6 +269,11 @@ class TopicListing:
         return cls(
             name=name,
             partitions=len(partitions),
+            states=tuple(
+                (state, len(some), sum(one.disk_bytes for one in some))
+                for state in State
+                if (some := [one for one in partitions if state in one.states])
+            ),
             segment_count=sum(one.segment_count for one in partitions),
             size_bytes=sum(one.size_bytes for one in partitions),
             disk_bytes=sum(one.disk_bytes for one in partitions),
