@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood import CauseKind, WhyPartition
+from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import (
@@ -579,6 +580,15 @@ def test_the_first_line_names_the_cause(tmp_path: Path, name: str) -> None:
     assert {one.kind for one in partition.causes} >= set(case.also)
     assert 0 <= partition.could_lose_bytes <= partition.usage.total_bytes
     assert all(one.next_step for one in partition.causes if one.kind is not KIND.EMPTY)
+
+
+def test_nobody_is_told_to_delete_the_state_of_share_groups(tmp_path: Path) -> None:
+    unpack(tmp_path)
+    (state,) = cordwood.why(str(tmp_path / "kafka-groups"), topics=["__share_group_state"]).partitions
+    assert state.cause.kind is KIND.LIVE_DATA
+    assert "retention.ms=-1" in state.cause.evidence[0].what
+    assert "nothing to do" in state.cause.next_step
+    assert state.could_lose_bytes == 0
 
 
 # ---- what it is made from --------------------------------------------------------------------------------------------

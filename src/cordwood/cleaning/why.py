@@ -41,6 +41,7 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.cleaning.retention import plan_retention
 from cordwood.cleaning.selection import segments_between
+from cordwood.storage.formats.messages.topics import SHARE_GROUP_STATE
 from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
 from cordwood.text import bytes_text, duration_text, names_text, number
@@ -463,6 +464,8 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     limits = {name: config.integer(name) for name in _LIMITS}
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
     if max(limits.values()) < 0:
+        if config.topic == SHARE_GROUP_STATE:  # no limit knows which state is still needed; `_kept` says who does
+            return
         what = "retention is off: neither retention.ms nor retention.bytes limits it"
         step = "set retention.ms or retention.bytes"
         yield Cause(CauseKind.RETENTION_OFF, what, size, step, evidence=evidence, way=Way.RETENTION)
@@ -595,10 +598,15 @@ def _kept(facts: PartitionFacts) -> Cause:
         what = f"it is that large{many}, and few records are superseded"
         step = "less data: fewer or smaller values, compression, tombstones for keys that are no longer needed"
         return Cause(CauseKind.LIVE_DATA, what, 0, step, "", counted)
+    evidence = tuple(facts.of_config(name) for name in _LIMITS)
+    if config.topic == SHARE_GROUP_STATE and max(config.integer(name) for name in _LIMITS) < 0:
+        what = "it is the state of share groups, of which a broker's coordinator deletes what none needs any more"
+        return Cause(
+            CauseKind.LIVE_DATA, what, 0, "nothing to do; with a retention, groups would lose theirs", "", evidence
+        )
     goes_ms = log.segments[0].largest_timestamp + config.integer("retention.ms")
     by_time = f"the oldest segment goes at {utc(goes_ms)}" if config.integer("retention.ms") >= 0 else ""
     what = f"it is within its retention: {by_time}" if by_time else "it is within its retention.bytes"
-    evidence = tuple(facts.of_config(name) for name in _LIMITS)
     return Cause(CauseKind.WITHIN_RETENTION, what, 0, "a shorter retention", by_time, evidence, Way.RETENTION)
 
 
