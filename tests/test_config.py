@@ -14,6 +14,7 @@ import pytest
 from cordwood.config import (
     BROKER_CONFIGS,
     HOUR_MS,
+    INTERNAL_CONFIGS,
     LONG_MAX,
     TOPIC_CONFIGS,
     Layer,
@@ -21,6 +22,7 @@ from cordwood.config import (
     SourceKind,
     Type,
     Value,
+    internal_layers,
     overrides,
     resolve,
     resolve_broker,
@@ -317,6 +319,20 @@ def test_a_tiered_topic_cannot_be_compacted(policy: str) -> None:
     resolve("orders", [metadata(remote_storage_enable="true", cleanup_policy="")])
     with pytest.raises(ConfigError, match=r"remote\.storage\.enable=true .* does not go with cleanup\.policy=compact"):
         resolve("orders", [metadata(remote_storage_enable="true"), *overrides([f"cleanup.policy={policy}"])])
+
+
+@pytest.mark.parametrize("topic", INTERNAL_CONFIGS)
+def test_what_is_said_for_all_topics_deletes_nothing_of_kafkas_own(topic: str) -> None:
+    said = ["cleanup.policy=delete", "retention.ms=1000", "retention.bytes=1000", "segment.bytes=2000000"]
+    own = resolve(topic, internal_layers(topic))
+    for layers in (internal_layers(topic), (metadata(topic, cleanup_policy="compact"),)):
+        alone, config = resolve(topic, layers), resolve(topic, [*layers, *overrides(said)])
+        for name in ("cleanup.policy", "retention.ms", "retention.bytes"):
+            assert config[name] == alone[name]
+        assert config.integer("segment.bytes") == 2_000_000
+    assert own.compact or own.integer("retention.ms") == -1
+    named = resolve(topic, [*internal_layers(topic), *overrides([f"{topic}:retention.ms=1000"])])
+    assert named.integer("retention.ms") == 1000
 
 
 def test_internal_segment_bytes_wins_over_segment_bytes() -> None:

@@ -208,6 +208,7 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
     "__transaction_state": {"cleanup.policy": "compact", **_INTERNAL_SEGMENT_BYTES},
     # Not compacted: an update says only what changed since the last snapshot. The coordinator deletes records itself.
     "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1", **_INTERNAL_SEGMENT_BYTES},
+    "__remote_log_metadata": {"cleanup.policy": "delete", "retention.ms": "-1"},
 }
 
 
@@ -563,6 +564,8 @@ class TopicConfig(Config):
 
 
 _Said: TypeAlias = tuple[str, Source]
+#: Configs that decide what is deleted: of Kafka's own topics, what is said for all topics does not change these.
+_DELETING = {"cleanup.policy", "retention.ms", "retention.bytes"}
 
 
 def _merged(layers: Iterable[Layer], kinds: set[SourceKind]) -> dict[str, _Said]:
@@ -615,6 +618,8 @@ def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
         ConfigError: a value, or two together, that Kafka would not take; names them and their sources.
     """
     layers = [layer for layer in layers if layer.source.kind not in _OF_ONE_TOPIC or layer.source.subject == topic]
+    if topic in INTERNAL_CONFIGS:
+        layers = [_sparing(layer) if layer.source.kind is SourceKind.OVERRIDE else layer for layer in layers]
     of_topic, of_broker = _merged(layers, _SETS_TOPIC), _merged(layers, _SETS_BROKER)
     values = {
         definition.name: _from_topic(definition, of_topic)
@@ -628,6 +633,10 @@ def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
     config = TopicConfig(values, topic)
     _check_together(config)
     return config
+
+
+def _sparing(layer: Layer) -> Layer:
+    return replace(layer, texts={name: text for name, text in layer.texts.items() if name not in _DELETING})
 
 
 def _from_topic(definition: Definition, said: Mapping[str, _Said]) -> ConfigValue | None:
