@@ -167,6 +167,43 @@ _UNREADABLE_RECORDS: dict[BatchProblem, Kind] = {
 assert set(_UNREADABLE_RECORDS) == set(BatchProblem)
 
 
+@dataclass(slots=True)
+class LostTail:
+    """What a recovery would cut off a log: all behind its first damage at which it does that.
+
+    Attributes:
+        path, position: of the damage; None: there is none.
+    """
+
+    path: str | None = None
+    position: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    end_offset: int = 0
+
+    def begin(self, path: str, position: int) -> None:
+        """Here a recovery would cut, unless it did before. Of one file, damage may be told out of order."""
+        if self.path is None or (path == self.path and position < self.position):
+            self.path, self.position = path, position
+
+    def covers(self, path: str, batches: BatchRows) -> BoolArray:
+        """bool[batches]: those of a file that are lost."""
+        if self.path is None:
+            return np.zeros(batches.size, np.bool_)
+        return np.asarray((batches["position"] > self.position) | (path != self.path))
+
+    def add(self, batches: BatchRows) -> None:
+        """Count batches that are lost; their records are counted once they are decoded."""
+        self.size_bytes += int(batches["size_bytes"].sum())
+        if batches.size:
+            self.end_offset = int(batches["last_offset"][-1]) + 1
+
+    def tell(self, findings: Findings) -> None:
+        """Say so in the finding."""
+        if self.path is not None and self.records:
+            findings.add_behind(self.path, self.position, Behind(self.records, self.size_bytes, self.end_offset))
+
+
 class LogCheck:
     """Checks one `.log` file.
 
@@ -175,15 +212,15 @@ class LogCheck:
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
-    def __init__(self, place: Place, findings: Findings, behind: Behind) -> None:
+    def __init__(self, place: Place, findings: Findings, lost: LostTail) -> None:
         """Nothing is read yet.
 
         Args:
-            behind: of the log, as earlier segments left it.
+            lost: of the log, as earlier segments left it.
         """
         self.place = place
         self.findings = findings
-        self._behind = behind
+        self._lost = lost
         self.batches = 0
         self.last_offset = place.base_offset - 1
         self.end_position = 0
@@ -255,23 +292,13 @@ class LogCheck:
         for observer in observers:
             observer.add(batches)
         believed = BatchWindow(window.position, window.data, batches, window.read)
-        self._count_behind(batches)
+        self._lost.add(batches[self._lost.covers(self.place.path, batches)])
         for columns in decode(believed, on_damage=self._on_damage):
             self._records.add(columns)
-            if self._behind.path is not None:
-                self._behind.records += int(self._is_behind(columns.batches)[columns.rows["batch"]].sum())
+            if self._lost.path is not None:
+                lost = self._lost.covers(self.place.path, columns.batches)
+                self._lost.records += int(lost[columns.rows["batch"]].sum())
             del columns  # free a large record before the next one is decoded
-
-    def _is_behind(self, batches: BatchRows) -> BoolArray:
-        behind = self._behind
-        return np.asarray((batches["position"] > behind.position) | (behind.path != self.place.path))
-
-    def _count_behind(self, batches: BatchRows) -> None:
-        if self._behind.path is not None:
-            some = batches[self._is_behind(batches)]
-            self._behind.size_bytes += int(some["size_bytes"].sum())
-            if some.size:
-                self._behind.end_offset = int(some["last_offset"][-1]) + 1
 
     def _header_faults(self, batches: BatchRows, good: BoolArray) -> BoolArray:
         """Report batches with a correct CRC that break a rule; return their mask. Unused bits are only noted."""
@@ -402,7 +429,7 @@ class LogCheck:
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
         if kind in CUTS and severity is not Severity.RECOVERY and position is not None:
-            self._behind.begin(self.place.path, position)
+            self._lost.begin(self.place.path, position)
         self.findings.add(
             kind, self.place.path, what, position=position, offset=offset, severity=severity, meaning=meaning
         )

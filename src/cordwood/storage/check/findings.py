@@ -246,27 +246,19 @@ assert set(KINDS) == set(Kind)
 CUTS = frozenset({Kind.NOT_A_BATCH, Kind.TORN_SEGMENT, Kind.BATCH_CRC, Kind.NEGATIVE_OFFSET})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Behind:
-    """What a log holds behind its first damage at which a recovery cuts it.
+    """What a log holds behind damage.
 
     Attributes:
-        path, position: of the damage; None: there is none.
         records: that can be read, control records among them.
         size_bytes: of the batches that they are in.
         end_offset: behind the last of these batches.
     """
 
-    path: str | None = None
-    position: int = 0
-    records: int = 0
-    size_bytes: int = 0
-    end_offset: int = 0
-
-    def begin(self, path: str, position: int) -> None:
-        """Here a recovery would cut, unless it did before. Of one file, damage may be told out of order."""
-        if self.path is None or (path == self.path and position < self.position):
-            self.path, self.position = path, position
+    records: int
+    size_bytes: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +316,10 @@ class Findings:
         """Count further findings without listing them."""
         self._counts[path, kind] += more
 
-    def add_behind(self, behind: Behind) -> None:
-        """Tell of the damage what is behind it."""
+    def add_behind(self, path: str, position: int, behind: Behind) -> None:
+        """Tell of the damage at which a recovery cuts the log what is behind it."""
         for at, finding in enumerate(self.found):
-            if finding.kind in CUTS and (finding.path, finding.position) == (behind.path, behind.position):
+            if finding.kind in CUTS and (finding.path, finding.position) == (path, position):
                 self.found[at] = replace(finding, behind=behind)
 
     def take(self) -> list[Finding]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.fs.base import Store
 from cordwood.storage.check import state
-from cordwood.storage.check.batches import LogCheck, Observer, Place
-from cordwood.storage.check.findings import OFFLINE, STOPS, Behind, Findings, Kind, Severity
+from cordwood.storage.check.batches import LogCheck, LostTail, Observer, Place
+from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
     OffsetIndexCheck,
@@ -83,7 +83,7 @@ class PartitionCheck:
         self._transactions = OpenTransactions()
         self._epochs = state.EpochCheck(log.log_start_offset)
         self._key_indexes = KeyIndexes(log.fs, log.path, findings)
-        self._behind = Behind()
+        self._lost = LostTail()
         self.damaged = False
         bases = [segment.base_offset for segment in log.segments]
         point = stop.recovery_point
@@ -121,8 +121,7 @@ class PartitionCheck:
                     self.damaged = True
                 if self.damaged:
                     snapshots.stop()
-        if self._behind.records:
-            self.findings.add_behind(self._behind)
+        self._lost.tell(self.findings)
         if only is not None:
             return
         crashed, live = self.stop.crashed, self.stop.live
@@ -246,7 +245,7 @@ class PartitionCheck:
             rebuilt=rebuilt or (unknown and in_use),
             flushed_offset=stop.recovery_point or 0,
         )
-        check = LogCheck(place, self.findings, self._behind)
+        check = LogCheck(place, self.findings, self._lost)
         unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
         rebuilt |= unopened and segment.size_bytes > 0
         handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
@@ -309,7 +308,7 @@ def check_metadata_snapshot(fs: Store, path: str, findings: Findings, progress: 
     """Check a KRaft snapshot, which has batches as in a log, with offsets from 0."""
     try:
         with fs.open(path) as file:
-            LogCheck(Place(path), findings, Behind()).run(file, [], [], progress)
+            LogCheck(Place(path), findings, LostTail()).run(file, [], [], progress)
     except OSError as error:
         findings.add(Kind.UNREADABLE, path, why_unreadable(error))
 
