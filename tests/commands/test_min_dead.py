@@ -61,6 +61,14 @@ def test_keys_keep_their_last_values_whatever_happens_between(share: int) -> Non
                 assert world.taken_over() == world.table()
 
 
+def test_a_record_superseded_behind_an_aborted_transaction_goes_if_what_was_remembered_is_lost() -> None:
+    # Two segments became one, with a transaction that its producer aborted and a later one that it committed.
+    world = World(20_261_853)
+    for _ in live_through(world, 5):
+        assert world.taken_over() == world.table()
+    assert "lose_all" in world.said
+
+
 # ---- what keeps pending records dead ---------------------------------------------------------------------------------
 
 

@@ -78,6 +78,19 @@ class Left:
         """What was left."""
         return sum(one.garbage_bytes for one in self.segments)
 
+    @property
+    def restart(self) -> int:
+        """Where a cleaner has to begin that knows nothing of garbage: with the segment of the first killer.
+
+        Within a segment would not do. Kafka's cleaner takes the transaction that it begins in for aborted if the
+        producer aborted an earlier one of the same segment, as the marker in between is not read; then its records
+        supersede nothing.
+        """
+        if not self.garbage_bytes:
+            return self.first_killer
+        bases = (one.base_offset for one in self.segments if one.base_offset <= self.first_killer)
+        return max(bases, default=self.first_killer)
+
     def with_more(self, other: Left) -> Left:
         """That of this part of a log, and of the next one."""
         return Left(self.segments + other.segments, min(self.first_killer, other.first_killer))
@@ -134,13 +147,13 @@ class Cleaned:
     @property
     def checkpoint(self) -> int:
         """The first dirty offset for a cleaner that knows nothing of garbage: Kafka's."""
-        return self.end_offset if self.left is None else self.left.first_killer
+        return self.end_offset if self.left is None else self.left.restart
 
     @property
     def own_checkpoint(self) -> CleanCheckpoint | None:
         """Cordwood's own checkpoint, and what was left; None: the clean left nothing, so that Kafka's says all."""
         left = self.left
-        return None if left is None else CleanCheckpoint(self.end_offset, left.first_killer, left.segments)
+        return None if left is None else CleanCheckpoint(self.end_offset, left.restart, left.segments)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
