@@ -61,7 +61,7 @@ def test_keys_keep_their_last_values_whatever_happens_between(share: int) -> Non
                 assert world.taken_over() == world.table()
 
 
-def test_a_record_superseded_behind_an_aborted_transaction_goes_if_what_was_remembered_is_lost() -> None:
+def test_what_a_commit_behind_an_abort_superseded_goes_though_the_index_is_lost() -> None:
     # Two segments became one, with a transaction that its producer aborted and a later one that it committed.
     world = World(20_261_853)
     for _ in live_through(world, 5):

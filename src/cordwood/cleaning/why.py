@@ -41,6 +41,7 @@ from cordwood.cleaning.plan import (
 )
 from cordwood.cleaning.retention import plan_retention
 from cordwood.cleaning.selection import segments_between
+from cordwood.config import TopicConfig
 from cordwood.storage.formats.messages.topics import SHARE_GROUP_STATE
 from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
@@ -464,13 +465,18 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     limits = {name: config.integer(name) for name in _LIMITS}
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
     if max(limits.values()) < 0:
-        if config.topic == SHARE_GROUP_STATE:  # no limit knows which state is still needed; `_kept` says who does
+        if _is_pruned(config):
             return
         what = "retention is off: neither retention.ms nor retention.bytes limits it"
         step = "set retention.ms or retention.bytes"
         yield Cause(CauseKind.RETENTION_OFF, what, size, step, evidence=evidence, way=Way.RETENTION)
         return
     yield from (replace(cause, evidence=(*evidence, *cause.evidence)) for cause in _limited(facts, log, limits))
+
+
+def _is_pruned(config: TopicConfig) -> bool:
+    """Whether only a coordinator deletes from the log: no limit knows which state of share groups is still needed."""
+    return config.topic == SHARE_GROUP_STATE and max(map(config.integer, _LIMITS)) < 0
 
 
 def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
@@ -599,7 +605,7 @@ def _kept(facts: PartitionFacts) -> Cause:
         step = "less data: fewer or smaller values, compression, tombstones for keys that are no longer needed"
         return Cause(CauseKind.LIVE_DATA, what, 0, step, "", counted)
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
-    if config.topic == SHARE_GROUP_STATE and max(config.integer(name) for name in _LIMITS) < 0:
+    if _is_pruned(config):
         what = "it is the state of share groups, of which a broker's coordinator deletes what none needs any more"
         return Cause(
             CauseKind.LIVE_DATA, what, 0, "nothing to do; with a retention, groups would lose theirs", "", evidence
