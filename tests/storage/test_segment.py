@@ -93,7 +93,8 @@ def test_headers_of_a_file_in_memory_are_those_of_its_windows(log, before, behin
         file.flush()
         if hole is not None:
             os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), *hole, os.POSIX_FADV_DONTNEED)
+            start, length = hole
+            os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
         with PosixFileSystem().open(file.name) as opened:
             assert opened.cached_reads() is not None
             found = list(read_headers(opened))
