@@ -86,6 +86,25 @@ with running_on_spark() as runner:
     print(os.path.exists(process), runner.is_alive())
 """
 
+BORROWED = """
+import json, os, sys
+from pyspark.sql import SparkSession
+from cordwood.spark.java import find_java
+from cordwood.spark.runner import running_on_spark
+
+os.environ.update({name: value for name, value in find_java().settings.items() if value is not None})
+os.environ["PYSPARK_PYTHON"] = sys.executable
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+
+def left_out(items):
+    import gc
+    for at, _ in items:
+        yield at, gc.get_freeze_count()
+
+with running_on_spark(spark) as runner:
+    print(json.dumps([runner.run([[(0, "a")]], [left_out])[0] for _ in range(3)]))
+"""
+
 
 def run(code: str, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
@@ -109,6 +128,14 @@ def test_each_step_has_a_process_of_its_own_and_no_session_is_made() -> None:
 def test_as_many_tasks_run_as_are_told_or_as_there_are_cores_the_largest_first(tmp_path: Path) -> None:
     assert run(ORDERED, str(tmp_path / "begun")) == "2\n3\n"
     assert (tmp_path / "begun").read_text() == "abc"
+
+
+@pytest.mark.slow
+def test_workers_of_a_users_session_leave_what_is_loaded_out_of_collections() -> None:
+    at_first, *later = json.loads(run(BORROWED))
+    assert at_first == 0
+    assert len(set(later)) == 1
+    assert later[0] > 0
 
 
 @pytest.mark.slow

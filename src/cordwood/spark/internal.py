@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from cordwood.spark.garbage import keep_loaded
 from cordwood.storage.log.source import LogSource
 from cordwood.types import Isolation
 
@@ -28,6 +29,7 @@ def internal_dataframe(
             for number in batch.column(0).to_pylist():
                 for found in logs[number].open().internal_batches(record, isolation=isolation):
                     yield _as_spark_has_it(found)
+        keep_loaded()
 
     numbers = spark.range(0, len(logs), 1, max(1, len(logs)))
     return numbers.mapInArrow(read, from_arrow_schema(schema, prefer_timestamp_ntz=False))

@@ -19,6 +19,7 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.spark import probe
 from cordwood.spark.collecting import collect, collect_rdd
 from cordwood.spark.executors import check_executors
+from cordwood.spark.garbage import keep_loaded
 from cordwood.spark.gateway import Gateway
 from cordwood.spark.session import cores as cores_of
 from cordwood.spark.session import running
@@ -240,6 +241,7 @@ def _first(packs: Sequence[Sequence[Numbered]], step: Step) -> Worker:
             for number in batch.column(0).to_pylist():
                 for at, outcome in step(packs[number]):
                     yield _row_of(at, pickle.dumps(outcome))
+        keep_loaded()
 
     return run
 
@@ -255,6 +257,7 @@ def _next(step: Step) -> Worker:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for at, outcome in step(outcomes(batches)):
             yield _row_of(at, pickle.dumps(outcome))
+        keep_loaded()
 
     return run
 

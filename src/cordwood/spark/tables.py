@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cordwood import errors
 from cordwood.errors import DataError, NotFoundError
 from cordwood.jobs.packing import pack
+from cordwood.spark.garbage import keep_loaded
 from cordwood.spark.runner import Worker
 from cordwood.spark.session import cores
 from cordwood.tables.newest import NewestTask
@@ -42,6 +43,7 @@ def _reader(packs: Sequence[Sequence[NewestTask]], rows_format: TableFormat) -> 
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from rows_format.batches(packs[number])
+        keep_loaded()
 
     return run
 
