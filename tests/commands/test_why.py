@@ -591,6 +591,18 @@ def test_nobody_is_told_to_delete_the_state_of_share_groups(tmp_path: Path) -> N
     assert state.could_lose_bytes == 0
 
 
+def test_nobody_is_told_to_delete_where_remote_segments_are(tmp_path: Path) -> None:
+    broker = MadeBroker(tmp_path / "broker")
+    name = "__remote_log_metadata"
+    broker.topic(name, retention_ms=-1, cleanup_policy="delete")
+    broker.log(f"{name}-0", [batch(0, *different(50))], [batch(50, *different(50))])
+    (state,) = cordwood.why(str(broker.finish()), topics=[name], now_ms=NOW).partitions
+    assert state.cause.kind is KIND.LIVE_DATA
+    assert "Kafka keeps all of it" in state.cause.what
+    assert "nothing to do" in state.cause.next_step
+    assert state.could_lose_bytes == 0
+
+
 # ---- what it is made from --------------------------------------------------------------------------------------------
 
 

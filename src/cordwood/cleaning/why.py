@@ -42,7 +42,7 @@ from cordwood.cleaning.plan import (
 from cordwood.cleaning.retention import plan_retention
 from cordwood.cleaning.selection import segments_between
 from cordwood.config import TopicConfig
-from cordwood.storage.formats.messages.topics import SHARE_GROUP_STATE
+from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA, SHARE_GROUP_STATE
 from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
 from cordwood.text import bytes_text, duration_text, names_text, number
@@ -465,7 +465,7 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     limits = {name: config.integer(name) for name in _LIMITS}
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
     if max(limits.values()) < 0:
-        if _is_pruned(config):
+        if _unlimited(config):
             return
         what = "retention is off: neither retention.ms nor retention.bytes limits it"
         step = "set retention.ms or retention.bytes"
@@ -474,9 +474,23 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     yield from (replace(cause, evidence=(*evidence, *cause.evidence)) for cause in _limited(facts, log, limits))
 
 
-def _is_pruned(config: TopicConfig) -> bool:
-    """Whether only a coordinator deletes from the log: no limit knows which state of share groups is still needed."""
-    return config.topic == SHARE_GROUP_STATE and max(map(config.integer, _LIMITS)) < 0
+#: Kafka's own topics that no limit shortens unless a person sets one, since none knows which records are still needed:
+#: what they hold, and the next step.
+_UNLIMITED = {
+    SHARE_GROUP_STATE: (
+        "it is the state of share groups, of which a broker's coordinator deletes what none needs any more",
+        "nothing to do; with a retention, groups would lose theirs",
+    ),
+    REMOTE_LOG_METADATA: (
+        "it says where segments in remote storage are, and Kafka keeps all of it",
+        "nothing to do; a retention that is shorter than that of a topic in remote storage would lose segments",
+    ),
+}
+
+
+def _unlimited(config: TopicConfig) -> tuple[str, str] | None:
+    """What to say of a topic that has no limit on purpose; None for others."""
+    return _UNLIMITED.get(config.topic) if max(map(config.integer, _LIMITS)) < 0 else None
 
 
 def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
@@ -605,11 +619,9 @@ def _kept(facts: PartitionFacts) -> Cause:
         step = "less data: fewer or smaller values, compression, tombstones for keys that are no longer needed"
         return Cause(CauseKind.LIVE_DATA, what, 0, step, "", counted)
     evidence = tuple(facts.of_config(name) for name in _LIMITS)
-    if _is_pruned(config):
-        what = "it is the state of share groups, of which a broker's coordinator deletes what none needs any more"
-        return Cause(
-            CauseKind.LIVE_DATA, what, 0, "nothing to do; with a retention, groups would lose theirs", "", evidence
-        )
+    unlimited = _unlimited(config)
+    if unlimited is not None:
+        return Cause(CauseKind.LIVE_DATA, unlimited[0], 0, unlimited[1], "", evidence)
     goes_ms = log.segments[0].largest_timestamp + config.integer("retention.ms")
     by_time = f"the oldest segment goes at {utc(goes_ms)}" if config.integer("retention.ms") >= 0 else ""
     what = f"it is within its retention: {by_time}" if by_time else "it is within its retention.bytes"
