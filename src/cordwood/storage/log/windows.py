@@ -12,6 +12,7 @@ closed; see `recovery` and `check`.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -169,8 +170,13 @@ class WindowReader:
 
     def __iter__(self) -> Iterator[BatchWindow | Gap]:
         """The windows and gaps, in file order."""
-        while self._position < self._end:
+        return self._windows(math.inf)
+
+    def _windows(self, count: float) -> Iterator[BatchWindow | Gap]:
+        """What at most so many reads find."""
+        while count > 0 and self._position < self._end:
             yield from self._next_window()
+            count -= 1
 
     def _next_window(self) -> Iterator[BatchWindow | Gap]:
         """What one read finds."""
@@ -217,10 +223,8 @@ class WindowReader:
             yield from self._cached_headers()
             # Where memory has holes, look for what is behind the next one; where it has little, seldom.
             windows = 1 if self._position - began > _CACHED_BYTES_MIN else 2 * windows
-            for _ in range(windows):
-                if self._position < self._end:
-                    for item in self._next_window():
-                        yield item.batches if isinstance(item, BatchWindow) else item
+            for item in self._windows(windows):
+                yield item.batches if isinstance(item, BatchWindow) else item
 
     def _cached_headers(self) -> Iterator[BatchRows]:
         """The headers up to where the system does not hold the file in memory: nothing between them is worth a read.
