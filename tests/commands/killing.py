@@ -25,7 +25,7 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, properties
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
+from cordwood.storage.formats.filenames import INDEX_FOLDER, WORK_FOLDER, FileKind, Temporary
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
@@ -33,6 +33,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 from tests.kafka_tools import Broker, Line
 from tests.record.windows import window
+from tests.storage.indexes import believed
 
 FS = PosixFileSystem()
 KEYS = 24
@@ -272,7 +273,14 @@ class Directory:
         for ending in (Temporary.SWAP, Temporary.CLEANED, Temporary.DELETED):
             if any(name.endswith(ending) for name in names):
                 return str(ending)
-        return WORK_FOLDER if WORK_FOLDER in names else "nothing"
+        folders = [
+            path for path in self.path.rglob(WORK_FOLDER) if {one.name for one in path.iterdir()} != {INDEX_FOLDER}
+        ]
+        return WORK_FOLDER if folders else "nothing"
+
+    def believed_indexes(self) -> int:
+        """How many key indexes are believed; each has to be right."""
+        return sum(len(list(believed(LogView(str(self.path / str(name)), fs=FS)))) for name in self.expected)
 
 
 def left_by_a_kill(found: Finding) -> bool:

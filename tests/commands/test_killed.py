@@ -6,6 +6,7 @@ see `tests/knobs.py`; what the process does at that moment depends on the machin
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import random
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -36,6 +38,7 @@ pytestmark = [
 ]
 
 KILLS = knobs.scaled(2, 120)
+INDEXED_KILLS = knobs.scaled(20, 200)
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 #: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
@@ -50,7 +53,7 @@ def choose() -> random.Random:
 # ---- a driver alone --------------------------------------------------------------------------------------------------
 
 
-def clean(directory: Path) -> None:
+def clean(directory: Path, *, index: bool = False, min_dead: float | None = None) -> None:
     """What a driver alone does."""
     be_slow()
     result = cordwood.clean_in_place(
@@ -60,13 +63,22 @@ def clean(directory: Path) -> None:
         ignore_ratio=True,
         single_copy=True,
         overrides=OVERRIDES,
+        index=index,
+        min_dead=min_dead,
     )
     assert not result.with_fate(Fate.FAILED), result.text()
 
 
-def run_alone(directory: Path, kill_after: float | None) -> float | None:
+def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
+    """The same with key indexes, of small segments, too: what one clean leaves serves the next."""
+    share = "cordwood.storage.index.build.SEGMENT_SHARE", "cordwood.engine.indexing.SEGMENT_SHARE"
+    with mock.patch(share[0], 1), mock.patch(share[1], 1):
+        clean(directory, index=True, min_dead=min_dead)
+
+
+def run_alone(directory: Path, kill_after: float | None, do: Callable[[Path], None]) -> float | None:
     """Run a driver alone and kill it; returns how long it took, if it came to its end."""
-    child = multiprocessing.get_context("fork").Process(target=clean, args=(directory,))
+    child = multiprocessing.get_context("fork").Process(target=do, args=(directory,))
     started = time.monotonic()
     child.start()
     child.join(kill_after if kill_after is not None else WAIT_SECONDS)
@@ -152,6 +164,7 @@ class Kills:
         runs: cleans that were started to be killed.
         completed: cleans that came to their end.
         records: records in the directory at the end.
+        indexes: key indexes that were believed behind the cleans.
     """
 
     killed: Counter[str] = field(default_factory=Counter)
@@ -160,9 +173,18 @@ class Kills:
     runs: int = 0
     completed: int = 0
     records: int = 0
+    indexes: int = 0
 
 
-def kill(directory: Directory, kills: int, choose: random.Random, append: Callable[[int], None]) -> Kills:
+def kill(
+    directory: Directory,
+    kills: int,
+    choose: random.Random,
+    append: Callable[[int], None],
+    *,
+    victims: Sequence[str] = VICTIMS,
+    alone: Callable[[Path], None] = clean,
+) -> Kills:
     """Append, clean and kill, check, clean, check, until so many were killed."""
     done = Kills()
     killed = done.killed
@@ -171,9 +193,9 @@ def kill(directory: Directory, kills: int, choose: random.Random, append: Callab
         assert done.runs < 20 * (kills + 1), "nearly all runs end before they are killed"
         append(done.runs)
         done.runs += 1
-        victim = VICTIMS[killed.total() % len(VICTIMS)]
+        victim = victims[killed.total() % len(victims)]
         if victim == "driver alone":
-            took = run_alone(directory.path, choose.random() * usual)
+            took = run_alone(directory.path, choose.random() * usual, alone)
             hit = took is None
         else:
             status, said, hit = run_on_spark(directory.path, victim, choose)
@@ -187,25 +209,27 @@ def kill(directory: Directory, kills: int, choose: random.Random, append: Callab
         done.left[directory.left()] += 1
         print(f"{killed.total()}: {victim}, left: {directory.left()}", flush=True)
         directory.check(killed=True)
+        done.indexes += directory.believed_indexes()
         # Often the next run is killed, too, on what this one left.
         if choose.random() < 0.7:
-            took = run_alone(directory.path, None)
+            took = run_alone(directory.path, None, alone)
             assert took is not None
             done.completed += 1
             usual = 0.7 * usual + 0.3 * took
             directory.check(killed=False)
             assert directory.left() == "nothing"
-    assert run_alone(directory.path, None) is not None
+    assert run_alone(directory.path, None, alone) is not None
     done.completed += 1
     directory.check(killed=False)
+    done.indexes += directory.believed_indexes()
     done.records = sum(len(one.written) for one in directory.expected.values())
     print(done)
     return done
 
 
-def check_kills(done: Kills, kills: int) -> None:
+def check_kills(done: Kills, kills: int, victims: Sequence[str] = VICTIMS) -> None:
     """The loop killed every victim in turn, some in the middle of their work, and other runs came to their end."""
-    assert done.killed == Counter(VICTIMS[at % len(VICTIMS)] for at in range(kills))
+    assert done.killed == Counter(victims[at % len(victims)] for at in range(kills))
     assert done.ended.total() == sum(count for victim, count in done.killed.items() if victim != "driver alone")
     assert done.left.total() == kills
     assert done.completed >= 1
@@ -229,6 +253,19 @@ def test_killing_any_process_of_a_clean_loses_nothing(choose: random.Random, tmp
     directory = Directory(tmp_path / "logs", partitions=3, seed=choose.randrange(1 << 32))
     directory.make()
     check_kills(kill(directory, KILLS, choose, lambda _: directory.append()), KILLS)
+
+
+@pytest.mark.parametrize("min_dead", [None, 0.4])
+def test_killing_cleans_that_key_indexes_serve_loses_nothing(
+    min_dead: float | None, choose: random.Random, tmp_path: Path
+) -> None:
+    directory = Directory(tmp_path / "logs", partitions=3, seed=choose.randrange(1 << 32))
+    directory.make()
+    victims = ["driver alone"]
+    alone = functools.partial(clean_with_indexes, min_dead=min_dead)
+    done = kill(directory, INDEXED_KILLS, choose, lambda _: directory.append(), victims=victims, alone=alone)
+    check_kills(done, INDEXED_KILLS, victims)
+    assert done.indexes > 0
 
 
 def test_killing_a_clean_between_runs_of_a_broker_loses_nothing(
