@@ -71,8 +71,10 @@ def clean(directory: Path, *, index: bool = False, min_dead: float | None = None
 
 def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
     """The same with key indexes, of small segments, too: what one clean leaves serves the next."""
-    share = "cordwood.storage.index.build.SEGMENT_SHARE", "cordwood.engine.indexing.SEGMENT_SHARE"
-    with mock.patch(share[0], 1), mock.patch(share[1], 1):
+    with (
+        mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 1),
+        mock.patch("cordwood.engine.indexing.SEGMENT_SHARE", 1),
+    ):
         clean(directory, index=True, min_dead=min_dead)
 
 

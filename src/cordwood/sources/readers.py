@@ -41,7 +41,7 @@ from cordwood.sources.counts import ReadCounts
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, text
 from cordwood.sources.offsets import Offsets, OffsetsDocument, from_document, marks_in, to_document
 from cordwood.sources.options import ReadOptions
-from cordwood.spark.garbage import keep_loaded
+from cordwood.spark.worker import keep_loaded
 from cordwood.types import override
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SliceReader:
             _log.info("%s", counts)
             if self._accumulator is not None:
                 self._accumulator.add(counts)
-            keep_loaded()
+        keep_loaded()
 
 
 class LogReader(SliceReader, DataSourceReader):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from cordwood.spark.garbage import keep_loaded
+from cordwood.spark.worker import by_number
 from cordwood.storage.log.source import LogSource
 from cordwood.types import Isolation
 
@@ -24,15 +24,11 @@ def internal_dataframe(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for found in logs[number].open().internal_batches(record, isolation=isolation):
-                    yield _as_spark_has_it(found)
-        keep_loaded()
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        return map(_as_spark_has_it, logs[number].open().internal_batches(record, isolation=isolation))
 
     numbers = spark.range(0, len(logs), 1, max(1, len(logs)))
-    return numbers.mapInArrow(read, from_arrow_schema(schema, prefer_timestamp_ntz=False))
+    return numbers.mapInArrow(by_number(read), from_arrow_schema(schema, prefer_timestamp_ntz=False))
 
 
 def _as_spark_has_it(batch: pa.RecordBatch) -> pa.RecordBatch:

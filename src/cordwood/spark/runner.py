@@ -19,11 +19,11 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.spark import probe
 from cordwood.spark.collecting import collect, collect_rdd
 from cordwood.spark.executors import check_executors
-from cordwood.spark.garbage import keep_loaded
 from cordwood.spark.gateway import Gateway
 from cordwood.spark.session import cores as cores_of
 from cordwood.spark.session import running
 from cordwood.spark.settings import LOCAL_MASTER
+from cordwood.spark.worker import Worker, by_number, keep_loaded
 from cordwood.types import override
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ _POOL = "spark.scheduler.pool"
 _NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _POOL)
 #: Schema of the rows that tasks return.
 _RESULT_SCHEMA = "at bigint, outcome binary"
-
-#: The kind of function that Spark's `mapInArrow` takes.
-Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 @contextlib.contextmanager
@@ -234,16 +231,13 @@ def _unpacking(step: Step) -> Callable[[Iterable[bytes]], Iterator[Numbered]]:
 
 
 def _first(packs: Sequence[Sequence[Numbered]], step: Step) -> Worker:
-    """Make the function that gets rows of pack numbers. Spark pickles it with all values that it uses."""
+    """Make the function that gets rows of pack numbers."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for at, outcome in step(packs[number]):
-                    yield _row_of(at, pickle.dumps(outcome))
-        keep_loaded()
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        for at, outcome in step(packs[number]):
+            yield _row_of(at, pickle.dumps(outcome))
 
-    return run
+    return by_number(read)
 
 
 def _next(step: Step) -> Worker:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cordwood import errors
 from cordwood.errors import DataError, NotFoundError
 from cordwood.jobs.packing import pack
-from cordwood.spark.garbage import keep_loaded
-from cordwood.spark.runner import Worker
 from cordwood.spark.session import cores
+from cordwood.spark.worker import by_number
 from cordwood.tables.newest import NewestTask
 from cordwood.tables.rows import TableFormat
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 #: How the traceback of a task ends: the class and its message, in one line.
@@ -35,17 +33,8 @@ def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_forma
     if not tasks:
         return spark.createDataFrame([], schema)
     packs = [[tasks[at] for at in chosen] for chosen in pack([task.run.size_bytes for task in tasks], cores(spark))]
-    return spark.range(0, len(packs), 1, len(packs)).mapInArrow(_reader(packs, rows_format), schema)
-
-
-def _reader(packs: Sequence[Sequence[NewestTask]], rows_format: TableFormat) -> Worker:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from rows_format.batches(packs[number])
-        keep_loaded()
-
-    return run
+    read = by_number(lambda number: rows_format.batches(packs[number]))
+    return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, schema)
 
 
 def raise_data_error(error: Exception) -> None:
