@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,10 @@ from cordwood.record.record import Record
 from cordwood.sources.counter import ReadCounter
 from cordwood.sources.counts import ReadCounts
 from cordwood.sources.schema import COLUMNS
-from cordwood.spark.java import find_java
 from cordwood.types import Isolation, TopicPartition
-from tests.cli.running import ENVIRONMENT
 from tests.fixtures import copy_of, fixture, reads
 from tests.sources.random_logs import NOW_MS, Writer
+from tests.spark.connect import run_connected
 from tests.spark_folder import folder_of
 
 if TYPE_CHECKING:
@@ -248,11 +245,8 @@ def test_a_stream_that_goes_on_notices_that_a_topic_was_made_anew(
 
 _CONNECT = """
 import sys
-from pyspark.sql import SparkSession
 import cordwood
 
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-assert type(spark).__module__ == "pyspark.sql.connect.session", type(spark)
 counter = cordwood.register(spark)
 reader = spark.read.format("cordwood").option("subscribe", "orders")
 frame = reader.option("pushFilters", "true").load(sys.argv[1])
@@ -274,10 +268,4 @@ spark.stop()
 
 @pytest.mark.slow
 def test_a_session_of_spark_connect_reads_and_follows(logs: Path, tmp_path: Path) -> None:
-    environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
-    environment |= {name: value for name, value in find_java().settings.items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", _CONNECT, str(logs)],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_connected(_CONNECT, logs, work=tmp_path)

@@ -1,27 +1,21 @@
-"""A session of Spark Connect cleans and proves as any other. It has a process of its own: Spark is one or the other."""
+"""A session of Spark Connect cleans and proves as any other."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from cordwood.spark.java import find_java
-from tests.cli.running import ENVIRONMENT
+from tests.spark.connect import run_connected
 from tests.spark.logs import random_log
 
 pytestmark = pytest.mark.slow
 
 _PROGRAM = """
 import sys
-from pyspark.sql import SparkSession
 from cordwood import clean, clean_in_place, verify
 
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-assert type(spark).__module__ == "pyspark.sql.connect.session", type(spark)
 logs, target = sys.argv[1:]
 choices = {"high_watermark": "end", "now_ms": 1_900_000_000_000, "single_copy": True, "ignore_ratio": True}
 choices |= {"overrides": ["cleanup.policy=compact"], "spark": spark}
@@ -42,13 +36,7 @@ def test_a_session_of_spark_connect_cleans_and_proves(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     random_log(logs / "t-0", 1)
     before = contents(logs / "t-0")
-    environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
-    environment |= {name: value for name, value in find_java().settings.items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(logs), str(tmp_path / "copy")],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    run_connected(_PROGRAM, logs, tmp_path / "copy", work=tmp_path)
     copy, in_place = contents(tmp_path / "copy" / "t-0"), contents(logs / "t-0")
     assert {name: data for name, data in in_place.items() if name in copy} == copy
     assert in_place != before
