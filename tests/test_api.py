@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 import cordwood
 from cordwood import api
+from cordwood.arguments import checked
 from cordwood.cleaning.plan import Reason
 from cordwood.cleaning.rewrite import Counts
 from cordwood.commands.explain_options import ExplainOptions
@@ -29,6 +32,7 @@ from cordwood.commands.options import (
 from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
+from cordwood.fs.memory import MemoryFileSystem
 from cordwood.option import option_fields
 from cordwood.text import Column, html_table
 from cordwood.types import TopicPartition
@@ -89,13 +93,74 @@ def test_each_option_is_an_argument_with_its_default_and_its_help() -> None:
         function = getattr(cordwood, name)
         parameters, text = inspect.signature(function).parameters, " ".join(str(inspect.getdoc(function)).split())
         for one in (one for kind in kinds for one in option_fields(kind)):
-            assert (parameters[one.name].annotation, parameters[one.name].default) == (one.type_text, one.default)
+            assert (parameters[one.name].annotation, parameters[one.name].default) == (one.argument_text, one.default)
             assert f"{one.name}: {one.option.help}" in text
 
 
 def test_a_misspelt_argument_is_refused_with_the_name_of_the_function() -> None:
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'topcs'"):
         cordwood.plan("/logs", topcs=["orders"])  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "said"),
+    [
+        ("plan", {"first_dirty": "x"}, "first_dirty is a whole number or None, not 'x' (str)"),
+        ("plan", {"memory": True}, "memory is a whole number or None, not True (bool)"),
+        ("plan", {"min_dead": "10%"}, "min_dead is a number or None, not '10%' (str)"),
+        ("plan", {"retention": 1}, "retention is True or False, not 1 (int)"),
+        ("plan", {"high_watermark": "ende"}, "high_watermark is a whole number or 'end' or None, not 'ende' (str)"),
+        ("ls", {"topics": "orders"}, "topics is a list of texts: pass ['orders'], not 'orders'"),
+        ("ls", {"partitions": [0]}, "partitions is a list of texts, not [0] (list)"),
+        ("ls", {"metadata": 7}, "metadata is text or None, not 7 (int)"),
+        # Else each of its characters would be looked for, and perhaps none be found.
+        ("erase_check", {"keys": "user-17"}, "keys is a list of bytes or texts: pass ['user-17'], not 'user-17'"),
+        ("get", {"keys": b"user-17"}, "keys is a list of bytes or texts: pass [b'user-17'], not b'user-17'"),
+        (
+            "table_offsets",
+            {"as_of": {"0": 1}},
+            "as_of is a whole number or text or a mapping of whole numbers to whole numbers or None, "
+            "not {'0': 1} (dict)",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_words(function: str, given: Mapping[str, object], said: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(f'{function}(): {said}')}$"):
+        getattr(cordwood, function)("/logs", **given)
+
+
+def test_one_path_where_several_are_asked_for_is_refused_in_words() -> None:
+    with pytest.raises(TypeError, match=r"^log_dirs is a sequence of paths: pass \['abc'\], not 'abc'$"):
+        cordwood.LogManager(MemoryFileSystem(lambda: 0), "abc")
+    with pytest.raises(TypeError, match=r"^ls\(\): a path is text, not \['abc'\] \(list\)$"):
+        cordwood.ls(["abc"])  # type: ignore[arg-type]
+
+
+def test_a_value_of_each_type_is_taken() -> None:
+    taken: dict[Any, list[Any]] = {
+        int | None: [3, np.int64(3), None],
+        float: [0.5, 1, np.float32(0.5)],
+        Sequence[str]: [[], ("a", "b"), {"a"}, {"a": 1}.keys()],
+        Sequence[bytes | str]: [[b"a", "a"]],
+        int | str | Mapping[int, int]: [3, "now", {0: 3}],
+        Literal["fail", "null"]: ["null"],
+    }
+    for kind, values in taken.items():
+        for value in values:
+            assert checked("it", kind, value) is value
+
+
+def test_a_path_may_be_a_pathlib_path(tmp_path: Path) -> None:
+    directory, log = fixture("kraft-classic-before"), fixture("kraft-classic-before") / "orders-0"
+    assert isinstance(directory, Path)
+    assert str(cordwood.ls(directory, metadata=directory)) == str(cordwood.ls(str(directory), metadata=str(directory)))
+    assert cordwood.check(directory) == cordwood.check(str(directory))
+    assert cordwood.open_log(log, index_dir=tmp_path).path == str(log)
+    copied = cordwood.clean(log, output=tmp_path / "out", single_copy=True, engine="here")
+    assert cordwood.verify(log, tmp_path / "out" / "orders-0", engine="here").holds, copied.text()
+    assert cordwood.index(log, index_dir=tmp_path / "indexes").partitions
+    with pytest.raises(cordwood.RequestError, match="is not in an object store"):
+        cordwood.fetch(directory, tmp_path / "fetched")
 
 
 def test_no_argument_of_a_public_function_is_hidden() -> None:

@@ -1,7 +1,8 @@
 """The functions of `import cordwood` that take options, with each option as an argument.
 
 Each is written here with the options as values, as `commands` takes them; `_with_arguments` puts an argument in the
-place of each of their fields. Editors and type checkers read `api.pyi`, which `scripts/api-stub` writes.
+place of each of their fields, and refuses what is of another type. Editors and type checkers read `api.pyi`, which
+`scripts/api-stub` writes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cordwood.pages.results  # noqa: F401 - so that a result has its page
+from cordwood.arguments import checked
 from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
@@ -69,6 +71,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Arguments that are paths, as text or as a `pathlib.Path`.
+_PATHS = ("paths", "output", "before", "after")
+#: The types of arguments besides options that are checked, by what stands in the source.
+_TYPES: Mapping[str, Any] = {"str": str, "int": int, "Sequence[bytes | str]": Sequence[bytes | str]}
+
 
 def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
     """Give a function that takes options values an argument for each of their fields instead, with its help."""
@@ -78,10 +85,14 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
     options = [one for kind in kinds.values() for one in option_fields(kind)]
     kept = [one for one in parameters if one.name not in kinds]
     made = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type_text)
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.argument_text)
         for one in options
     ]
-    signature = own.replace(parameters=[*kept, *made])
+    said = [one.replace(annotation="AnyPath") if one.name in _PATHS else one for one in kept]
+    signature = own.replace(parameters=[*said, *made])
+    types = {one.name: _TYPES[one.annotation] for one in kept if one.annotation in _TYPES} | {
+        one.name: one.type for one in options
+    }
 
     @functools.wraps(function)
     def call(*positional: Any, **named: Any) -> T:
@@ -90,6 +101,8 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
         except TypeError as error:
             raise TypeError(f"{function.__name__}() {error}") from None
         bound.apply_defaults()
+        for name, kind in types.items():
+            bound.arguments[name] = _checked(function.__name__, name, kind, bound.arguments[name])
         given = {**bound.arguments, **{name: build(kind, bound.arguments) for name, kind in kinds.items()}}
         mine = inspect.BoundArguments(own, {name: given[name] for name in own.parameters})  # type: ignore[arg-type]
         return function(*mine.args, **mine.kwargs)
@@ -97,6 +110,16 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _with_help(inspect.cleandoc(function.__doc__ or ""), options)
     return call
+
+
+def _checked(function: str, name: str, kind: Any, given: Any) -> Any:
+    """An argument, or all positional ones, with paths as text."""
+    try:
+        if name == "paths":
+            return tuple(checked("a path", kind, one) for one in given)
+        return checked(name, kind, given)
+    except TypeError as error:
+        raise TypeError(f"{function}(): {error}") from None
 
 
 def _is_options(annotation: str) -> bool:

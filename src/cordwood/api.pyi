@@ -5,6 +5,7 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cordwood.arguments import AnyPath
 from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
@@ -22,14 +23,14 @@ from cordwood.tables.result import TableResult
 from cordwood.verification.result import VerifyResult
 
 def ls(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    index_dir: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    index_dir: AnyPath | None = None,
     index_entries: bool = False,
     sort: str | None = None,
 ) -> Listing:
@@ -57,19 +58,19 @@ def ls(
     """
 
 def view_html(
-    *paths: str,
+    *paths: AnyPath,
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     keys: bool = True,
     sample_bytes: int = 16777216,
     read_all: bool = False,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
 ) -> str:
     """The pages of one broker's directories as the text of one HTML file, which needs no network.
 
@@ -100,16 +101,16 @@ def view_html(
     """
 
 def get(
-    *paths: str,
+    *paths: AnyPath,
     keys: Sequence[bytes | str],
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
-    index_dir: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
+    index_dir: AnyPath | None = None,
     last: bool = False,
     key_as: str = "utf8",
     value_as: str = "utf8",
@@ -148,15 +149,15 @@ def get(
     """
 
 def erase_check(
-    *paths: str,
+    *paths: AnyPath,
     keys: Sequence[bytes | str],
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     values: bool = False,
     key_as: str = "utf8",
     now_ms: int | None = None,
@@ -191,10 +192,10 @@ def erase_check(
     """
 
 def groups(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     groups: Sequence[str] = (),
-    metadata: str | None = None,
+    metadata: AnyPath | None = None,
 ) -> GroupListing:
     """List the consumer groups in one broker's directories: members, committed offsets, and lag.
 
@@ -212,13 +213,13 @@ def groups(
     """
 
 def transactions(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
 ) -> TransactionListing:
     """List the open transactions in one broker's directories, and what they hold back.
@@ -242,11 +243,11 @@ def transactions(
     """
 
 def topics(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     at: str | None = None,
-    metadata: str | None = None,
+    metadata: AnyPath | None = None,
 ) -> TopicsListing:
     """List the topics of a cluster: partitions, replicas and configs.
 
@@ -267,11 +268,11 @@ def topics(
     """
 
 def configs(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     at: str | None = None,
-    metadata: str | None = None,
+    metadata: AnyPath | None = None,
 ) -> ConfigsListing:
     """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
 
@@ -292,10 +293,10 @@ def configs(
     """
 
 def brokers(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     at: str | None = None,
-    metadata: str | None = None,
+    metadata: AnyPath | None = None,
 ) -> BrokersListing:
     """List the brokers of a cluster, and its features.
 
@@ -315,19 +316,19 @@ def brokers(
     """
 
 def why(
-    *paths: str,
+    *paths: AnyPath,
     on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     keys: bool = True,
     sample_bytes: int = 16777216,
     read_all: bool = False,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
 ) -> WhyResult:
     """Say why the partitions in one broker's directories are as large as they are, and what to do about it.
 
@@ -358,13 +359,13 @@ def why(
     """
 
 def plan(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -376,7 +377,7 @@ def plan(
     memory: int | None = None,
     read_all: bool = False,
     min_dead: float | None = None,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
 
@@ -414,7 +415,7 @@ def plan(
     """
 
 def plan_exact(
-    *paths: str,
+    *paths: AnyPath,
     spark: SparkSession | None = None,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -422,8 +423,8 @@ def plan_exact(
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -435,7 +436,7 @@ def plan_exact(
     memory: int | None = None,
     read_all: bool = False,
     min_dead: float | None = None,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
 ) -> ExactPlan:
@@ -484,8 +485,8 @@ def plan_exact(
     """
 
 def clean(
-    *paths: str,
-    output: str,
+    *paths: AnyPath,
+    output: AnyPath,
     spark: SparkSession | None = None,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -493,8 +494,8 @@ def clean(
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -506,14 +507,14 @@ def clean(
     memory: int | None = None,
     read_all: bool = False,
     min_dead: float | None = None,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
     link: bool = False,
     index: bool = False,
     index_max: int | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
     rate: int | None = None,
-    archive: str | None = None,
+    archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> CleanResult:
     """Write a cleaned copy of one broker's directories, on which a broker can start.
@@ -572,7 +573,7 @@ def clean(
     """
 
 def clean_in_place(
-    *paths: str,
+    *paths: AnyPath,
     spark: SparkSession | None = None,
     on_plan: Callable[[Plan, int], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -580,8 +581,8 @@ def clean_in_place(
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     ignore_ratio: bool = False,
     first_dirty: int | None = None,
@@ -593,8 +594,8 @@ def clean_in_place(
     memory: int | None = None,
     read_all: bool = False,
     min_dead: float | None = None,
-    index_dir: str | None = None,
-    keep_old: str | None = None,
+    index_dir: AnyPath | None = None,
+    keep_old: AnyPath | None = None,
     verify: bool = True,
     work_space: int | None = None,
     no_broker_elsewhere: bool = False,
@@ -603,7 +604,7 @@ def clean_in_place(
     engine: str | None = None,
     master: str = "local[*,4]",
     rate: int | None = None,
-    archive: str | None = None,
+    archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> CleanResult:
     """Clean one broker's directories themselves.
@@ -663,12 +664,12 @@ def clean_in_place(
     """
 
 def abort_transaction(
-    *paths: str,
+    *paths: AnyPath,
     topic: str,
     producer_id: int,
     fs: LocalFileSystem | None = None,
     partition: int | None = None,
-    metadata: str | None = None,
+    metadata: AnyPath | None = None,
     single_copy: bool = False,
     no_broker_elsewhere: bool = False,
     yes: bool = False,
@@ -697,8 +698,8 @@ def abort_transaction(
     """
 
 def verify(
-    before: str,
-    after: str,
+    before: AnyPath,
+    after: AnyPath,
     *,
     spark: SparkSession | None = None,
     on_start: Callable[[str, int], None] | None = None,
@@ -707,15 +708,15 @@ def verify(
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     now_ms: int | None = None,
     high_watermark: int | Literal["end"] | None = None,
     retention: bool = False,
     engine: str | None = None,
     master: str = "local[*,4]",
     rate: int | None = None,
-    archive: str | None = None,
+    archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> VerifyResult:
     """Prove that one state of log directories is what a clean may leave of another.
@@ -770,7 +771,7 @@ def simulate(
     overrides: Sequence[str] = (),
     against: Sequence[str] = (),
     min_dead: float | None = None,
-    server_properties: str | None = None,
+    server_properties: AnyPath | None = None,
     days: float = 30.0,
     scale: float | None = None,
     seed: int = 7,
@@ -812,14 +813,14 @@ def simulate(
     """
 
 def explain(
-    *paths: str,
+    *paths: AnyPath,
     on_progress: Callable[[str, float], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    server_properties: str | None = None,
-    metadata: str | None = None,
+    server_properties: AnyPath | None = None,
+    metadata: AnyPath | None = None,
     against: Sequence[str] = (),
     days: float = 28.0,
     now_ms: int | None = None,
@@ -857,19 +858,19 @@ def explain(
 
 def latest_table(
     spark: SparkSession,
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topic: str | None = None,
     as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
+    since: AnyPath | Mapping[int, int] | None = None,
     deletes: bool = False,
     key: str = "utf8",
     value: str = "utf8",
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
-    index_dir: str | None = None,
+    metadata: AnyPath | None = None,
+    work: AnyPath | None = None,
+    index_dir: AnyPath | None = None,
 ) -> DataFrame:
     """The last committed value of each key of a topic, as a Spark DataFrame.
 
@@ -912,19 +913,19 @@ def latest_table(
     """
 
 def table_offsets(
-    *paths: str,
+    *paths: AnyPath,
     fs: Store | None = None,
     topic: str | None = None,
     as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
+    since: AnyPath | Mapping[int, int] | None = None,
     deletes: bool = False,
     key: str = "utf8",
     value: str = "utf8",
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
-    index_dir: str | None = None,
+    metadata: AnyPath | None = None,
+    work: AnyPath | None = None,
+    index_dir: AnyPath | None = None,
 ) -> dict[int, int]:
     """By partition, the offset that a table ends at, which is not included.
 
@@ -957,23 +958,23 @@ def table_offsets(
     """
 
 def write_table(
-    *paths: str,
-    output: str,
+    *paths: AnyPath,
+    output: AnyPath,
     spark: SparkSession | None = None,
     on_start: Callable[[str, int], None] | None = None,
     on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
     topic: str | None = None,
     as_of: int | str | Mapping[int, int] | None = None,
-    since: str | Mapping[int, int] | None = None,
+    since: AnyPath | Mapping[int, int] | None = None,
     deletes: bool = False,
     key: str = "utf8",
     value: str = "utf8",
     undecodable: Literal["fail", "null"] = "fail",
     high_watermark: int | Literal["end"] | None = None,
-    metadata: str | None = None,
-    work: str | None = None,
-    index_dir: str | None = None,
+    metadata: AnyPath | None = None,
+    work: AnyPath | None = None,
+    index_dir: AnyPath | None = None,
     format: str = "parquet",
     writer: Sequence[str] = (),
     engine: str | None = None,

@@ -16,6 +16,9 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 
+#: Options of a path are those that are called so, with a number or without.
+_PATHS = ("DIR", "FILE")
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -54,6 +57,12 @@ class OptionField:
     def flag(self) -> str:
         """Its name on the command line."""
         return self.option.flag or "--" + self.name.replace("_", "-")
+
+    @property
+    def argument_text(self) -> str:
+        """The type of its argument in Python, as it stands in a signature."""
+        is_path = self.option.metavar.startswith(_PATHS)
+        return self.type_text.replace("str", "AnyPath") if is_path else self.type_text
 
 
 def option_fields(kind: type) -> Iterator[OptionField]:

@@ -285,7 +285,6 @@ def test_get_says_that_a_record_is_superseded_and_was_left(with_garbage: World) 
         {"min_dead": 0.0},
         {"min_dead": 1.0},
         {"min_dead": -0.1},
-        {"min_dead": "10%"},
         {"min_dead": 0.1, "index": False},
         {"min_dead": 0.1, "first_dirty": 0},
         {"min_dead": 0.1, "strict_kafka": True},

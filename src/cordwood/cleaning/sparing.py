@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from cordwood.errors import RequestError
 
 
-def check_share(share: float | str | None, *, index: bool = True) -> None:
+def check_share(share: float | None, *, index: bool = True) -> None:
     """Refuse a share that is none.
 
     Args:
-        share: of `--min-dead`; None: it was not given; text: somebody gave it in Python as on the command line.
+        share: of `--min-dead`; None: it was not given.
         index: key indexes are made.
 
     Raises:
@@ -29,7 +29,7 @@ def check_share(share: float | str | None, *, index: bool = True) -> None:
     """
     if share is None:
         return
-    if isinstance(share, str) or not 0 < share < 1:
+    if not 0 < share < 1:
         what = "give a share of the log between 0 and 100 %, such as 10%, which is 0.1 in Python"
         raise RequestError(f"--min-dead {share}: {what}")
     if not index:

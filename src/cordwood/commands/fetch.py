@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import cordwood.report.fetch  # noqa: F401 - so that a result can show itself
+from cordwood.arguments import AnyPath, text_paths
 from cordwood.commands.copies import explain_full_disk
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import UrlStore
@@ -13,8 +14,8 @@ from cordwood.storage.changes.fetch import FetchResult, fetch_directory
 
 
 def fetch(
-    source: str,
-    target: str,
+    source: AnyPath,
+    target: AnyPath,
     *,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FetchResult:
@@ -34,6 +35,7 @@ def fetch(
         NoSpaceError: the disk is too small.
         CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
     """
+    source, target = text_paths((source, target))
     objects = ObjectTargetStore()
     fs = UrlStore(objects)
     if fs.path_on_disk(source) is not None:

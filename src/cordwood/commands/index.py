@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 import cordwood.report.index  # noqa: F401 - so that a result can show itself
+from cordwood.arguments import AnyPath, text_paths
 from cordwood.commands.opening import select_partitions
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.fs.base import LocalFileSystem, Store
@@ -23,9 +25,9 @@ _MEMORY_SHARE = 4
 
 
 def index(
-    *paths: str,
+    *paths: AnyPath,
     drop: bool = False,
-    index_dir: str | None = None,
+    index_dir: AnyPath | None = None,
     index_max: int | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -53,19 +55,19 @@ def index(
         RequestError: a path is a file, or belongs to another user.
         LockedError: a broker or another program holds one of the log directories.
     """
-    selection = Selection(topics=topics, partitions=partitions)
+    selection, given = Selection(topics=topics, partitions=partitions), text_paths(paths)
     with ExitStack() as held:
         if index_dir is not None:
-            index_dir = local_path(index_dir)
-            found = _places(fs or file_system_for([*paths, index_dir]), paths, selection)
+            index_dir = local_path(os.fspath(index_dir))
+            found = _places(fs or file_system_for([*given, index_dir]), given, selection)
             fs = fs or PosixFileSystem()
         else:
-            fs, paths = fs or PosixFileSystem(), tuple(map(local_path, paths))
-            for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, selection))):
+            fs, given = fs or PosixFileSystem(), tuple(map(local_path, given))
+            for path in directories_to_lock(fs, (place.path for place in _places(fs, given, selection))):
                 check_local(fs, path, no_broker_elsewhere=no_broker_elsewhere)
                 held.enter_context(fs.lock_directory(path))
             # Listed again: before the locks, another process may have changed the directories.
-            found = _places(fs, paths, selection)
+            found = _places(fs, given, selection)
             check_ownership(fs, [place.path for place in found])
         root = IndexPlace(index_dir=index_dir).root(fs, [place.path for place in found])
         memory = memory_bytes() // _MEMORY_SHARE

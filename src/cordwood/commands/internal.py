@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from cordwood.arguments import AnyPath, text_paths
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def internal_table(
-    *paths: str,
+    *paths: AnyPath,
     record: str,
     isolation: Isolation | str | None = READ_UNCOMMITTED,
     on_damage: OnDamage = raise_damage,
@@ -45,7 +46,8 @@ def internal_table(
 
     from cordwood.storage.log.internal_arrow import internal_schema
 
-    found, places = _places(fs or file_system_for(paths), paths, record)
+    given = text_paths(paths)
+    found, places = _places(fs or file_system_for(given), given, record)
     batches = (
         batch
         for place in places
@@ -56,7 +58,7 @@ def internal_table(
 
 def internal_dataframe(
     spark: SparkSession,
-    *paths: str,
+    *paths: AnyPath,
     record: str,
     isolation: Isolation | str | None = READ_UNCOMMITTED,
     fs: Store | None = None,
@@ -81,8 +83,9 @@ def internal_dataframe(
     from cordwood.storage.log.source import LogSource
 
     check_version(spark.version)
-    store = fs or file_system_for(paths)
-    found, places = _places(store, paths, record)
+    given = text_paths(paths)
+    store = fs or file_system_for(given)
+    found, places = _places(store, given, record)
     logs = [
         # Tasks may run in another folder.
         LogSource(store.location(), store.absolute_path(place.path), place.log().log_start_offset, place.directory.live)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from cordwood.arguments import AnyPath, text_paths
 from cordwood.commands.selection import ListOptions
 from cordwood.errors import RequestError
 from cordwood.fs.base import Store
@@ -17,7 +19,7 @@ from cordwood.storage.node.listing import Listing, PartitionListing, TopicListin
 from cordwood.storage.node.node import Node
 
 
-def open_log(path: str, *, index_dir: str | None = None, fs: Store | None = None) -> KeyedLog:
+def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | None = None) -> KeyedLog:
     """Open the log of one partition for reading, also while a broker writes to it.
 
     Args:
@@ -28,8 +30,9 @@ def open_log(path: str, *, index_dir: str | None = None, fs: Store | None = None
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
     """
-    log = open_log_as(KeyedLog, path, fs or file_system_for([path, index_dir]))
-    return log.with_indexes_in(None if index_dir is None else log.fs.absolute_path(index_dir))
+    place, folder = os.fspath(path), None if index_dir is None else os.fspath(index_dir)
+    log = open_log_as(KeyedLog, place, fs or file_system_for([place, folder]))
+    return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
 
 
 #: Called with how many partitions were looked at, and how many there are.
@@ -87,7 +90,7 @@ def list_node(
     )
 
 
-def check(*paths: str, fs: Store | None = None) -> list[Finding]:
+def check(*paths: AnyPath, fs: Store | None = None) -> list[Finding]:
     """Everything that is wrong with the files at some paths. Damage has `Severity.DAMAGE`.
 
     Args:
@@ -96,4 +99,5 @@ def check(*paths: str, fs: Store | None = None) -> list[Finding]:
     Raises:
         NotFoundError: a path leads to nothing that could be checked.
     """
-    return list(Check(fs or file_system_for(paths)).run(paths))
+    given = text_paths(paths)
+    return list(Check(fs or file_system_for(given)).run(given))

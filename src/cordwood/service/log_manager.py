@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Self
 
+from cordwood.arguments import AnyPath, text_paths
 from cordwood.cleaning.sparing import check_share
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.engines import Where
@@ -70,7 +71,7 @@ class LogManager:
     def __init__(
         self,
         fs: LocalFileSystem,
-        log_dirs: Sequence[str],
+        log_dirs: Sequence[AnyPath],
         layers: Iterable[Layer] = (),
         *,
         clock: Clock = system_clock,
@@ -101,7 +102,7 @@ class LogManager:
         self._where = Where(engine=engine, spark=spark)
         self._is_started = self._is_shut_down = False
         pooled = PooledFileSystem(fs, open_files_max())
-        self._directories = LogDirectories(pooled, log_dirs, self.failures)
+        self._directories = LogDirectories(pooled, text_paths(log_dirs), self.failures)
         stats = LogStats(scheduler.clock)
         self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, stats, random or Random())
         self._loads = DirectoryLoads(self.failures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from cordwood.arguments import shown
 from cordwood.config import LONG_MAX
 from cordwood.errors import RecordTooLargeError
 from cordwood.kernels.layout import HEADER
@@ -25,11 +26,11 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
     """
     check_number("timestamp_ms", timestamp_ms, NONE, LONG_MAX)
     if isinstance(pairs, str | bytes | bytearray | memoryview) or not isinstance(pairs, Iterable):
-        raise TypeError(f"append takes a mapping, or pairs of key and value; {_shown(pairs)} is none")
+        raise TypeError(f"append takes a mapping, or pairs of key and value; {shown(pairs)} is none")
     records = []
     for at, pair in enumerate(pairs.items() if isinstance(pairs, Mapping) else pairs):
         if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
-            raise TypeError(f"record {at} is not (key, value) or (key, value, headers), but {_shown(pair)}")
+            raise TypeError(f"record {at} is not (key, value) or (key, value, headers), but {shown(pair)}")
         key, value = _encoded(pair[0], f"the key of record {at}"), _encoded(pair[1], f"the value of record {at}")
         headers = tuple(_headers(pair[2], at)) if len(pair) == 3 else ()
         records.append(Record(at, timestamp_ms, key, value, headers))
@@ -39,17 +40,17 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
 def check_number(name: str, number: object, least: int, most: int) -> None:
     """Refuse what is not a whole number in a range."""
     if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{name} is a whole number, not {_shown(number)}")
+        raise TypeError(f"{name} is a whole number, not {shown(number)}")
     if not least <= number <= most:
         raise ValueError(f"{name} is {number}; it can be {least} to {most}")
 
 
 def _headers(headers: object, at: int) -> Iterator[Header]:
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
-        raise TypeError(f"the headers of record {at} are a mapping, or pairs of name and value, not {_shown(headers)}")
+        raise TypeError(f"the headers of record {at} are a mapping, or pairs of name and value, not {shown(headers)}")
     for header in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
-            raise TypeError(f"a header of record {at} is not a name, which is text, and a value, but {_shown(header)}")
+            raise TypeError(f"a header of record {at} is not a name, which is text, and a value, but {shown(header)}")
         yield header[0], _encoded(header[1], f"the header {header[0]!r} of record {at}")
 
 
@@ -61,12 +62,7 @@ def _encoded(text: object, what: str) -> bytes | None:
             return text.encode()
         case bytearray() | memoryview():
             return bytes(text)
-    raise TypeError(f"{what} is text, bytes or None, not {_shown(text)}")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"
+    raise TypeError(f"{what} is text, bytes or None, not {shown(text)}")
 
 
 def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], limit: int) -> Iterator[bytes]:

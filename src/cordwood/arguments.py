@@ -1,0 +1,82 @@
+"""Arguments of calls from Python: paths as text, and a sentence where one is of another type."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
+
+#: A path as users give it.
+AnyPath: TypeAlias = str | os.PathLike[str]
+
+_WORDS: Mapping[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bytes: "bytes",
+    type(None): "None",
+}
+_WORDS_FOR_MANY: Mapping[Any, str] = {int: "whole numbers", str: "texts", bytes: "bytes"}
+#: Characters of a value in an error.
+_SHOWN = 60
+
+
+def text_paths(paths: Iterable[AnyPath]) -> tuple[str, ...]:
+    """Paths as text."""
+    return tuple(os.fspath(path) for path in paths)
+
+
+def checked(name: str, kind: Any, given: Any) -> Any:
+    """An argument as it is given in Python, with paths as text.
+
+    Raises:
+        TypeError: it is not of the type.
+    """
+    value = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not _is_a(value, kind):
+        lone = isinstance(value, str | bytes) and get_origin(kind) is Sequence
+        raise TypeError(
+            f"{name} is {_in_words(kind)}: pass [{value!r}], not {value!r}"
+            if lone
+            else f"{name} is {_in_words(kind)}, not {shown(value)}"
+        )
+    return value
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_is_a(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin is Sequence:
+        is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        return is_many and all(_is_a(each, parts[0]) for each in value)
+    if origin is Mapping:
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        return isinstance(value, Mapping) and all(_is_a(k, parts[0]) and _is_a(v, parts[1]) for k, v in pairs)
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _in_words(kind: Any, words: Mapping[Any, str] = _WORDS) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_in_words(part, words) for part in parts)
+    if origin is Literal:
+        return " or ".join(map(repr, parts))
+    if origin is Sequence:
+        return f"a list of {_in_words(parts[0], _WORDS_FOR_MANY)}"
+    if origin is Mapping:
+        return f"a mapping of {' to '.join(_in_words(part, _WORDS_FOR_MANY) for part in parts)}"
+    return words[kind]
+
+
+def shown(value: object) -> str:
+    """A value of the wrong type, in an error."""
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'} ({type(value).__name__})"
