@@ -48,8 +48,11 @@ SLEEP_SECONDS = 0.003
 #: Longer than anything takes that does not hang.
 WAIT_SECONDS = 240
 DAEMON = "tests.commands.killing_daemon"
-#: What a run that was killed may leave for `check` to find.
-LEFT_BY_A_KILL = {Kind.LEFTOVER, Kind.SWAP_UNFINISHED, Kind.INDEX_WITHOUT_LOG}
+#: What a run that was killed may leave for `check` to find: until the next load, and until the next clean.
+LEFT_BY_A_KILL = {
+    **dict.fromkeys((Kind.LEFTOVER, Kind.SWAP_UNFINISHED, Kind.INDEX_WITHOUT_LOG), Severity.RECOVERY),
+    Kind.KEY_INDEX_WITHOUT_LOG: Severity.NOTE,
+}
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
 
@@ -284,8 +287,8 @@ class Directory:
 
 
 def left_by_a_kill(found: Finding) -> bool:
-    """Whether a run that was killed may leave this; the next load sees to it."""
-    return found.kind in LEFT_BY_A_KILL and found.severity is Severity.RECOVERY
+    """Whether a run that was killed may leave this; the next one sees to it."""
+    return LEFT_BY_A_KILL.get(found.kind) is found.severity
 
 
 def contents(log: LogView, isolation: str) -> list[tuple[int, Content]]:

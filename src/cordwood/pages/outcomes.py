@@ -77,6 +77,7 @@ def _chart(outcome: Outcome, partitions: int, title: str, times: Times, most: fl
         lambda value: bytes_text(round(value)),
         lambda at_ms, _: times.mark(at_ms),
         most,
+        at_last="at the end ",
     )
 
 

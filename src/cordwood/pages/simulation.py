@@ -9,7 +9,7 @@ from cordwood.pages.outcomes import Times, figures_table, lines, over_time
 from cordwood.report import simulation as report
 from cordwood.sizing.result import SimulationResult
 
-_DAYS = Times("DAY", lambda ms: f"{ms / DAY_MS:.2f}", lambda ms: f"day {ms / DAY_MS:.3g}")
+_DAYS = Times("DAY", lambda ms: f"{ms / DAY_MS:.2f}", lambda ms: f"day {round(ms / DAY_MS, 1):g}")
 
 
 def body(result: SimulationResult) -> Content:

@@ -45,6 +45,7 @@ class TimeChart:
         words: a value of the y axis in words.
         when: a time in words, given the span that the chart shows.
         most: where the y axis ends at least, so that two charts have the same.
+        at_last: what the last value of a line is called, which stands beside its name.
     """
 
     title: str
@@ -53,13 +54,16 @@ class TimeChart:
     words: Callable[[float], str]
     when: Callable[[int, int], str] = utc_time
     most: float = 0.0
+    at_last: str = ""
 
     def figure(self) -> Markup:
         """The drawing for wide and narrow screens, and what its lines are."""
         assert len(self.times_ms) > 1, "a line has two ends"
         assert len(self.lines) <= _STYLES
         label = f"{self.title}; the table below has the figures"
-        legend = tag("ul", [_legend(at, one, self.words) for at, one in enumerate(self.lines, 1)], class_="legend")
+        legend = tag(
+            "ul", [_legend(at, one, self.words, self.at_last) for at, one in enumerate(self.lines, 1)], class_="legend"
+        )
         return tag("figure", tag("figcaption", self.title), both(lambda width: self._draw(width, label)), legend)
 
     def _draw(self, width: int, label: str) -> Markup:
@@ -112,7 +116,7 @@ def _line(points: Sequence[tuple[float, float]], style: int) -> Markup:
     return tag("polyline", points=words, class_=f"line line-{style}")
 
 
-def _legend(style: int, drawn: Line, words: Callable[[float], str]) -> Markup:
+def _legend(style: int, drawn: Line, words: Callable[[float], str], at_last: str) -> Markup:
     sample = tag(
         "svg",
         tag("polyline", points="0,7 28,7", class_=f"line line-{style}"),
@@ -121,4 +125,4 @@ def _legend(style: int, drawn: Line, words: Callable[[float], str]) -> Markup:
         class_="wide-sample",
     )
     last = drawn.values[-1]
-    return tag("li", sample, drawn.label if last is None else f"{drawn.label}: {words(last)}")
+    return tag("li", sample, drawn.label if last is None else f"{drawn.label}: {at_last}{words(last)}")
