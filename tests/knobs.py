@@ -41,7 +41,7 @@ EFFORT = {"full": math.inf}.get(effort := os.environ.get("CORDWOOD_EFFORT") or "
 IS_FULL = math.inf == EFFORT
 REWRITE = _is_set("CORDWOOD_REWRITE")
 REQUIRE_KAFKA = _is_set("CORDWOOD_REQUIRE_KAFKA")
-PICTURES = os.environ.get("CORDWOOD_PICTURES", "")
+PICTURES = os.path.abspath(os.environ["CORDWOOD_PICTURES"]) if os.environ.get("CORDWOOD_PICTURES") else ""
 TURN, TURNS = (int(number) for number in (os.environ.get("CORDWOOD_TURN") or "0/1").split("/"))
 
 
