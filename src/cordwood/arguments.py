@@ -53,11 +53,12 @@ def _is_a(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return value in parts
     if origin is Sequence:
-        is_many = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
-        return is_many and all(_is_a(each, parts[0]) for each in value)
+        if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+            return False
+        # One of each class speaks for all: there may be a million keys.
+        return all(_is_a(each, parts[0]) for each in {type(each): each for each in value}.values())
     if origin is Mapping:
-        pairs = value.items() if isinstance(value, Mapping) else ()
-        return isinstance(value, Mapping) and all(_is_a(k, parts[0]) and _is_a(v, parts[1]) for k, v in pairs)
+        return isinstance(value, Mapping) and all(_is_a(k, parts[0]) and _is_a(v, parts[1]) for k, v in value.items())
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     return isinstance(value, kind)

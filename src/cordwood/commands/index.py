@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 import cordwood.report.index  # noqa: F401 - so that a result can show itself
-from cordwood.arguments import AnyPath, text_paths
+from cordwood.arguments import AnyPath, checked, text_paths
 from cordwood.commands.opening import select_partitions
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.fs.base import LocalFileSystem, Store
@@ -55,7 +55,10 @@ def index(
         RequestError: a path is a file, or belongs to another user.
         LockedError: a broker or another program holds one of the log directories.
     """
-    selection, given = Selection(topics=topics, partitions=partitions), text_paths(paths)
+    selection = Selection(
+        topics=checked("topics", Sequence[str], topics), partitions=checked("partitions", Sequence[str], partitions)
+    )
+    given = text_paths(paths)
     with ExitStack() as held:
         if index_dir is not None:
             index_dir = local_path(os.fspath(index_dir))

@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Self
 
-from cordwood.arguments import AnyPath, text_paths
+from cordwood.arguments import AnyPath, checked, text_paths
 from cordwood.cleaning.sparing import check_share
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.engines import Where
@@ -187,6 +187,7 @@ class LogManager:
                 worth it; what is left is remembered beside the key indexes. None: none are left, as by Kafka.
 
         Raises:
+            TypeError: `min_dead` is no number.
             RequestError: `min_dead` is no share, or given without `index`.
             LockedError: a broker, or another manager, has a directory.
             KafkaStorageError: no directory is left.
@@ -195,7 +196,7 @@ class LogManager:
         """
         if self._is_started:
             raise IllegalStateError("This LogManager was started before. Start a new one after its shutdown")
-        check_share(min_dead, index=index)
+        check_share(checked("min_dead", float | None, min_dead), index=index)
         self._is_started = True
         try:
             self._directories.lock_all()
