@@ -64,7 +64,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
     Args:
         settles: so many updates settle how the log looks, and are not counted.
     """
-    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)
     fs.make_directory("/logs")
     fs.make_directory(PATH)
     source = np.random.default_rng(1)
