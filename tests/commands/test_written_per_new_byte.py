@@ -60,7 +60,7 @@ def append(fs: MemoryFileSystem, base: int, keys: list[bytes]) -> int:
 
 
 def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles: int) -> float:
-    """Clean after each segment of updates.
+    """Clean after each segment of updates, if the log is dirty enough.
 
     Args:
         settles: so many updates settle how the log looks, and are not counted.
@@ -68,7 +68,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
     fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)
     fs.make_directory("/logs")
     fs.make_directory(PATH)
-    source = np.random.default_rng(1)
+    source, ratio = np.random.default_rng(1), f"min.cleanable.dirty.ratio={1 / SEGMENTS}"
     base, written, new, size = 0, 0, 0, 0
     for keys in segments_of(source.permutation(KEYS)):
         size = append(fs, base, keys)
@@ -78,7 +78,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
         base += RECORDS
         found = clean_in_place(
             "/logs", fs=fs, min_dead=min_dead, index=True, now_ms=NOW_MS + base, verify=False,
-            overrides=["cleanup.policy=compact", f"internal.segment.bytes={size}", f"min.cleanable.dirty.ratio={1 / SEGMENTS}"],
+            overrides=["cleanup.policy=compact", f"internal.segment.bytes={size}", ratio],
             single_copy=True, high_watermark="end", no_broker_elsewhere=True,
         ).in_place  # fmt: skip
         if number * RECORDS >= settles:

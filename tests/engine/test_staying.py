@@ -160,3 +160,14 @@ def test_a_file_that_changes_between_the_passes_is_noticed(tmp_path: Path, chang
     (tmp_path / "out").mkdir()
     with pytest.raises(CorruptBatchError, match="changed while it was being cleaned"):
         clean_partition(FS, log, str(tmp_path / "out"), request(log, producers=Producers(), scanned=scanned))
+
+
+def test_a_byte_that_flips_between_the_passes_in_a_batch_that_is_rebuilt_is_noticed(tmp_path: Path) -> None:
+    both = encode_batch([Record(0, NOW_MS, b"goes", b"1"), Record(1, NOW_MS, b"stays", b"what matters")])
+    log = make_log(tmp_path / "t-0", (0, [both, encode_batch([Record(2, NOW_MS, b"goes", b"2")])]), (3, []))
+    scanned = Scanned(log)
+    path = tmp_path / "t-0" / offset_name(0, FileKind.LOG)
+    path.write_bytes(path.read_bytes().replace(b"what matters", b"what natters"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CorruptBatchError, match="CRC-32C mismatch"):
+        clean_partition(FS, log, str(tmp_path / "out"), request(log, producers=Producers(), scanned=scanned))

@@ -107,6 +107,15 @@ def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Pat
     assert file.through_cache == [(8 * MIB, 8 * MIB), (16 * MIB, 4 * MIB)]
 
 
+def test_a_fast_disk_that_is_late_once_gets_all_blocks_directly(tmp_path: Path) -> None:
+    file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
+    times = iter([0, 0.01, 0.01, 0.07, 0.07, 0.08, 0.08, 0.09])  # the second of four writes takes 60 ms
+    appender = Appender(file, times.__next__)
+    appender.append(bytes_of(32 * MIB))
+    appender.flush()
+    assert sum(size for _, size in file.direct) == 32 * MIB
+
+
 @pytest.mark.parametrize("size", [0, 1, MIB - 1, MIB, MIB + 1, 8 * MIB, 17 * MIB + 4096, 17 * MIB + 5000])
 def test_a_copy_has_the_bytes_of_its_source(tmp_path: Path, size: int) -> None:
     data = bytes_of(size).tobytes()

@@ -40,7 +40,7 @@ class Thinned:
 
 
 def thin(window: BatchWindow, settled: BoolArray, known: KnownOutcomes) -> Thinned | None:
-    """Rebuild batches of a window, whose checksums were computed; None: there are none.
+    """Rebuild batches of a window, those with a right checksum; None: there are none.
 
     Args:
         settled: bool[batches], those that are not to be rebuilt.

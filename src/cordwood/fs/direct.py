@@ -2,7 +2,7 @@
 
 What goes through the page cache is copied there, page by page, and pushes out what others want to read again. A fast
 disk takes the bytes directly at less than half of that cost. A slow one should not: what is written is soon checked,
-and then memory has it. So the first block that is written tells.
+and then memory has it. So what is written tells.
 
     buffer    ├─ 4 KiB ─┼─ 4 KiB ─┼ … ┼─ 4 KiB ─┤   written in whole blocks, at positions that are multiples of them;
                                                     what is left at the end goes through the page cache
@@ -24,8 +24,9 @@ U8Array = npt.NDArray[np.uint8]
 _BUFFER_BYTES = 8 << 20
 #: Fewer bytes go through the page cache.
 DIRECT_BYTES_MIN = 1 << 20
-#: Bytes per second of a disk for which the page cache is a detour.
-_FAST = 500e6
+#: Bytes per second of a disk for which the page cache is a detour, and how many a fast one may be late: a write that
+#: waits for others says nothing.
+_FAST, _LATE_BYTES = 500e6, 32 << 20
 
 
 def aligned_buffer(size_bytes: int) -> U8Array:
@@ -44,6 +45,25 @@ def read_direct(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
     return data[skipped : min(got, skipped + size_bytes)]
 
 
+class _Pace:
+    """How fast a disk takes what is written directly."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._late_bytes = 0.0
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether it is worth going on."""
+        return self._late_bytes <= _LATE_BYTES
+
+    def write(self, file: File, position: int, data: U8Array | memoryview) -> None:
+        """Write past the memory."""
+        began = self._clock()
+        file.write_direct(position, data)
+        self._late_bytes = max(0.0, self._late_bytes + _FAST * (self._clock() - began) - len(data))
+
+
 def copy_direct(source: ReadableFile, target: File, clock: Callable[[], float] = time.monotonic) -> int:
     """Copy a file's bytes into a new one from the start, past the memory, as long as the disk is fast.
 
@@ -51,14 +71,13 @@ def copy_direct(source: ReadableFile, target: File, clock: Callable[[], float] =
         how many bytes were copied: whole blocks. The caller copies the others.
     """
     end, position = _block(source.size()), 0
-    buffer = memoryview(aligned_buffer(min(_BUFFER_BYTES, end)))
-    while position < end:
+    buffer, pace = memoryview(aligned_buffer(min(_BUFFER_BYTES, end))), _Pace(clock)
+    while position < end and pace.is_fast:
         count = _block(source.read_direct_into(position, buffer[: end - position]))
-        began = clock()
-        target.write_direct(position, buffer[:count])
-        position += count
-        if not count or count < _FAST * (clock() - began):
+        if not count:
             break
+        pace.write(target, position, buffer[:count])
+        position += count
     return position
 
 
@@ -76,9 +95,8 @@ class Appender:
     def __init__(self, file: File, clock: Callable[[], float] = time.monotonic, *, will_sync: bool = False) -> None:
         self.file = file
         self.position = 0
-        self._clock = clock
+        self._pace = _Pace(clock)
         self._will_sync = will_sync
-        self._is_fast = True
         #: Position of the first byte that is not written yet.
         self._written = 0
         #: The bytes from there on, each as far into a block as in the file.
@@ -115,14 +133,12 @@ class Appender:
             return
         start, end = self._written, self.position
         low, high = min(_block(start + DIRECT_BLOCK_BYTES - 1), end), _block(end)
-        if not self._is_fast or high - low < DIRECT_BYTES_MIN:
+        if not self._pace.is_fast or high - low < DIRECT_BYTES_MIN:
             low = high = end
         first = _block(start)
         self._put(start, self._buffer[start - first : low - first])
         if low < high:
-            began = self._clock()
-            self.file.write_direct(low, self._buffer[low - first : high - first])
-            self._is_fast = (high - low) >= _FAST * (self._clock() - began)
+            self._pace.write(self.file, low, self._buffer[low - first : high - first])
         self._put(high, self._buffer[high - first : end - first])
         self._written = end
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from cordwood.kernels.crc import crc32c
 from cordwood.kernels.decode import varint, varlong
 from cordwood.kernels.encode import put_varint, varint_size
-from cordwood.kernels.layout import HEADER_BYTES
+from cordwood.kernels.layout import CRC_START, HEADER_BYTES
 from cordwood.kernels.native import copy, store8
 
 #: Upper bound of the bytes by which a record grows: its timestamp may take 9 more, its length 4.
@@ -71,14 +72,14 @@ def _thin(body, end, header, ordinal, superseded, at):
 
 @njit(cache=True, nogil=True)
 def thin_batches(address, first_position, batches, chosen, first_ordinals, superseded, target, starts, ends):
-    """Rebuild batches, with room for their headers.
+    """Rebuild batches, with room for their headers; each is checked while its bytes are in a near cache.
 
     Args:
         address: of bytes that hold all of the chosen batches.
         first_position: position in the file of the first byte.
         batches: BATCH_ROW[batches]; of those that are rebuilt, the timestamps and the record count are renewed.
         chosen: bool[batches], uncompressed batches of magic 2 of which some records stay and some go. Those that are
-            left to the decoder are set to False.
+            left to the decoder are set to False, as are those with a wrong checksum.
         first_ordinals: int64[batches], of each batch's first record.
         superseded: uint8, a bit per ordinal; the records of the chosen batches have theirs.
         target: address to write to, with room for the bytes of the chosen batches and GROWTH_BYTES for each record.
@@ -88,10 +89,13 @@ def thin_batches(address, first_position, batches, chosen, first_ordinals, super
     for b in range(batches.size):
         if not chosen[b]:
             continue
-        start = address + batches[b]["position"] - first_position
+        start, size = address + batches[b]["position"] - first_position, batches[b]["size_bytes"]
+        if crc32c(start + CRC_START, size - CRC_START) != batches[b]["crc"]:
+            chosen[b] = False
+            continue
         end = _thin(
             start + HEADER_BYTES,
-            start + batches[b]["size_bytes"],
+            start + size,
             batches[b],
             first_ordinals[b],
             superseded,
