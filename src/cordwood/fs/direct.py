@@ -2,7 +2,7 @@
 
 What goes through the page cache is copied there, page by page, and pushes out what others want to read again. A fast
 disk takes the bytes directly at less than half of that cost. A slow one should not: what is written is soon checked,
-and then memory has it. So what is written tells.
+and then memory has it. How fast it takes the first blocks tells which of them it is.
 
     buffer    ├─ 4 KiB ─┼─ 4 KiB ─┼ … ┼─ 4 KiB ─┤   written in whole blocks, at positions that are multiples of them;
                                                     what is left at the end goes through the page cache
