@@ -84,6 +84,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
         if number * RECORDS >= settles:
             new += size
             written += 0 if found is None else found.bytes_written - found.index_bytes
+    assert written, "it was cleaned"
     return written / new
 
 

@@ -195,7 +195,9 @@ def records_of(
     segment: Segment, window: BatchWindow, wanted: np.ndarray, *, whole_batches: bool = False
 ) -> Iterator[RecordColumns]:
     """Decode the wanted (bool[batches]) batches; damage is raised. See `decode` for `whole_batches`."""
-    yield from decode(_chosen(window, wanted), on_damage=_fail(segment), whole_batches=whole_batches)
+    chosen = _chosen(window, wanted)
+    if chosen.batches.size:
+        yield from decode(chosen, on_damage=_fail(segment), whole_batches=whole_batches)
 
 
 def bodies_of(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[Bodies | RecordColumns]:

@@ -32,7 +32,6 @@ from cordwood.engine.staying import staying
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
-from cordwood.record.columns import is_valid
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
@@ -345,15 +344,13 @@ def _rewritten(
         # The scan has checked the CRC of what it read; the check of the outputs does so again.
         unchecked = ~(decided & known.known & ~known.unread)
         if table is not None:
-            compute_crcs(window, unchecked)
+            compute_crcs(window, unchecked & known.unconfirmed)
             known = confirmed(batches, functools.partial(records_of, segment, window), known, table)
             decided = needs_no_decoding(batches, tracked.discard, known)
         thinned = thin(window, decided | tracked.discard, known)
         done = decided if thinned is None else decided | thinned.done
-        if table is None:
-            compute_crcs(window, unchecked if thinned is None else unchecked & ~thinned.done)
-        left = ~done | ~is_valid(batches)
-        decoded = list(decode_batches(segment, window, left)) if left.any() else []
+        compute_crcs(window, unchecked if thinned is None else unchecked & ~thinned.done)
+        decoded = list(decode_batches(segment, window, ~done))
         elision = rules.elision.in_segment(is_old=segment.mtime_ms <= old_horizon_ms)
         own = replace(rules, elision=elision)
         return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest, thinned)
