@@ -68,7 +68,11 @@ def entered(
     return entries[1:used]
 
 
-@given(st.lists(st.one_of(st.binary(max_size=40), st.just(b"\xff" * 29)), max_size=8), POINTS, POINTS)
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 40).map(lambda n: b"\xff" * n)), max_size=8),
+    POINTS,
+    POINTS,
+)
 def test_fingerprints_are_polynomials_of_the_keys_bytes(keys: list[bytes], first: int, second: int) -> None:
     found = entered(list(keys), (first, second))
     assert [(int(one["low"]) & P, int(one["high"]) & P) for one in found] == [
@@ -165,6 +169,11 @@ def empty_table(slots: int) -> npt.NDArray[np.void]:
     return table
 
 
+def pieces_of(*pieces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Addresses and counts."""
+    return np.array([one.ctypes.data for one in pieces], np.int64), np.array([one.size for one in pieces], np.int64)
+
+
 @given(RECORDS, st.integers(0, 60), st.sets(st.integers(0, 50)), st.booleans())
 def test_the_table_holds_the_last_record_and_the_last_value_of_each_key(records, cut, hidden, insert) -> None:
     entries = entries_of(records)
@@ -180,10 +189,11 @@ def test_the_table_holds_the_last_record_and_the_last_value_of_each_key(records,
         one[4] |= not there
     places = np.array(sorted(hidden), np.int64)
     table = empty_table(16)
-    done, used = merge_entries(entries[:cut], 0, places, places, True, table, 0, 13)
-    assert done == min(cut, entries.size)
-    done, used = merge_entries(entries, done, places, places, insert, table, used, 16)
-    assert (done, used) == (entries.size, len(expected))
+    piece, start, used = merge_entries(*pieces_of(entries[:cut]), 0, 0, places, places, True, table, 0, 13)
+    assert (piece, start) == (1, 0)
+    later = pieces_of(entries[cut : cut + 7], entries[:0], entries[cut + 7 :])
+    piece, start, used = merge_entries(*later, 0, 0, places, places, insert, table, used, 16)
+    assert (piece, start, used) == (3, 0, len(expected))
     larger = empty_table(64)
     assert move_slots(table, larger) == used
     for slots in (table, larger):
@@ -199,9 +209,13 @@ def test_the_table_holds_the_last_record_and_the_last_value_of_each_key(records,
         } == expected
 
 
-@given(RECORDS, st.integers(0, 12))
-def test_a_full_table_says_which_entry_found_no_room(records, used_max) -> None:
+@given(RECORDS, st.integers(0, 60), st.integers(0, 12))
+def test_a_full_table_says_which_entry_found_no_room(records, cut, used_max) -> None:
     entries = entries_of(records)
-    done, used = merge_entries(entries, 0, HIDDEN, HIDDEN, True, empty_table(16), 0, used_max)
+    pieces, table = (entries[:cut], entries[cut:]), empty_table(16)
+    piece, start, used = merge_entries(*pieces_of(*pieces), 0, 0, HIDDEN, HIDDEN, True, table, 0, used_max)
+    done = sum(one.size for one in pieces[:piece]) + start
     assert used == len({key for key, *_ in records[:done]}) <= used_max
     assert done == entries.size or used == used_max
+    piece, start, used = merge_entries(*pieces_of(*pieces), piece, start, HIDDEN, HIDDEN, True, table, used, 16)
+    assert (piece, start, used) == (2, 0, len({key for key, *_ in records}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Set
 from pathlib import Path
@@ -95,18 +96,19 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     st.integers(1, 5),
     st.sampled_from([1, 4, 100]),
     st.sampled_from([0, 100]),
+    st.sampled_from([1, 3, 100]),
     st.sets(st.integers(0, 30)),
 )
 def test_keys_are_judged_the_same_however_they_are_divided(
-    scratch, records, cut, hash_ranges, chunk_entries, here_max, hidden
+    scratch, records, cut, hash_ranges, chunk_entries, here_max, read_entries, hidden
 ) -> None:
     rules = KeyRules(KeyRules.of(1).points, hash_ranges)
     chunks = chunks_of([(records[:cut], 0), (records[cut:], cut)], rules, scratch, chunk_entries, here_max, hidden)
     places = np.array(sorted(hidden), np.int64)
     facts = Facts()
-    for number in range(hash_ranges):
-        mine = [chunk.sections(2 * number, 2 * number + 2) for chunk in chunks]
-        facts.add(judge_hash_ranges(mine, 1, scratch, Uncommitted(places, places)))
+    for first, end in itertools.pairwise([0, hash_ranges // 2, hash_ranges]):
+        mine = [chunk.sections(2 * first, 2 * end) for chunk in chunks]
+        facts.add(judge_hash_ranges(mine, end - first, scratch, Uncommitted(places, places), read_entries))
     assert facts.counts == expected(records, hidden)
 
 

@@ -19,14 +19,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.native import load8, load64, multiply, prefetch
+from cordwood.kernels.native import load8, load32, load64, multiply, prefetch
 
 U64 = np.uint64
 
 ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8")])
 #: A key in the table: its fingerprint, with what is known of its last record; and the last value that is there.
 SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("value_there", "<i8")])
-_SLOT_BYTES = SLOT.itemsize
+_ENTRY_BYTES, _SLOT_BYTES = ENTRY.itemsize, SLOT.itemsize
+_HIGH_AT, _OFFSET_AT = 8, 16
 #: In the upper bits of `low`: a record of the key went.
 WENT = U64(1 << 61)
 #: In the upper bits of `high`: the record is there after the clean; it may be gone; it is a tombstone.
@@ -45,12 +46,30 @@ _AHEAD = 8
 
 @njit(inline="always")
 def _step(number, point, chunk):
-    """Number * point + chunk, modulo the prime. Both factors are below it, so that their product is below 2^122."""
+    """Number * point + chunk, modulo the prime, but for `_reduced`. The number is below 2^62, and so is the result."""
     high, low = multiply(number, point)
-    # 2^61 is 1 modulo the prime, so 2^64 is 8. The sum is below 2^63.
+    # 2^61 is 1 modulo the prime, so 2^64 is 8. The product is below 2^123, the sum below 2^63.
     total = (low & PRIME) + ((low >> U64(61)) | (high << U64(3))) + chunk
-    total = (total & PRIME) + (total >> U64(61))
-    return total - PRIME if total >= PRIME else total
+    return (total & PRIME) + (total >> U64(61))
+
+
+@njit(inline="always")
+def _reduced(number):
+    """The number modulo the prime; what `_step` returns is at most three above it."""
+    return number - PRIME if number >= PRIME else number
+
+
+@njit(inline="always")
+def _last_chunk(end, size, left):
+    """The last 1 to 7 bytes, `left`, of `size` that end at an address, without a loop."""
+    if size >= 8:
+        return load64(end - 8) >> U64(64 - 8 * left)
+    # The key has these bytes alone. Loads that overlap agree on what they share.
+    if left >= 4:
+        return U64(load32(end - left)) | (U64(load32(end - 4)) << U64(8 * (left - 4)))
+    middle = left >> 1
+    chunk = U64(load8(end - left)) | (U64(load8(end - left + middle)) << U64(8 * middle))
+    return chunk | (U64(load8(end - 1)) << U64(8 * (left - 1)))
 
 
 @njit(inline="always")
@@ -59,16 +78,14 @@ def _fingerprint(address, size, point0, point1):
     low = high = U64(size + 1)
     end = address + size
     at = address
-    while at < end:
-        if at + 8 <= end:
-            chunk = load64(at) & _CHUNK_MASK
-        else:
-            chunk = U64(0)
-            for i in range(min(_CHUNK_BYTES, end - at)):
-                chunk |= U64(load8(at + i)) << U64(8 * i)
+    while at + 8 <= end:
+        chunk = load64(at) & _CHUNK_MASK
         low, high = _step(low, point0, chunk), _step(high, point1, chunk)
         at += _CHUNK_BYTES
-    return low, high
+    if at < end:
+        chunk = _last_chunk(end, size, end - at)
+        low, high = _step(low, point0, chunk), _step(high, point1, chunk)
+    return _reduced(low), _reduced(high)
 
 
 @njit(inline="always")
@@ -227,43 +244,47 @@ def _is_within(offset, firsts, lasts):
 
 
 @njit(cache=True, nogil=True)
-def merge_entries(entries, start, firsts, lasts, insert, table, used, used_max):
+def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table, used, used_max):
     """Merge entries into a table, until it is full.
 
     Args:
-        entries: ENTRY[n].
-        start: index of the first that counts.
+        addresses: int64[pieces], of ENTRY[counts] each.
+        counts: int64[pieces].
+        piece, start: indexes of the piece and of the entry in it to start with.
         firsts, lasts: int64[ranges], ascending: the offsets of records that do not count, as they are not committed.
         insert: keys that are not in the table get a slot; otherwise they are passed over.
         table: SLOT[a power of two], of which fewer than all slots are used.
         used_max: how many may be.
 
     Returns:
-        (index of the first entry that found no room, how many slots are used).
+        (indexes of the piece and of the first entry in it that found no room, how many slots are used).
     """
-    for i in range(start, entries.size):
-        if i + _AHEAD < entries.size:
-            prefetch(table.ctypes.data + _SLOT_BYTES * _home(table, entries[i + _AHEAD]["low"]))
-        if used >= used_max:
-            return i, used
-        one = entries[i]
-        low, high, offset = one["low"], one["high"], one["offset"]
-        if firsts.size > 0 and _is_within(offset, firsts, lasts):
-            continue
-        slot = table[_slot(table, low, high)]
-        is_new = slot["last"] == FREE
-        if is_new:
-            if not insert:
+    while piece < counts.size:
+        address, count = addresses[piece], counts[piece]
+        for i in range(start, count):
+            at = address + _ENTRY_BYTES * i
+            if i + _AHEAD < count:
+                prefetch(table.ctypes.data + _SLOT_BYTES * _home(table, load64(at + _AHEAD * _ENTRY_BYTES)))
+            if used >= used_max:
+                return piece, i, used
+            low, high, offset = load64(at), load64(at + _HIGH_AT), np.int64(load64(at + _OFFSET_AT))
+            if firsts.size > 0 and _is_within(offset, firsts, lasts):
                 continue
-            used += 1
-            slot["low"], slot["value_there"] = low, NO_VALUE
-        elif (low & ~slot["low"]) & WENT != U64(0):
-            slot["low"] |= WENT
-        if offset > slot["last"]:
-            slot["high"], slot["last"] = high, offset
-        if high & THERE != U64(0) and high & TOMBSTONE == U64(0) and offset > slot["value_there"]:
-            slot["value_there"] = offset
-    return entries.size, used
+            slot = table[_slot(table, low, high)]
+            is_new = slot["last"] == FREE
+            if is_new:
+                if not insert:
+                    continue
+                used += 1
+                slot["low"], slot["value_there"] = low, NO_VALUE
+            elif (low & ~slot["low"]) & WENT != U64(0):
+                slot["low"] |= WENT
+            if offset > slot["last"]:
+                slot["high"], slot["last"] = high, offset
+            if high & THERE != U64(0) and high & TOMBSTONE == U64(0) and offset > slot["value_there"]:
+                slot["value_there"] = offset
+        piece, start = piece + 1, 0
+    return piece, 0, used
 
 
 @njit(cache=True, nogil=True)

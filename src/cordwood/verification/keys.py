@@ -8,7 +8,7 @@ the entries and the table.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -167,16 +167,19 @@ class KeyTable:
             slots *= 2
         self._table = _empty(slots)
 
-    def merge(self, entries: npt.NDArray[np.void], *, insert: bool) -> None:
-        """Merge entries; keys that are not in the table are passed over, unless `insert`."""
-        done = 0
+    def merge(self, pieces: Sequence[npt.NDArray[np.void]], *, insert: bool) -> None:
+        """Merge entries, ENTRY[n] each; keys that are not in the table are passed over, unless `insert`."""
+        addresses = np.array([entries.ctypes.data for entries in pieces], np.int64)
+        counts = np.array([entries.size for entries in pieces], np.int64)
+        piece = start = 0
         hidden = self.uncommitted
         while True:
             room = int(_FULL * self._table.size) if insert else self._table.size
-            done, self._used = merge_entries(
-                entries, done, hidden.firsts, hidden.lasts, insert, self._table, self._used, room
+            piece, start, self._used = merge_entries(
+                *(addresses, counts, piece, start, hidden.firsts, hidden.lasts),
+                *(insert, self._table, self._used, room),
             )
-            if done == entries.size:
+            if piece == counts.size:
                 return
             larger = _empty(_GROWTH * self._table.size)
             moved = move_slots(self._table, larger)
@@ -195,16 +198,23 @@ def _empty(slots: int) -> Slots:
     return table
 
 
-def judge_hash_ranges(chunks: Sequence[Kept], hash_ranges: int, scratch: Scratch, uncommitted: Uncommitted) -> Facts:
+def judge_hash_ranges(
+    chunks: Sequence[Kept],
+    hash_ranges: int,
+    scratch: Scratch,
+    uncommitted: Uncommitted,
+    read_entries: int = _READ_ENTRIES,
+) -> Facts:
     """Merge and judge some hash ranges.
 
     Args:
         chunks: of all tasks; their sections are those of these hash ranges.
         uncommitted: records that do not count.
+        read_entries: about how many entries are in memory at a time.
     """
     facts = Facts()
     entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
-    at_once = max(1, hash_ranges * _READ_ENTRIES // max(entries, 1))
+    at_once = max(1, hash_ranges * read_entries // max(entries, 1))
     with scratch.reader() as reader:
         for first in range(0, hash_ranges, at_once):
             end = min(first + at_once, hash_ranges)
@@ -212,11 +222,11 @@ def judge_hash_ranges(chunks: Sequence[Kept], hash_ranges: int, scratch: Scratch
             if at_once > 1:
                 some = [reader.load(chunk, ENTRY) for chunk in some]
             for number in range(end - first):
-                judge(_merged(some, number, reader, uncommitted), facts)
+                judge(_merged(some, number, reader, uncommitted, read_entries), facts)
     return facts
 
 
-def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Uncommitted) -> Slots:
+def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Uncommitted, read_entries: int) -> Slots:
     went, there = 2 * number, 2 * number + 1
     counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
     if not counts[went]:
@@ -224,10 +234,27 @@ def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Un
     first, second = (went, there) if counts[went] <= counts[there] else (there, went)
     table = KeyTable(uncommitted, counts[first])
     for section in (first, second):
-        for chunk in chunks:
-            if chunk.size(section):
-                table.merge(reader.read(chunk, section, ENTRY), insert=section == first or second == went)
+        for pieces in _pieces(chunks, section, reader, read_entries):
+            table.merge(pieces, insert=section == first or second == went)
     return table.slots()
+
+
+def _pieces(
+    chunks: Sequence[Kept], section: int, reader: Reader, read_entries: int
+) -> Iterator[list[npt.NDArray[np.void]]]:
+    """The entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
+    pieces: list[npt.NDArray[np.void]] = []
+    count = 0
+    for chunk in chunks:
+        size = chunk.size(section)
+        if pieces and count + size > read_entries:
+            yield pieces
+            pieces, count = [], 0
+        if size:
+            pieces.append(reader.read(chunk, section, ENTRY))
+            count += size
+    if pieces:
+        yield pieces
 
 
 def judge(slots: Slots, facts: Facts) -> None:

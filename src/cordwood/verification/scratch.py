@@ -164,7 +164,8 @@ class Reader:
         Raises:
             LostError: they are not what was written.
         """
-        one = self.load(kept.sections(section, section + 1), dtype)
-        assert one.here is not None
-        found: npt.NDArray[Any] = one.here[one.starts[0] : one.starts[1]]
+        if kept.here is None:
+            kept, section = self.load(kept.sections(section, section + 1), dtype), 0
+        assert kept.here is not None
+        found: npt.NDArray[Any] = kept.here[kept.starts[section] : kept.starts[section + 1]]
         return found
