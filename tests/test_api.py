@@ -111,6 +111,7 @@ def test_a_misspelt_argument_is_refused_with_the_name_of_the_function() -> None:
         ("plan", {"retention": 1}, "retention is True or False, not 1 (int)"),
         ("plan", {"high_watermark": "ende"}, "high_watermark is a whole number or 'end' or None, not 'ende' (str)"),
         ("ls", {"topics": "orders"}, "topics is a list of texts: pass ['orders'], not 'orders'"),
+        ("index", {"topics": "orders"}, "topics is a list of texts: pass ['orders'], not 'orders'"),
         ("ls", {"topics": ["a", 1, "b"]}, "topics is a list of texts, not ['a', 1, 'b'] (list)"),
         ("ls", {"partitions": [0]}, "partitions is a list of texts, not [0] (list)"),
         ("ls", {"metadata": 7}, "metadata is text or None, not 7 (int)"),
@@ -137,9 +138,7 @@ def test_one_path_where_several_are_asked_for_is_refused_in_words() -> None:
         cordwood.ls(["abc"])  # type: ignore[arg-type]
 
 
-def test_functions_without_options_values_refuse_the_same() -> None:
-    with pytest.raises(TypeError, match=r"^topics is a list of texts: pass \['orders'\], not 'orders'$"):
-        cordwood.index("/logs", topics="orders")
+def test_a_method_without_options_values_refuses_the_same() -> None:
     manager = cordwood.LogManager(MemoryFileSystem(lambda: 0), ["/logs"])
     with pytest.raises(TypeError, match=r"^min_dead is a number or None, not '10%' \(str\)$"):
         manager.startup(index=True, min_dead="10%")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from cordwood.api import erase_check as erase_check
 from cordwood.api import explain as explain
 from cordwood.api import get as get
 from cordwood.api import groups as groups
+from cordwood.api import index as index
 from cordwood.api import latest_table as latest_table
 from cordwood.api import ls as ls
 from cordwood.api import plan as plan
@@ -33,7 +34,6 @@ from cordwood.cleaning.plan import Decision as Decision
 from cordwood.cleaning.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.plan import Plan as Plan
 from cordwood.commands.fetch import fetch as fetch
-from cordwood.commands.index import index as index
 from cordwood.commands.internal import internal_dataframe as internal_dataframe
 from cordwood.commands.internal import internal_table as internal_table
 from cordwood.commands.pack import pack as pack

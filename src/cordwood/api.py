@@ -25,6 +25,7 @@ from cordwood.commands import cluster as _cluster
 from cordwood.commands import erase_check as _erase_check
 from cordwood.commands import get as _get
 from cordwood.commands import groups as _groups
+from cordwood.commands import index as _index
 from cordwood.commands import plan as _plan
 from cordwood.commands import plan_exact as _plan_exact
 from cordwood.commands import read as _read
@@ -35,7 +36,7 @@ from cordwood.commands import view as _view
 from cordwood.commands import why as _why
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.explain_options import ExplainOptions
-from cordwood.commands.key_options import EraseCheckOptions, GetOptions
+from cordwood.commands.key_options import EraseCheckOptions, GetOptions, IndexingOptions
 from cordwood.commands.options import (
     AbortOptions,
     CopyOptions,
@@ -55,6 +56,7 @@ from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
 from cordwood.pages.report import PARTITIONS, report_page
+from cordwood.storage.index.partition import IndexResult
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
@@ -238,6 +240,28 @@ def erase_check(
         ConfigError: Kafka would not accept a config.
     """
     return _erase_check.erase_check(paths, keys, options, on_progress=on_progress, fs=fs)
+
+
+@_with_arguments
+def index(
+    *paths: str,
+    fs: LocalFileSystem | None = None,
+    options: IndexingOptions,
+) -> IndexResult:
+    """Make the key indexes of partitions, or remove them.
+
+    Indexes that are up to date stay. No file of the log changes.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file, or belongs to another user.
+        LockedError: a broker or another program holds one of the log directories.
+    """
+    return _index.index(paths, options, fs=fs)
 
 
 @_with_arguments

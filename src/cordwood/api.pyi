@@ -14,6 +14,7 @@ from cordwood.engine.results import CleanResult, ExactPlan
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.sizing.explained import ExplainResult
 from cordwood.sizing.result import SimulationResult
+from cordwood.storage.index.partition import IndexResult
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
@@ -189,6 +190,40 @@ def erase_check(
         NotFoundError: there is nothing at a path, or no file was selected.
         RequestError: a path is a file; or a key is not what `key_as` says.
         ConfigError: Kafka would not accept a config.
+    """
+
+def index(
+    *paths: AnyPath,
+    fs: LocalFileSystem | None = None,
+    drop: bool = False,
+    index_dir: AnyPath | None = None,
+    index_max: int | None = None,
+    topics: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    no_broker_elsewhere: bool = False,
+) -> IndexResult:
+    """Make the key indexes of partitions, or remove them.
+
+    Indexes that are up to date stay. No file of the log changes.
+
+    Args:
+        paths: log directories, folders of several, or partition directories.
+        fs: the file system; default: this machine's.
+
+    Options:
+        drop: Remove all key indexes.
+        index_dir: Folder for the indexes, with a folder for each partition; DIR is only read then, so a broker may
+            be running, and it may be in an object store. Default: in DIR.
+        index_max: Disk space for the indexes of a partition; those of its newest segments are left out. Default: a
+            tenth of its log.
+        topics: Only topics with this name, or matching this glob.
+        partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
+        no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file, or belongs to another user.
+        LockedError: a broker or another program holds one of the log directories.
     """
 
 def groups(

@@ -34,6 +34,7 @@ from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
 from cordwood.bench.workloads import INDEXED, TOPIC, Way, Workload, write
 from cordwood.commands.index import index
+from cordwood.commands.key_options import IndexingOptions
 from cordwood.engine.division import tasks_at_once
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import CleanRequest, clean_partition
@@ -161,7 +162,7 @@ def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring
     size = _log_bytes(source)
     if set(INDEXED) & set(workload.ways):
         _copied(source, indexed)
-        index(str(indexed))
+        index([str(indexed)], IndexingOptions())
     tasks = tasks_at_once([_log_bytes(partition) for partition in source.glob(f"{TOPIC}-*")], local_cores())
     with _Kafka(oracle) as kafka, running(tasks=tasks):
         # In turns, so that what else the machine does meets all.

@@ -1,7 +1,8 @@
-"""The options of `get` and `erase-check`; apart from `commands.options`, which imports what these do not need."""
+"""The options of `get`, `erase-check` and `index`; `commands.options` imports what these do not need."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -56,3 +57,41 @@ class EraseCheckOptions:
     now_ms: Annotated[
         int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexingOptions:
+    """What `index` is asked for."""
+
+    drop: Annotated[bool, Option("Remove all key indexes.")] = False
+    index_dir: Annotated[
+        str | None,
+        Option(
+            "Folder for the indexes, with a folder for each partition; DIR is only read then, so a broker may be "
+            "running, and it may be in an object store. Default: in DIR.",
+            metavar="DIR4",
+        ),
+    ] = None
+    index_max: Annotated[
+        int | None,
+        Option(
+            "Disk space for the indexes of a partition; those of its newest segments are left out. Default: a tenth of "
+            "its log.",
+            metavar="BYTES",
+        ),
+    ] = None
+    topics: Annotated[
+        Sequence[str],
+        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
+    ] = ()
+    partitions: Annotated[
+        Sequence[str],
+        Option(
+            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
+            flag="--partition",
+            metavar="WHICH",
+        ),
+    ] = ()
+    no_broker_elsewhere: Annotated[
+        bool, Option("I confirm that no broker on another machine uses this network disk.")
+    ] = False
