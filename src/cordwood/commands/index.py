@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import cordwood.report.index  # noqa: F401 - so that a result can show itself
 from cordwood.commands.key_options import IndexingOptions
 from cordwood.commands.opening import select_partitions
-from cordwood.commands.selection import IndexPlace, Selection
+from cordwood.commands.selection import ChosenPartitions, IndexPlace
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.by_url import file_system_for, local_path
 from cordwood.fs.locks import check_local, directories_to_lock
@@ -25,20 +25,19 @@ _MEMORY_SHARE = 4
 
 def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem | None = None) -> IndexResult:
     """See `cordwood.index`."""
-    selection = Selection(topics=options.topics, partitions=options.partitions)
-    index_dir = options.index_dir
+    chosen, index_dir = options.chosen, options.index_dir
     with ExitStack() as held:
         if index_dir is not None:
             index_dir = local_path(index_dir)
-            found = _places(fs or file_system_for([*paths, index_dir]), paths, selection)
+            found = _places(fs or file_system_for([*paths, index_dir]), paths, chosen)
             fs = fs or PosixFileSystem()
         else:
             fs, paths = fs or PosixFileSystem(), tuple(map(local_path, paths))
-            for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, selection))):
+            for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, chosen))):
                 check_local(fs, path, no_broker_elsewhere=options.no_broker_elsewhere)
                 held.enter_context(fs.lock_directory(path))
             # Listed again: before the locks, another process may have changed the directories.
-            found = _places(fs, paths, selection)
+            found = _places(fs, paths, chosen)
             check_ownership(fs, [place.path for place in found])
         root = IndexPlace(index_dir=index_dir).root(fs, [place.path for place in found])
         memory = memory_bytes() // _MEMORY_SHARE
@@ -51,7 +50,7 @@ def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem
         )
 
 
-def _places(fs: Store, paths: Sequence[str], selection: Selection) -> list[LocatedPartition]:
+def _places(fs: Store, paths: Sequence[str], chosen: ChosenPartitions) -> list[LocatedPartition]:
     sources = [fs.absolute_path(path) for path in paths]
-    selected = select_partitions(list_places(fs, sources)[1], sources, selection)
+    selected = select_partitions(list_places(fs, sources)[1], sources, chosen)
     return [place for place in selected if broker_would_load(place.name)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from cordwood.commands.selection import IndexPlace, Selection
+from cordwood.commands.selection import ChosenPartitions, IndexPlace, Selection
 from cordwood.option import Option
 
 DECODERS = (
@@ -80,18 +79,7 @@ class IndexingOptions:
             metavar="BYTES",
         ),
     ] = None
-    topics: Annotated[
-        Sequence[str],
-        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
-    ] = ()
-    partitions: Annotated[
-        Sequence[str],
-        Option(
-            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
-            flag="--partition",
-            metavar="WHICH",
-        ),
-    ] = ()
+    chosen: ChosenPartitions = field(default_factory=ChosenPartitions)
     no_broker_elsewhere: Annotated[
         bool, Option("I confirm that no broker on another machine uses this network disk.")
     ] = False

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import Choices, Decision, OffsetMapSize, PartitionPlan
-from cordwood.commands.selection import Selection
+from cordwood.commands.selection import ChosenPartitions, Selection
 from cordwood.config import BrokerConfig, Layer, resolve_broker
 from cordwood.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
@@ -26,10 +26,10 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
 
 
 def select_partitions(
-    places: Iterable[LocatedPartition], paths: Sequence[str], selection: Selection
+    places: Iterable[LocatedPartition], paths: Sequence[str], chosen: ChosenPartitions
 ) -> list[LocatedPartition]:
     """The selected partitions, of those in the paths."""
-    places, topics, partitions = [*places], selection.topics, selection.partitions
+    places, topics, partitions = [*places], chosen.topics, chosen.partitions
     selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:
         raise nothing_selected((place.topic for place in places), paths, topics, partitions)

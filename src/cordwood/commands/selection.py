@@ -15,10 +15,8 @@ from cordwood.storage.index.place import check_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which partitions of a broker, and where their configs come from."""
-
-    PANEL: ClassVar[str] = "Which partitions, with which configs"
+class ChosenPartitions:
+    """Which partitions of a broker; all, if nothing is said."""
 
     topics: Annotated[
         Sequence[str],
@@ -32,6 +30,14 @@ class Selection:
             metavar="WHICH",
         ),
     ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection(ChosenPartitions):
+    """Which partitions of a broker, and where their configs come from."""
+
+    PANEL: ClassVar[str] = "Which partitions, with which configs"
+
     overrides: Annotated[
         Sequence[str],
         Option(
