@@ -212,9 +212,12 @@ def read_before(name: str) -> Path:
     return found
 
 
-def test_what_a_broker_appended_is_not_undone(kafka_broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("roll_ms", "what"), [(2**62, "appended to since"), (1, "written since")], ids=["to-a-segment", "to-a-new-one"]
+)
+def test_what_a_broker_appended_is_not_undone(roll_ms: int, what: str, kafka_broker: Broker, tmp_path: Path) -> None:
     data, _ = cleaned("kraft-before", tmp_path)
-    kafka_broker.start(data, **STILL)
+    kafka_broker.start(data, **STILL, log_roll_ms=roll_ms)
     sent = {"do": "send", "id": "p", "topic": "orders", "partition": 1, "key": "k", "value": "v"}
     kafka_broker.client(data, [{"do": "producer", "id": "p", "config": {}}, sent, {"do": "flush", "id": "p"}])
     assert run(tmp_path / "kept").exit_code == 3
@@ -223,5 +226,5 @@ def test_what_a_broker_appended_is_not_undone(kafka_broker: Broker, tmp_path: Pa
     result = run(tmp_path / "kept")
     assert result.exit_code == 1
     (line,) = re.findall(r"^  (.*)$", result.stdout, re.MULTILINE)
-    assert re.match(rf"{data}/orders-1/\d+\.log: appended to since", line)
+    assert re.match(rf"{data}/orders-1/\d+\.log: {what}", line)
     assert tree(fs, str(data)) == before
