@@ -213,11 +213,15 @@ def read_before(name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("roll_ms", "what"), [(2**62, "appended to since"), (1, "written since")], ids=["to-a-segment", "to-a-new-one"]
+    ("settings", "what"),
+    [({}, "appended to since"), ({"log_roll_ms": 1}, "written since")],
+    ids=["to-a-segment", "to-a-new-one"],
 )
-def test_what_a_broker_appended_is_not_undone(roll_ms: int, what: str, kafka_broker: Broker, tmp_path: Path) -> None:
+def test_what_a_broker_appended_is_not_undone(
+    settings: dict[str, int], what: str, kafka_broker: Broker, tmp_path: Path
+) -> None:
     data, _ = cleaned("kraft-before", tmp_path)
-    kafka_broker.start(data, **STILL, log_roll_ms=roll_ms)
+    kafka_broker.start(data, **STILL, **settings)
     sent = {"do": "send", "id": "p", "topic": "orders", "partition": 1, "key": "k", "value": "v"}
     kafka_broker.client(data, [{"do": "producer", "id": "p", "config": {}}, sent, {"do": "flush", "id": "p"}])
     assert run(tmp_path / "kept").exit_code == 3
