@@ -65,9 +65,15 @@ def test_the_largest_partitions_are_begun_first(sizes: list[int], cores: int) ->
 
 def test_large_partitions_are_spread_and_tiny_ones_packed() -> None:
     sizes = [100_000_000] * 4 + [20_000] * 500
-    packs = pack(sizes, 1)
-    assert [sum(sizes[at] > 10**6 for at in one) for one in packs] == [1, 1, 1, 1]
-    assert all(120 <= len(one) <= 130 for one in packs)
+    packs = pack(sizes, 2)
+    assert [sum(sizes[at] > 10**6 for at in one) for one in packs] == [1, 1, 1, 1, 0, 0, 0, 0]
+    assert all(len(one) > 120 for one in packs[4:])
+
+
+def test_one_core_runs_one_task_unless_there_is_much_to_do_again() -> None:
+    assert list(map(len, pack([100_000_000] * 4 + [20_000] * 500, 1))) == [504]
+    assert list(map(len, pack([6 << 30] * 2, 1))) == [1, 1]
+    assert list(map(len, pack([1 << 40] * 100, 1))) == [25] * 4
 
 
 def test_a_task_is_plain_values_that_survive_pickling() -> None:

@@ -79,6 +79,27 @@ def test_tasks_whose_files_are_spoilt_are_run_again(
     assert proved(pair, tmp_path / "often", spoil, stage, 3)[0] == whole
 
 
+def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove, "WHOLE_HERE_MAX", -1)
+    verdicts, run = [], []
+
+    def each(do: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        run.append(len(items))
+        return [do(item) for item in items]
+
+    monkeypatch.setattr(prove, "WHOLE_BYTES", 1 << 10)
+    for cores in (2, 1):
+        folder = tmp_path / f"{cores}"
+        folder.mkdir()
+        run.clear()
+        verdicts += prove.prove(each, cores, FS, [pair], Site(FS.location(), Scratch(FS.location(), str(folder))))
+        assert any(folder.iterdir()), "what is large is in files"
+        assert (sum(run) == 1) == (cores == 1)
+    assert verdicts[0] == verdicts[1] and verdicts[0].holds
+
+
 @pytest.mark.parametrize("spoil", [lose, flip])
 def test_a_proof_whose_files_are_spoilt_each_time_says_so(
     pair: Pair, tmp_path: Path, spoil: Callable[[Path], None]

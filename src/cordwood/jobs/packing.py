@@ -18,6 +18,8 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.threads import in_parallel
 
 TASKS_PER_CORE = 4
+#: On one core, a task has about so much: if it fails, it is run again as a whole.
+_TASK_BYTES = 8 << 30
 #: Fixed cost of a partition (opening, small files, fsync), expressed in bytes.
 _PARTITION_COST_BYTES = 500_000
 #: Partitions up to this size mostly wait for fsync, so several are processed concurrently.
@@ -49,7 +51,9 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
     Returns:
         for each task, the indexes of its items.
     """
-    count = min(len(sizes), TASKS_PER_CORE * max(1, cores))
+    # One core has nothing to balance, and what a process loads and allocates first costs each task's process anew.
+    wanted = TASKS_PER_CORE * cores if cores > 1 else min(-(-sum(sizes) // _TASK_BYTES), TASKS_PER_CORE)
+    count = min(len(sizes), max(wanted, 1))
     packs: list[list[int]] = [[] for _ in range(count)]
     loads = [(0, at) for at in range(count)]
     for index in sorted(range(len(sizes)), key=lambda at: -sizes[at]):

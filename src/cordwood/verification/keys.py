@@ -35,8 +35,8 @@ from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Reader, Scratch, Writer, kept_here
 
-#: Entries that are divided at a time, 24 MB.
-CHUNK_ENTRIES = 1 << 20
+#: Entries that are divided at a time, 12 MB.
+CHUNK_ENTRIES = 1 << 19
 #: Of a hash range: the table of its keys stays in a processor's cache.
 _RANGE_RECORDS = 1 << 16
 #: With more hash ranges than that, they have more records each.

@@ -40,6 +40,8 @@ from cordwood.verification.violations import Verdict, ViolationNotes
 T = TypeVar("T")
 #: A partition of up to so many bytes to read is proved by one task.
 WHOLE_BYTES = RANGE_BYTES
+#: Where there is one core, so many times as much: then more tasks gain nothing, and each process loads and allocates.
+_TIMES_ALONE = 64
 #: About the fewest bytes of a record that counts for a key, for how many a log may have.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
@@ -106,15 +108,17 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     sizes = [_size_bytes(pair, fs) for pair in pairs]
     large: dict[int, _Large] = {}
     times = _times(2 * sum(sizes), cores)
+    whole_bytes = WHOLE_BYTES * (1 if cores > 1 else _TIMES_ALONE)
     # If it is known what may have changed, a look at a pair does not read its log, and needs no task.
     begun: dict[int, tuple[LookedAt, Facts | None]] = {
         at: (look_at(at, pair, fs, times=times), None)
         for at, pair in enumerate(pairs[:_LOOKS_MAX])
-        if sizes[at] > WHOLE_BYTES and pair.first_uncleanable is not None
+        if sizes[at] > whole_bytes and pair.first_uncleanable is not None
     }
     for _ in range(_ATTEMPTS):
         left = [at for at in range(len(pairs)) if at not in begun]
-        found = _run(each, begin, site, [(at, pairs[at], times) for at in left], [sizes[at] for at in left])
+        items = [(at, pairs[at], times, whole_bytes) for at in left]
+        found = _run(each, begin, site, items, [sizes[at] for at in left])
         begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
     _check_complete(begun, pairs, site)
     for number, (looked, facts) in sorted(begun.items()):
@@ -204,15 +208,16 @@ def _check_complete(results: Sized, items: Sized, site: Site) -> None:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def begin(site: Site, item: tuple[int, Pair, int]) -> tuple[LookedAt, Facts | None]:
-    """Look at a pair; if it is small, also prove it."""
-    number, pair, times = item
+def begin(site: Site, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts | None]:
+    """Look at a pair; if there are few bytes to read, also prove it."""
+    number, pair, times, whole_bytes = item
     fs = site.open()
     looked = look_at(number, pair, fs, times=times)
-    if sum(part.size_bytes for part in looked.ranges) > WHOLE_BYTES:
+    if sum(part.size_bytes for part in looked.ranges) > whole_bytes:
         return looked, None
     rules = _rules_of(looked)
-    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=WHOLE_HERE_MAX) for part in looked.ranges]
+    here_max = WHOLE_HERE_MAX // max(len(looked.ranges), 1)
+    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges]
     concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
     facts = concluded.facts

@@ -15,7 +15,7 @@ from cordwood.verification.facts import Facts
 from cordwood.verification.pairs import Count, ViolationKind
 
 #: One batch in this many, and the first of each range, is read twice.
-SAMPLE_EVERY = 2048
+SAMPLE_EVERY = 8192
 _RECORDS_MAX = 2000
 _BYTES_MAX = 1 << 20
 
