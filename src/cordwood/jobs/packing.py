@@ -1,7 +1,8 @@
 """Packs many partitions into few tasks.
 
 An empty Spark task costs a few milliseconds, which is more than cleaning a tiny partition takes. About four tasks per
-core keep that overhead small, and still balance the load so that no core waits long for the last task.
+core keep that overhead small, and still balance the load so that no core waits long for the last task. One core has
+nothing to balance.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
     Returns:
         for each task, the indexes of its items.
     """
-    # One core has nothing to balance, and what a process loads and allocates first costs each task's process anew.
+    # On one core a second task may get a second process, which loads the code and allocates memory once more.
     wanted = TASKS_PER_CORE * cores if cores > 1 else min(-(-sum(sizes) // _TASK_BYTES), TASKS_PER_CORE)
     count = min(len(sizes), max(wanted, 1))
     packs: list[list[int]] = [[] for _ in range(count)]
