@@ -28,7 +28,7 @@ from cordwood.kernels.last_records import ENTRY
 from cordwood.verification import states
 from cordwood.verification.compare import RangeResult, compare_range
 from cordwood.verification.facts import Facts
-from cordwood.verification.keys import KeyRules, Uncommitted, judge_hash_ranges
+from cordwood.verification.keys import CHUNK_ENTRIES, KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.verification.pairs import Pair
 from cordwood.verification.producers import STEP, judge_producers, merge_seen
 from cordwood.verification.ranges import Range
@@ -52,9 +52,9 @@ _RANGES_PER_CORE = 2
 _TIMES_MAX = 16
 #: The most pairs that are looked at here.
 _LOOKS_MAX = 8
-#: Up to so many entries of a range stay in memory; if one task proves the partition, it may be more.
+#: Up to so many entries of a range stay in memory; if the partition has up to `WHOLE_BYTES`, it may be a whole chunk.
 HERE_MAX = 1 << 12
-WHOLE_HERE_MAX = 1 << 20
+WHOLE_HERE_MAX = CHUNK_ENTRIES
 #: How often a partition is compared whose files are lost.
 _ATTEMPTS = 4
 
@@ -213,10 +213,11 @@ def begin(site: Site, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts
     number, pair, times, whole_bytes = item
     fs = site.open()
     looked = look_at(number, pair, fs, times=times)
-    if sum(part.size_bytes for part in looked.ranges) > whole_bytes:
+    size_bytes = sum(part.size_bytes for part in looked.ranges)
+    if size_bytes > whole_bytes:
         return looked, None
     rules = _rules_of(looked)
-    here_max = WHOLE_HERE_MAX // max(len(looked.ranges), 1)
+    here_max = WHOLE_HERE_MAX if size_bytes <= WHOLE_BYTES else HERE_MAX
     results = [compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges]
     concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
