@@ -130,7 +130,16 @@ def memory_above(folder: Path, kind: str, codec: Codec, *arguments: str, size: i
 
 
 def measured(paths: list[str], *arguments: str) -> int:
-    """Bytes that a process takes for the second log, above what it takes for the first."""
+    """Bytes that a process takes for the second log, above what it takes for the first.
+
+    A kernel that only large batches need may be compiled then, which takes 28 MB; the next process has it from the
+    cache. So what looks like too much is measured once more.
+    """
+    above = _measured_once(paths, *arguments)
+    return above if above < ALLOWED * LARGE else _measured_once(paths, *arguments)
+
+
+def _measured_once(paths: list[str], *arguments: str) -> int:
     environment = {**os.environ, **MALLOC, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", MEASURE, *paths, *arguments],
