@@ -10,6 +10,7 @@ the others. A field whose type is itself such a dataclass stands for all of its 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -35,6 +36,16 @@ class Option:
     flag: str = ""
     metavar: str = ""
     flag_help: str = ""
+
+
+# What several commands ask for, in the same words everywhere.
+TOPICS = Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC")
+METADATA = Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR")
+SERVER_PROPERTIES = Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE")
+NOW = Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+SINGLE_COPY = Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
+NO_BROKER_ELSEWHERE = Option("I confirm that no broker on another machine uses this network disk.")
+SEED = Option("Seed for random choices. Default: 7.", metavar="NUMBER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ def option_fields(kind: type) -> Iterator[OptionField]:
             continue
         assert get_origin(hint) is Annotated and one.default is not MISSING, f"{one.name} has no help or no default"
         value_type, option = get_args(hint)
-        text = str(one.type).removeprefix("Annotated[").partition(", Option(")[0].replace("'", '"')
+        text = _type_text(str(one.type))
         yield OptionField(one.name, value_type, text, one.default, option, getattr(kind, "PANEL", ""))
 
 
@@ -89,6 +100,13 @@ def build(kind: type[_T], values: Mapping[str, Any]) -> _T:
             for one in _fields(kind)
         }
     )
+
+
+def _type_text(annotation: str) -> str:
+    """What stands before the option in `Annotated[TYPE, OPTION]`."""
+    annotated = ast.parse(annotation, mode="eval").body
+    assert isinstance(annotated, ast.Subscript) and isinstance(annotated.slice, ast.Tuple), annotation
+    return ast.unparse(annotated.slice.elts[0]).replace("'", '"')
 
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:

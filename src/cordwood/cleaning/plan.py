@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from cordwood.config import ConfigValue, show
-from cordwood.option import Option
+from cordwood.option import SINGLE_COPY, Option
 from cordwood.presentable import Presentable
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.types import NONE, TopicPartition
@@ -151,9 +151,7 @@ class Choices:
     retention: Annotated[
         bool, Option("Also apply retention.ms and retention.bytes, where set explicitly, and the log start offset.")
     ] = False
-    single_copy: Annotated[
-        bool, Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
-    ] = False
+    single_copy: Annotated[bool, SINGLE_COPY] = False
     offset_map: Annotated[
         int | None,
         Option(

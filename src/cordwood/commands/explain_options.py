@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cordwood.commands.selection import Selection
 from cordwood.errors import RequestError
-from cordwood.option import Option
+from cordwood.option import SEED, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ExplainOptions:
             metavar="FACTOR",
         ),
     ] = None
-    seed: Annotated[int, Option("Seed for random choices. Default: 7.", metavar="NUMBER")] = 7
+    seed: Annotated[int, SEED] = 7
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from cordwood.commands.selection import ChosenPartitions, IndexPlace, Selection
-from cordwood.option import Option
+from cordwood.option import NO_BROKER_ELSEWHERE, NOW, Option
 
 DECODERS = (
     "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
@@ -32,9 +32,7 @@ class GetOptions:
         ),
     ] = "utf8"
     value_as: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
-    now_ms: Annotated[
-        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
-    ] = None
+    now_ms: Annotated[int | None, NOW] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +51,7 @@ class EraseCheckOptions:
             metavar="DECODER",
         ),
     ] = "utf8"
-    now_ms: Annotated[
-        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
-    ] = None
+    now_ms: Annotated[int | None, NOW] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +76,4 @@ class IndexingOptions:
         ),
     ] = None
     chosen: ChosenPartitions = field(default_factory=ChosenPartitions)
-    no_broker_elsewhere: Annotated[
-        bool, Option("I confirm that no broker on another machine uses this network disk.")
-    ] = False
+    no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False

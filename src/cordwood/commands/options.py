@@ -15,7 +15,7 @@ from cordwood.clock import Clock
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.errors import RequestError
-from cordwood.option import Option
+from cordwood.option import METADATA, NO_BROKER_ELSEWHERE, NOW, Option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +34,7 @@ class PlanOptions:
     """
 
     selection: Selection = field(default_factory=Selection)
-    now_ms: Annotated[
-        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
-    ] = None
+    now_ms: Annotated[int | None, NOW] = None
     choices: Choices = field(default_factory=Choices)
     index_place: IndexPlace = field(default_factory=IndexPlace)
 
@@ -147,10 +145,7 @@ class InPlaceOptions:
             metavar="BYTES",
         ),
     ] = None
-    no_broker_elsewhere: Annotated[
-        bool,
-        Option("I confirm that no broker on another machine uses this network disk."),
-    ] = False
+    no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
     indexes: IndexOptions = field(default_factory=IndexOptions)
 
 
@@ -195,16 +190,11 @@ class AbortOptions:
         int | None,
         Option("Only in this partition. Default: in all in which the producer's transaction is open.", metavar="N"),
     ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    metadata: Annotated[str | None, METADATA] = None
     single_copy: Annotated[
         bool, Option("I confirm that there is no other replica, whatever the metadata says, or where there is none.")
     ] = False
-    no_broker_elsewhere: Annotated[
-        bool, Option("I confirm that no broker on another machine uses this network disk.")
-    ] = False
+    no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
     yes: Annotated[bool, Option("Do it. Without this, what would be done is shown, and nothing is changed.")] = False
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from cordwood.fs.base import Store
-from cordwood.option import Option
+from cordwood.option import METADATA, NOW, SERVER_PROPERTIES, TOPICS, Option
 from cordwood.storage.index.place import check_root
 
 
@@ -18,10 +18,7 @@ from cordwood.storage.index.place import check_root
 class ChosenPartitions:
     """Which partitions of a broker; all, if nothing is said."""
 
-    topics: Annotated[
-        Sequence[str],
-        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
-    ] = ()
+    topics: Annotated[Sequence[str], TOPICS] = ()
     partitions: Annotated[
         Sequence[str],
         Option(
@@ -46,14 +43,8 @@ class Selection(ChosenPartitions):
             metavar="KEY=VALUE",
         ),
     ] = ()
-    server_properties: Annotated[
-        str | None,
-        Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE"),
-    ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
+    metadata: Annotated[str | None, METADATA] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +80,7 @@ class GroupOptions:
         Sequence[str],
         Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
     ] = ()
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    metadata: Annotated[str | None, METADATA] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +112,7 @@ class WhyOptions:
     """What `why` is asked for."""
 
     selection: Selection = field(default_factory=Selection)
-    now_ms: Annotated[
-        int | None, Option("Decide as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
-    ] = None
+    now_ms: Annotated[int | None, NOW] = None
     keys: Annotated[
         bool,
         Option(
@@ -156,20 +142,14 @@ class MetadataPoint:
         str | None,
         Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
     ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    metadata: Annotated[str | None, METADATA] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """What `topics` and `configs` are asked for."""
 
-    topics: Annotated[
-        Sequence[str],
-        Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC"),
-    ] = ()
+    topics: Annotated[Sequence[str], TOPICS] = ()
     point: MetadataPoint = field(default_factory=MetadataPoint)
 
 

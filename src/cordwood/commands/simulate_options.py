@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cordwood.cleaning.sparing import check_share
 from cordwood.errors import RequestError
-from cordwood.option import Option
+from cordwood.option import SEED, Option
 from cordwood.sizing.workload import Workload
 
 
@@ -45,7 +45,7 @@ class SimulateOptions:
             metavar="FACTOR",
         ),
     ] = None
-    seed: Annotated[int, Option("Seed for random choices. Default: 7.", metavar="NUMBER")] = 7
+    seed: Annotated[int, SEED] = 7
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cordwood.commands.selection import IndexPlace
 from cordwood.commands.times import parse_time
 from cordwood.errors import RequestError
-from cordwood.option import Option
+from cordwood.option import METADATA, Option
 
 _DECODERS = (
     "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
@@ -56,10 +56,7 @@ class TableOptions:
             metavar="OFFSET|end",
         ),
     ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    metadata: Annotated[str | None, METADATA] = None
     work: Annotated[
         str | None,
         Option(

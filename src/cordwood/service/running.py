@@ -21,7 +21,7 @@ from cordwood.cleaning import selection
 from cordwood.clock import Clock, monotonic_clock, system_clock
 from cordwood.errors import HangingError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.option import Option
+from cordwood.option import METADATA, SERVER_PROPERTIES, SINGLE_COPY, Option
 from cordwood.report.live import Health, PartitionStatus
 from cordwood.service.directory_loading import OnProgress
 from cordwood.service.explicit_configs import ExplicitConfigs, explicit_configs
@@ -65,14 +65,8 @@ class LiveOptions:
             metavar="KEY=VALUE",
         ),
     ] = ()
-    server_properties: Annotated[
-        str | None,
-        Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE"),
-    ] = None
-    metadata: Annotated[
-        str | None,
-        Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR"),
-    ] = None
+    server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
+    metadata: Annotated[str | None, METADATA] = None
     high_watermark: Annotated[
         Literal["end"] | None,
         Option(
@@ -84,9 +78,7 @@ class LiveOptions:
     retention: Annotated[
         bool, Option("Also delete by retention.ms and retention.bytes, where they are set explicitly.")
     ] = False
-    single_copy: Annotated[
-        bool, Option("I confirm that there is no other replica: also remove expired tombstones and markers.")
-    ] = False
+    single_copy: Annotated[bool, SINGLE_COPY] = False
     index: Annotated[
         bool,
         Option(
