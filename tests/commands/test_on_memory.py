@@ -11,7 +11,9 @@ import cordwood
 from cordwood.engine.results import Fate
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Severity
+from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
+from tests.fs.acting import spoil
 from tests.fs.read_only_store import ReadOnlyStore
 from tests.fs.trees import tree
 
@@ -48,6 +50,20 @@ def test_a_copy_in_memory_is_foretold_made_and_proved(fs: MemoryFileSystem, spar
     proved = cordwood.verify(ROOT, "/new", spark=spark, now_ms=LATER_MS, overrides=CONFIG, fs=fs)
     assert proved.holds, proved.text()
     assert fs.list("/tmp") == []
+
+
+def test_damage_that_is_read_in_a_recovered_copy_is_named_in_the_source() -> None:
+    fs = directory(FIRST, SECOND)
+    damaged = cordwood.open_log(PATHS[0], fs=fs).segments[0].path
+    spoil(fs, damaged)
+    # It is below the recovery point, so a recovery does not see it.
+    fs.unlink(f"{ROOT}/{CLEAN_SHUTDOWN}")
+    for result in (
+        cordwood.plan_exact(ROOT, fs=fs, **OPTIONS).result,
+        cordwood.clean(ROOT, output="/new", fs=fs, **OPTIONS),
+    ):
+        (failed,) = result.with_fate(Fate.FAILED)
+        assert f" in {damaged} at position" in failed.why
 
 
 def test_verify_finds_a_lost_record_in_memory(spark: SparkSession) -> None:

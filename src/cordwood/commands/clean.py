@@ -212,8 +212,7 @@ def _build(
             _copy(fs, node, copy, place, log, replacement, now_ms, link=link)
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
-        # What was recovered was read in the copy; people know its source.
-        result = replace(result, why=name_source(result.why, copy))
+        result = replace(result, why=name_source(result.why, copy, place))
         return _Built(copy, place, plans.get(path), result, log.size_bytes, output)
 
     built = in_parallel(fs.concurrency, one, work)

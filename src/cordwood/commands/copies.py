@@ -227,6 +227,9 @@ def recovered_partitions(
                 yield copy, place, place.path, place.log()
 
 
-def name_source(text: str, copy: DirectoryCopy) -> str:
-    """A text with the paths of the source in the place of those of its copy."""
-    return text.replace(f"{copy.path}/", f"{copy.source.path}/")
+def name_source(text: str, copy: DirectoryCopy, place: LocatedPartition) -> str:
+    """A text about a partition that was read in its copy, with the source that people know in the copy's place.
+
+    What a clean could not write is not renamed: its work folder is in the copy.
+    """
+    return text.replace(copy.target_of(place), place.path)

@@ -128,7 +128,7 @@ def _foretell(
         size = 0 if found is None else found.bytes_retained_away
         yield replace(
             result,
-            why=name_source(result.why, copy),
+            why=name_source(result.why, copy, place),
             bytes_before=place.log().size_bytes,
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),
@@ -147,13 +147,14 @@ def _log_bytes(copy: DirectoryCopy, place: LocatedPartition, log: LogView, *, co
 
 def _of_sources(plan: Plan, copies: Sequence[DirectoryCopy]) -> Plan:
     """A plan that was made on recovered copies, with the names that people know."""
+    sources = {copy.target_of(place): (copy, place) for copy in copies for place in copy.places}
 
     def one(found: PartitionPlan) -> PartitionPlan:
-        for copy in copies:
-            if found.path.startswith(f"{copy.path}/"):
-                reason = replace(found.reason, what=name_source(found.reason.what, copy))
-                notes = tuple(name_source(note, copy) for note in found.notes)
-                return replace(found, path=name_source(found.path, copy), reason=reason, notes=notes)
-        return found
+        if found.path not in sources:
+            return found
+        copy, place = sources[found.path]
+        reason = replace(found.reason, what=name_source(found.reason.what, copy, place))
+        notes = tuple(name_source(note, copy, place) for note in found.notes)
+        return replace(found, path=place.path, reason=reason, notes=notes)
 
     return replace(plan, partitions=tuple(map(one, plan.partitions)))
