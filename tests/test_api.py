@@ -32,6 +32,7 @@ from cordwood.commands.options import (
 from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
+from cordwood.errors import NotFoundError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.option import option_fields
 from cordwood.text import Column, html_table
@@ -97,9 +98,38 @@ def test_each_option_is_an_argument_with_its_default_and_its_help() -> None:
             assert f"{one.name}: {one.option.help}" in text
 
 
-def test_a_misspelt_argument_is_refused_with_the_name_of_the_function() -> None:
-    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'topcs'"):
-        cordwood.plan("/logs", topcs=["orders"])  # type: ignore[call-arg]
+def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
+    for given, meant in (("topcs", "; did you mean topics?"), ("zzz", "")):
+        said = f"plan() got an unexpected keyword argument '{given}'{meant}"
+        with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+            cordwood.plan("/logs", **{given: ["orders"]})  # type: ignore[arg-type]
+
+
+def test_a_call_without_any_path_is_refused() -> None:
+    """Paths may come from a pattern that matches nothing; what was found in nothing would look like a good answer."""
+    needed: dict[str, Any] = {
+        "get": {"keys": ["a"]},
+        "erase_check": {"keys": ["a"]},
+        "abort_transaction": {"topic": "t", "producer_id": 1},
+        "clean": {"output": "/new"},
+        "write_table": {"output": "/new"},
+        "latest_table": {"spark": None},
+    }
+    takes_paths = [name for name in WITH_OPTIONS if "paths" in inspect.signature(getattr(cordwood, name)).parameters]
+    for name in (*takes_paths, "check"):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) is given no path: give at least one$"):
+            getattr(cordwood, name)(**needed.get(name, {}))
+
+
+def test_a_log_that_is_not_there_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "t-0").write_bytes(b"")
+    with pytest.raises(NotFoundError, match=f"^{tmp_path}/t-1 does not exist$"):
+        cordwood.open_log(tmp_path / "t-1")
+    with pytest.raises(cordwood.RequestError, match=f"^{tmp_path}/t-0 is a file, not a partition's directory$"):
+        cordwood.open_log(tmp_path / "t-0")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError, match=f"^{tmp_path}/empty is neither a log directory"):
+        cordwood.open_log(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import cordwood.pages.results  # noqa: F401 - so that a result has its page
-from cordwood.arguments import checked
+from cordwood.arguments import checked, misspelt, no_path
 from cordwood.cleaning.causes import WhyResult
 from cordwood.cleaning.found_keys import ErasureResult, GetResult
 from cordwood.cleaning.plan import Plan
@@ -101,8 +101,10 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
         try:
             bound = signature.bind(*positional, **named)
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            raise misspelt(function.__name__, error, signature.parameters) from None
         bound.apply_defaults()
+        if not bound.arguments.get("paths", True):
+            raise no_path(function.__name__)
         for name, kind in types.items():
             bound.arguments[name] = _checked(function.__name__, name, kind, bound.arguments[name])
         given = {**bound.arguments, **{name: build(kind, bound.arguments) for name, kind in kinds.items()}}

@@ -29,6 +29,20 @@ def text_paths(paths: Iterable[AnyPath]) -> tuple[str, ...]:
     return tuple(os.fspath(path) for path in paths)
 
 
+def no_path(function: str) -> TypeError:
+    """The error of a call whose paths are none, as those of a pattern that matches nothing are: it would do nothing."""
+    return TypeError(f"{function}() is given no path: give at least one")
+
+
+def misspelt(function: str, error: TypeError, names: Iterable[str]) -> TypeError:
+    """The error of a call whose arguments do not fit, with the function's name, and the argument that may be meant."""
+    from difflib import get_close_matches  # only a misspelt argument needs it
+
+    _, unexpected, given = str(error).partition("unexpected keyword argument ")
+    nearest = get_close_matches(given.strip("'"), list(names), n=1) if unexpected else []
+    return TypeError(f"{function}() {error}" + (f"; did you mean {nearest[0]}?" if nearest else ""))
+
+
 def checked(name: str, kind: Any, given: Any) -> Any:
     """An argument as it is given in Python, with paths as text.
 

@@ -7,14 +7,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.arguments import AnyPath, text_paths
+from cordwood.arguments import AnyPath, no_path, text_paths
 from cordwood.commands.selection import ListOptions
-from cordwood.errors import RequestError
+from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, Finding
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
+from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing, list_partitions
 from cordwood.storage.node.node import Node
 
@@ -29,9 +30,17 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
 
     Raises:
         NotFoundError: there is no such directory, or no segment in it.
+        RequestError: it is a file.
     """
     place, folder = os.fspath(path), None if index_dir is None else os.fspath(index_dir)
-    log = open_log_as(KeyedLog, place, fs or file_system_for([place, folder]))
+    fs = fs or file_system_for([place, folder])
+    try:
+        log = open_log_as(KeyedLog, place, fs)
+    except (NotFoundError, NotADirectoryError):
+        # Of a path that is wrong this says more.
+        if look(fs, place) is PathKind.FILE:
+            raise RequestError(f"{place} is a file, not a partition's directory") from None
+        raise
     return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
 
 
@@ -98,6 +107,9 @@ def check(*paths: AnyPath, fs: Store | None = None) -> list[Finding]:
 
     Raises:
         NotFoundError: a path leads to nothing that could be checked.
+        TypeError: there is no path.
     """
     given = text_paths(paths)
+    if not given:
+        raise no_path("check")
     return list(Check(fs or file_system_for(given)).run(given))
