@@ -16,6 +16,7 @@ import os
 import posixpath
 import threading
 import weakref
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -226,7 +227,9 @@ class MemoryFileSystem(LocalFileSystem):
         #: Without crashes: files that are open, and have no name any more.
         self._unnamed: Disk = weakref.WeakValueDictionary()
         self._durable: Disk = {}
-        self._journal: list[Change] = []
+        self._journal: deque[Change] = deque()
+        #: Changes of the journal by an inode that must be synced first.
+        self._waiting: defaultdict[int, list[Change]] = defaultdict(list)
         self._locked: set[int] = set()
         root = self._new_inode(is_directory=True, mode=0o777)
         assert root == _ROOT
@@ -480,6 +483,8 @@ class MemoryFileSystem(LocalFileSystem):
         for change in changes:
             change.apply(self._live, change.parts)
             self._journal.append(change)
+            for inode in change.waits_for:
+                self._waiting[inode].append(change)
 
     def _apply_for_good(self, change: Change) -> None:
         """Apply a change without crashes, and tell what became larger or smaller."""
@@ -539,17 +544,16 @@ class MemoryFileSystem(LocalFileSystem):
         self._stop_waiting_for(inode)
         # Apply from the front only: a change that is sure to survive may come after one that may be lost.
         while self._journal and not self._journal[0].waits_for:
-            change = self._journal.pop(0)
+            change = self._journal.popleft()
             change.apply(self._durable, change.parts)
 
     def _stop_waiting_for(self, inode: int) -> None:
-        for change in self._journal:
-            if inode in change.waits_for:
-                change.waits_for.discard(inode)
-                # A directory that is gone for good can no longer be synced, so a file that was moved out of it must not
-                # wait for that sync. (An inode with a second name is not gone yet.)
-                if isinstance(change, Move) and change.target is None and len(self._live[change.inode].places) == 1:
-                    self._stop_waiting_for(change.inode)
+        for change in self._waiting.pop(inode, ()):
+            change.waits_for.discard(inode)
+            # A directory that is gone for good can no longer be synced, so a file that was moved out of it must not
+            # wait for that sync. (An inode with a second name is not gone yet.)
+            if isinstance(change, Move) and change.target is None and len(self._live[change.inode].places) == 1:
+                self._stop_waiting_for(change.inode)
 
     def _new_inode(self, *, is_directory: bool, mode: int) -> int:
         # Both disks get the inode at once; the journal decides whether a name refers to it.
