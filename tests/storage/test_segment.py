@@ -110,6 +110,10 @@ def test_who_looks_for_one_batch_of_a_file_in_memory_does_not_wait_for_thousands
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(batch(10 * at) for at in range(1000)))
         file.flush()
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"{tempfile.gettempdir()} has no reads that do not wait for a disk: {error}")
         with PosixFileSystem().open(file.name) as opened:
             sizes = [item.size for item in read_headers(opened) if not isinstance(item, Gap)]
     assert sizes[0] < 100
