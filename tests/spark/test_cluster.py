@@ -200,8 +200,8 @@ def test_a_clean_from_bucket_to_bucket_needs_no_disk_that_executors_share(
 def test_a_copy_by_many_tasks_survives_a_killed_executor(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
-    # So little memory that each partition is cleaned by many tasks.
-    words = (*PLAIN, *SLOW, "--memory", "14000", "--master", cluster.url)
+    # So little memory that each partition is cleaned by many tasks, which read many small parts of each other's blobs.
+    words = (*PLAIN, "--rate", "1m", "--memory", "14000", "--master", cluster.url)
     with WhenRunning(tmp_path, lambda: kill(cluster.executors()[0])):
         cordwood("clean", logs, "--output", tmp_path / "copy", *words)
     assert contents(tmp_path / "copy") == cleaned
