@@ -123,7 +123,7 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
 
 def plant() -> None:
     """Let the functions of tasks in this process carry out orders; and proofs of small logs take many tasks."""
-    prove.WHOLE_BYTES, prove.HERE_MAX, states.RANGE_BYTES = -1, -1, 1
+    prove.HERE_MAX, states.RANGE_BYTES = -1, 1
     for stage, places in _FUNCTIONS.items():
         (found,) = {getattr(module, name) for module, name in places}
         planted = _ordered(stage, found)
@@ -362,6 +362,7 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
         staged: {"RANGES": 16},
         scan: {"CHUNK_RECORDS": 64},
         exchange: {"MERGE_ENTRIES": 1},
+        prove: {"WHOLE_BYTES": -1},
     }
     for module, values in changed.items():
         for name, value in values.items():
