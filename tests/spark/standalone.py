@@ -90,13 +90,13 @@ class Cluster:
 
 def children(pid: int) -> Iterator[int]:
     """The processes that a process started."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue
+            continue  # it has ended since
         if int(fields[1]) == pid:
-            yield int(stat.parent.name)
+            yield int(name)
 
 
 def kill(pid: int) -> None:
