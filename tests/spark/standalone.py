@@ -89,13 +89,13 @@ class Cluster:
 
 
 def children(pid: int) -> Iterator[int]:
-    """The processes that a process started."""
+    """The processes that a process started and that run: a zombie is left of the script that became Spark's Java."""
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue  # it has ended since
-        if int(fields[1]) == pid:
+        if int(parent) == pid and state != "Z":
             yield int(name)
 
 
