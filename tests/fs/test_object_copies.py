@@ -470,9 +470,9 @@ def test_whatever_fails_a_copy_is_right_or_does_not_count(
 
 def with_partitions_left(cleaned: dict[str, bytes], small: Path, left: tuple[str, ...]) -> dict[str, bytes]:
     """A clean copy in which some partitions could not be cleaned: they are as they were, and clean up to nowhere."""
-    before = {name: data for name, (data, _) in files(small).items()}
-    expected = {name: data for name, data in cleaned.items() if not name.startswith(tuple(f"{one}/" for one in left))}
-    expected |= {name: data for name, data in before.items() if name.startswith(tuple(f"{one}/" for one in left))}
+    folders = tuple(f"{one}/" for one in left)
+    expected = {name: data for name, data in cleaned.items() if not name.startswith(folders)}
+    expected |= {name: data for name, (data, _) in files(small).items() if name.startswith(folders)}
     version, _, *entries = cleaned[CLEANER_OFFSETS].decode().splitlines()
     entries = [entry for entry in entries if "-".join(entry.split()[:2]) not in left]
     return expected | {CLEANER_OFFSETS: "\n".join([version, str(len(entries)), *entries, ""]).encode()}
