@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, LocalFileSystem, PutMode
-from cordwood.fs.direct import aligned_buffer, read_direct
+from cordwood.fs.direct import DIRECT_READ_BYTES_MIN, aligned_buffer, read_direct
 from cordwood.fs.memory import MemoryFileSystem, every_cut
 from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.pooled import PooledFileSystem
@@ -380,17 +380,17 @@ def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: LocalFileSystem, 
 
 
 def test_what_is_written_directly_is_read_directly_and_by_others(fs: LocalFileSystem, root: str) -> None:
-    data = aligned_buffer(3 * DIRECT_BLOCK_BYTES)
+    data = aligned_buffer(64 * DIRECT_BLOCK_BYTES)
     data[:] = np.frombuffer(os.urandom(data.size), np.uint8)
     with fs.create(f"{root}/f") as file:
         file.write(0, b"x" * 5000)
         file.write_direct(DIRECT_BLOCK_BYTES, data)
-        file.write(4 * DIRECT_BLOCK_BYTES, b"end")
+        file.write(65 * DIRECT_BLOCK_BYTES, b"end")
         file.sync()
         whole = b"x" * DIRECT_BLOCK_BYTES + data.tobytes() + b"end"
-        assert file.read(0, 20_000) == whole
+        assert file.read(0, 300_000) == whole
         for position in (0, 1, 4095, 4096, 9000, len(whole) - 2, len(whole), len(whole) + 5000):
-            for size in (0, 1, 4096, 9000, 20_000):
+            for size in (0, 1, 4096, DIRECT_READ_BYTES_MIN - 1, DIRECT_READ_BYTES_MIN, 140_000, 300_000):
                 assert read_direct(file, position, size).tobytes() == whole[position : position + size]
     assert content(fs, f"{root}/f") == whole
 

@@ -198,11 +198,23 @@ def goes_past_the_cache(folder: Path) -> bool:
 
 
 def test_a_store_that_counts_counts_what_is_read_directly(tmp_path: Path) -> None:
-    Path(tmp_path, "f").write_bytes(bytes(10_000))
+    Path(tmp_path, "f").write_bytes(bytes(MIB))
     store = CountedStore(PosixFileSystem())
     with store.open(f"{tmp_path}/f") as file:
-        assert read_direct(file, 5000, 10_000).size == 5000
-    assert store.bytes_read == 10_000 - 4096
+        assert read_direct(file, 5000, MIB).size == MIB - 5000
+    assert store.bytes_read == MIB - 4096
+
+
+@on_linux
+def test_little_is_read_as_it_is_and_the_system_reads_ahead(tmp_path: Path) -> None:
+    Path(tmp_path, "f").write_bytes(bytes(MIB))
+    store = CountedStore(PosixFileSystem())
+    with store.open(f"{tmp_path}/f") as file, Path(tmp_path, "f").open("rb") as same:
+        os.fsync(same.fileno())
+        os.posix_fadvise(same.fileno(), 0, MIB, os.POSIX_FADV_DONTNEED)
+        assert read_direct(file, 5000, 160).size == 160
+        assert is_in_memory(same.fileno(), 4096)
+    assert store.bytes_read == 160
 
 
 def test_a_file_with_a_pace_waits_for_all_that_goes_past_the_cache(tmp_path: Path) -> None:

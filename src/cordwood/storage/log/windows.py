@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.fs.base import ReadableFile
-from cordwood.fs.direct import read_direct
+from cordwood.fs.direct import read_cached, read_direct
 from cordwood.kernels import scan
 from cordwood.kernels.layout import (
     BATCH_ROW,
@@ -156,7 +156,7 @@ class WindowReader:
         self._checks = checks
         self._base_offset = base_offset
         self._window_bytes = window_bytes
-        self._read_at = read_direct if checks is Checks.ONCE else _read
+        self._read_at = read_direct if checks is Checks.ONCE else read_cached
         self._end = file.size() if end is None else min(end, file.size())
         self._expected_end = expected_end
         #: Of the next byte that is not in any window or gap given out so far.
@@ -306,7 +306,7 @@ class WindowReader:
 
     def _too_large(self, size: int) -> BatchWindow:
         """The window of a batch that is not held whole; its checksum is computed from pieces."""
-        header = _read(self._file, self._position, HEADER.size)
+        header = read_cached(self._file, self._position, HEADER.size)
         rows = np.empty(1, BATCH_ROW)
         scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
         row = rows[0]
@@ -337,7 +337,7 @@ class WindowReader:
         """Position from `at` on where a valid batch starts that fits the segment, or -1."""
         below = min(self._base_offset + MAX_OFFSETS, 2**63 - 1)
         while self._search_budget >= 0 and at < self._end:
-            data = _read(self._file, at, min(_SEARCH_BYTES, self._end - at))
+            data = read_cached(self._file, at, min(_SEARCH_BYTES, self._end - at))
             found, self._search_budget = scan.find_batch(
                 data.ctypes.data, data.size, self._end - at, self._last_offset, below, self._search_budget
             )
@@ -377,11 +377,6 @@ def compute_crcs(window: BatchWindow, chosen: npt.NDArray[np.bool_] | None = Non
     batches["computed_crc"][chosen] = rows["computed_crc"]
 
 
-def _read(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
-    data = np.empty(size_bytes, np.uint8)
-    return data[: file.read_into(position, memoryview(data))]
-
-
 def _entry_bytes(data: U8Array) -> int:
     return PREFIX.size + int(PREFIX.unpack_from(data)[1])
 
@@ -410,6 +405,6 @@ def _describe(status: int, data: U8Array, left: int) -> str:
 
 def _is_zero(file: ReadableFile, position: int, end: int, piece_bytes: int) -> bool:
     for at in range(position, end, piece_bytes):
-        if _read(file, at, min(piece_bytes, end - at)).any():
+        if read_cached(file, at, min(piece_bytes, end - at)).any():
             return False
     return True
