@@ -85,7 +85,7 @@ class MemoryFile(File):
     @override
     @_serialized
     def size(self) -> int:
-        return len(self._data())
+        return self._open_inode().size_bytes
 
     @override
     @_serialized
@@ -99,12 +99,12 @@ class MemoryFile(File):
     def read(self, position: int, size_bytes: int) -> bytes:
         if position < 0 or size_bytes < 0:
             raise _error(errno.EINVAL, self.path)
-        return bytes(self._data()[position : position + size_bytes])
+        return self._open_inode().read(position, size_bytes)
 
     @override
     @_serialized
     def write(self, position: int, data: Bytes) -> None:
-        size_bytes = len(self._data(to_change=True))
+        size_bytes = self._open_inode(to_change=True).size_bytes
         content = bytes(view_of(data))
         if not content:
             return
@@ -132,7 +132,7 @@ class MemoryFile(File):
     @override
     @_serialized
     def truncate(self, size_bytes: int) -> None:
-        self._data(to_change=True)
+        self._open_inode(to_change=True)
         if size_bytes < 0:
             raise _error(errno.EINVAL, self.path)
         self._fs._check_room(self.path, size_bytes - self.size())
@@ -141,12 +141,12 @@ class MemoryFile(File):
     @override
     @_serialized
     def write_back(self, position: int, size_bytes: int) -> None:
-        self._data()
+        self._open_inode()
 
     @override
     @_serialized
     def sync(self) -> None:
-        self._data()
+        self._open_inode()
         self._fs._sync(f"sync {self.path}", self._inode)
 
     @override
@@ -154,10 +154,10 @@ class MemoryFile(File):
     def close(self) -> None:
         self._closed = True
 
-    def _data(self, *, to_change: bool = False) -> bytearray:
+    def _open_inode(self, *, to_change: bool = False) -> Inode:
         if self._closed or (to_change and not self._writable):
             raise _error(errno.EBADF, self.path)
-        return self._node.data
+        return self._node
 
 
 class MemoryLock(DirectoryLock):
@@ -315,7 +315,7 @@ class MemoryFileSystem(LocalFileSystem):
         self._find(path)
         if self.capacity_bytes is None:
             return None
-        used = sum(len(inode.data) for inode in self._live.values() if any(inode.places.values()))
+        used = sum(inode.size_bytes for inode in self._live.values() if any(inode.places.values()))
         return max(0, self.capacity_bytes - used)
 
     @override
@@ -490,10 +490,10 @@ class MemoryFileSystem(LocalFileSystem):
         """Apply a change without crashes, and tell what became larger or smaller."""
         disk = self._live if change.inode in self._live else self._unnamed
         inode = disk[change.inode]
-        name, size_bytes = inode.name, len(inode.data)
+        name, size_bytes = inode.name, inode.size_bytes
         if not isinstance(change, Move):
             change.apply(disk, change.parts)
-            self._tell(name, len(inode.data) - size_bytes)
+            self._tell(name, inode.size_bytes - size_bytes)
             return
         replaced = None if change.target is None else self._entry(change.target)
         change.apply(disk, change.parts)
@@ -502,7 +502,7 @@ class MemoryFileSystem(LocalFileSystem):
             self._tell(inode.name, size_bytes)
         if replaced is not None and (other := self._live[replaced.inode]).name is None:
             assert change.target is not None
-            self._tell(change.target[1], -len(other.data))
+            self._tell(change.target[1], -other.size_bytes)
             self._unnamed[replaced.inode] = self._live.pop(replaced.inode)
         if inode.name is None:
             self._unnamed[change.inode] = self._live.pop(change.inode)
@@ -608,7 +608,7 @@ class MemoryFileSystem(LocalFileSystem):
         inode = self._live[number]
         return FileInfo(
             name=name,
-            size_bytes=len(inode.data),
+            size_bytes=inode.size_bytes,
             mtime_ns=inode.mtime_ns,
             is_directory=inode.is_directory,
             inode=number,

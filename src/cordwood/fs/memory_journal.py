@@ -45,15 +45,23 @@ class Name(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class Inode:
-    """A file or a directory."""
+    """A file or a directory.
+
+    Attributes:
+        places: where each name is, by its number.
+        size_bytes: of the file.
+        written: its bytes up to the last one that was written since it was that short. Zeros follow, which take no
+            room: a live log has indexes of ten megabytes with a few entries.
+    """
 
     is_directory: bool
     mode: int
     mtime_ns: int
     uid: int = field(default_factory=os.geteuid)
     gid: int = field(default_factory=os.getegid)
-    places: dict[int, Place | None] = field(default_factory=dict)  # where each name is, by its number
-    data: bytearray = field(default_factory=bytearray)
+    places: dict[int, Place | None] = field(default_factory=dict)
+    size_bytes: int = 0
+    written: bytearray = field(default_factory=bytearray)
     entries: dict[str, Name] = field(default_factory=dict)
 
     @property
@@ -63,12 +71,24 @@ class Inode:
 
     def copy(self) -> Inode:
         """One that changes apart from this one."""
-        return replace(self, places=dict(self.places), data=self.data[:], entries=dict(self.entries))
+        return replace(self, places=dict(self.places), written=self.written[:], entries=dict(self.entries))
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Its bytes from there on, as far as there are some."""
+        end = min(position + size_bytes, self.size_bytes)
+        found = bytes(self.written[position:end])
+        return found + bytes(end - position - len(found)) if len(found) < end - position else found
+
+    def write(self, position: int, data: bytes) -> None:
+        """Replace bytes, and add those that are not there yet; between its end and them there are zeros."""
+        self.written.extend(bytes(max(0, position - len(self.written))))
+        self.written[position : position + len(data)] = data
+        self.size_bytes = max(self.size_bytes, position + len(data))
 
     def resize(self, size_bytes: int) -> None:
         """Cut its bytes off, or add zeros."""
-        del self.data[size_bytes:]
-        self.data.extend(bytes(size_bytes - len(self.data)))
+        del self.written[size_bytes:]
+        self.size_bytes = size_bytes
 
 
 #: A disk: inodes by number. An unreachable inode is kept, as it may still be open.
@@ -113,11 +133,8 @@ class Write(Change):
 
     @override
     def apply(self, disk: Disk, parts: int) -> None:
-        inode = disk[self.inode]
-        end = self.position + parts
-        inode.resize(max(len(inode.data), end))
-        inode.data[self.position : end] = self.data[:parts]
-        inode.mtime_ns = self.mtime_ns
+        disk[self.inode].write(self.position, self.data[:parts])
+        disk[self.inode].mtime_ns = self.mtime_ns
 
 
 @dataclass(slots=True, kw_only=True)
