@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -42,6 +44,12 @@ def test_a_struct_is_refused_for_csv_and_taken_for_other_formats() -> None:
         ("xlsx", "utf8", "--format xlsx: Spark cannot write this. Give avro or csv or "),
         (
             "csv",
+            "bytes",
+            "--format csv: the value is bytes, for which CSV has no place. Decode it as --value hex, or give json or "
+            "parquet",
+        ),
+        (
+            "csv",
             "avro:{schemas}",
             "--format csv: the value has fields, for which CSV has no place. Give json or parquet",
         ),
@@ -77,3 +85,44 @@ def test_a_limit_is_one_of_json_lines_too(tmp_path: Path) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
     lines = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), "--limit", "2"]).stdout.splitlines()
     assert [json.loads(line)["key"] for line in lines] == ["anna", "ben"]
+
+
+@pytest.mark.parametrize("below", ["table", "users-0/table"])
+def test_no_table_is_written_into_what_is_read(below: str, tmp_path: Path) -> None:
+    append(tmp_path / "users-0", (b"anna", b"Rome"))
+    with pytest.raises(RequestError, match="which is only read"):
+        cordwood.write_table(str(tmp_path), output=str(tmp_path / below), engine="here")
+    assert [path.name for path in tmp_path.iterdir()] == ["users-0"] and not (tmp_path / below).exists()
+
+
+def test_no_table_is_written_into_another_brokers_directory(tmp_path: Path) -> None:
+    append(tmp_path / "here" / "users-0", (b"anna", b"Rome"))
+    append(tmp_path / "there" / "users-0", (b"anna", b"Rome"))
+    (tmp_path / "there" / "recovery-point-offset-checkpoint").write_bytes(b"0\n0\n")
+    with pytest.raises(RequestError, match="where a broker would stumble over it"):
+        cordwood.write_table(str(tmp_path / "here"), output=str(tmp_path / "there" / "table"), engine="here")
+
+
+@pytest.mark.parametrize("engine", ["here", "spark"])
+def test_blanks_around_keys_and_values_stay_in_csv(engine: Literal["here", "spark"], tmp_path: Path) -> None:
+    pairs = ((b"a", b"x"), (b" a", b"  y "), (b"a ", b"\tz"))
+    append(tmp_path / "users-0", *pairs)
+    cordwood.write_table(str(tmp_path / "users-0"), output=str(tmp_path / "table"), format="csv", engine=engine)
+    lines = [line for path in (tmp_path / "table").glob("part-*") for line in csv.reader(path.open(newline=""))]
+    assert {tuple(text.encode() for text in line[:2]) for line in lines if line[0] != "key"} == set(pairs)
+
+
+def test_what_spark_cannot_write_is_told_in_a_line(tmp_path: Path) -> None:
+    append(tmp_path / "users-0", (b"anna", b"Rome"))
+    for format_name, options, reason in (
+        ("avro", [], "Failed to find data source: avro"),
+        ("csv", ["header=maybe"], "header flag can be true or false"),
+    ):
+        with pytest.raises(RequestError, match=f"^Spark cannot write {format_name} to .*{reason}.*$"):
+            cordwood.write_table(
+                str(tmp_path / "users-0"),
+                output=str(tmp_path / format_name),
+                format=format_name,
+                writer=options,
+                engine="spark",
+            )

@@ -64,6 +64,7 @@ from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.index.copied import bring_indexes
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import Recovered, complete_indexes, start_anew
 from cordwood.threads import in_parallel
@@ -93,6 +94,8 @@ def clean(
     select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
     root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
+    if fs.path_on_disk(output) is not None:
+        check_outside_logs(fs, output)
     work = fs.target(output, read_only)
     copies = lay_out(fs, node, sources, work.data)
     with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):

@@ -42,9 +42,10 @@ from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
 from cordwood.storage.changes.backup import KeepFolder
-from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.ownership import check_apart, check_ownership
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
 
 
@@ -121,9 +122,11 @@ def _locked(
         selected = select_partitions(node.places, sources, selection)
         places = [place for place in selected if broker_would_load(place.name)]
         partitions = [place.path for place in places]
+        check_apart(fs, partitions)
         check_ownership(fs, partitions)
         kept = None
         if in_place.keep_old is not None:
+            check_outside_logs(fs, in_place.keep_old)
             directories = [directory.path for directory in node.directories]
             kept = held.enter_context(contextlib.closing(KeepFolder(fs, in_place.keep_old, directories, partitions)))
         site = Site(fs, node, places, locks, kept, now_ms)

@@ -14,7 +14,7 @@ from cordwood.fs.by_url import file_system_for, local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.ownership import check_apart, check_ownership
 from cordwood.storage.index.partition import IndexResult, drop_indexes, index_partition
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.node import LocatedPartition, list_places
@@ -38,6 +38,7 @@ def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem
                 held.enter_context(fs.lock_directory(path))
             # Listed again: before the locks, another process may have changed the directories.
             found = _places(fs, paths, chosen)
+            check_apart(fs, [place.path for place in found])
             check_ownership(fs, [place.path for place in found])
         root = IndexPlace(index_dir=index_dir).root(fs, [place.path for place in found])
         memory = memory_bytes() // _MEMORY_SHARE

@@ -38,7 +38,7 @@ from cordwood.jobs.jobs import run_each
 from cordwood.jobs.runner import InThisProcess, Runner
 from cordwood.spark.requirements import check_version
 from cordwood.spark.runner import SessionRunner, SparkRunner, running_on_spark
-from cordwood.spark.tables import raise_data_error, table_dataframe
+from cordwood.spark.tables import raise_data_error, reason_of, table_dataframe
 from cordwood.storage.node.node import Node
 from cordwood.tables.files import FileFormat, RowCounts
 from cordwood.tables.headers import SegmentHeaders, SegmentTask
@@ -59,7 +59,10 @@ _HASH_SECRET_BYTES = 16
 #: How Spark says that it has no such format, or that the format has no place for a column.
 _FORMAT_ERROR = re.compile(r"\[(DATA_SOURCE_NOT_FOUND|UNSUPPORTED_DATA_TYPE\w*)\].*")
 #: Of a session of our own that writes files: what is written passes through Java, unlike in a clean.
-_WRITER_SETTINGS = {"spark.driver.memory": "2g"}
+#: And times are such as other readers, and our own writer, know them.
+_WRITER_SETTINGS = {"spark.driver.memory": "2g", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+#: Spark would cut off blanks of keys and values, and make different ones the same.
+_CSV_OPTIONS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,9 +386,10 @@ def _write(
         for name, column in flags.items()
     ]
     seen = Observation()
+    defaults = _CSV_OPTIONS if format_name.lower() == "csv" else {}
     try:
         observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"), *sums)
-        observed.write.format(format_name).options(**writer_options).mode("errorifexists").save(output)
+        observed.write.format(format_name).options(**defaults, **writer_options).mode("errorifexists").save(output)
         return RowCounts(*(int(seen.get.get(name) or 0) for name in ("rows", *flags)))
     except BaseException as error:
         with suppress(OSError):
@@ -394,4 +398,6 @@ def _write(
             raise_data_error(error)
             if (words := _FORMAT_ERROR.search(f"{error}")) is not None:
                 raise RequestError(f"--format {format_name}: {words[0]}") from error
+            if (reason := reason_of(error)) is not None:
+                raise RequestError(f"Spark cannot write {format_name} to {output}: {reason}") from error
         raise

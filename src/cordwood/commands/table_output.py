@@ -17,7 +17,9 @@ from cordwood.commands.table_point import FACTS
 from cordwood.errors import RequestError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import temporary_directory
+from cordwood.fs.workspace import check_outside
 from cordwood.storage.log.files import write_file
+from cordwood.storage.node.directory import check_outside_logs
 from cordwood.threads import in_parallel
 
 
@@ -45,6 +47,12 @@ def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -
     """
     if is_own_session and format_name.lower() not in _FORMATS and "." not in format_name:
         raise RequestError(f"--format {format_name}: Spark cannot write this. Give {' or '.join(_FORMATS)}, or a class")
+    binary = [field.name for field in schema if pa.types.is_binary(field.type)]
+    if format_name.lower() == "csv" and binary:
+        raise RequestError(
+            f"--format csv: the {' and the '.join(binary)} is bytes, for which CSV has no place. Decode it as "
+            f"{' or '.join(f'--{name} hex' for name in binary)}, or give json or parquet"
+        )
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if format_name.lower() == "csv" and nested:
         raise RequestError(
@@ -78,6 +86,8 @@ def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterat
         return
     if fs.exists(output):
         raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
+    check_outside(fs, fs.real_path(output), sources)
+    check_outside_logs(fs, output)
     # Nothing is removed here: files that appear at this path before Spark writes there belong to another process.
     yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 

@@ -309,6 +309,10 @@ class Store(Protocol):
         """The absolute path, without symlinks, `.` and `..`. Components that do not exist are kept."""
         return self.absolute_path(path)
 
+    def is_link(self, path: str) -> bool:
+        """Whether a path is a symlink itself: other verbs follow it, `unlink` removes it."""
+        return False
+
     def path_on_disk(self, path: str) -> str | None:
         """The path by which other programs on this machine find the file; None: it is on no disk of this machine."""
         return None

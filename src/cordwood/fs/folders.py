@@ -20,7 +20,10 @@ def mode_of(fs: Store, *paths: str) -> int:
 
 
 def remove_tree(fs: TargetStore, path: str) -> None:
-    """Remove a folder and its contents, even while an abandoned task still writes to it."""
+    """Remove a folder and its contents, even while an abandoned task still writes to it.
+
+    Of a link, here or within, only the link is removed: what it leads to is somebody else's.
+    """
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             _remove(fs, path)
@@ -34,6 +37,9 @@ def remove_tree(fs: TargetStore, path: str) -> None:
 
 
 def _remove(fs: TargetStore, path: str) -> None:
+    if fs.is_link(path):
+        fs.unlink(path)
+        return
     if not fs.exists(path):
         return
     for info in fs.list(path):

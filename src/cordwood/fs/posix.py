@@ -355,6 +355,10 @@ class PosixFileSystem(LocalFileSystem):
         return os.path.realpath(path)
 
     @override
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
+
+    @override
     def network_kind(self, path: str) -> str | None:
         return network_file_system(path)
 

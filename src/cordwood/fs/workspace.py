@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import posixpath
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 from cordwood.errors import NotFoundError, RequestError
-from cordwood.fs.base import LocalFileSystem, Target, TargetStore
+from cordwood.fs.base import LocalFileSystem, Store, Target, TargetStore
 from cordwood.fs.folders import mode_of, remove_tree
 from cordwood.threads import in_parallel
 from cordwood.types import override
@@ -87,12 +87,21 @@ def leftovers(fs: TargetStore, target: str) -> list[str]:
     return [posixpath.join(parent, name) for name in names]
 
 
-def _check_target(fs: LocalFileSystem, target: str, parent: str, sources: Iterable[str]) -> None:
+def check_outside(fs: Store, target: str, sources: Iterable[str]) -> None:
+    """Refuse a new folder in what is only read.
+
+    Args:
+        target: as `real_path` gives it.
+    """
     for source in map(fs.real_path, sources):
-        if target == source:
-            raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
         if is_within(target, source):
             raise RequestError(f"{target} is in {source}, which is only read. Name a folder elsewhere")
+
+
+def _check_target(fs: LocalFileSystem, target: str, parent: str, sources: Sequence[str]) -> None:
+    if target in map(fs.real_path, sources):
+        raise RequestError(f"{target} is to be cleaned, and is only read. Name a new folder for the copy")
+    check_outside(fs, target, sources)
     if not fs.exists(parent):
         raise NotFoundError(f"{parent} does not exist, so {target} cannot be made in it")
     if not fs.exists(target):

@@ -52,7 +52,7 @@ def remove(fs: LocalFileSystem, folder: str) -> None:
 def remove_leftovers(fs: LocalFileSystem, directory: str) -> None:
     """Remove what cleans left that ended with their processes. No clean of the log may run."""
     parent = f"{directory}/{WORK_FOLDER}"
-    if not fs.exists(parent) or not fs.stat(parent).is_directory:
+    if not fs.exists(parent) or not fs.stat(parent).is_directory or fs.is_link(parent):
         return
     for info in fs.list(parent):
         if info.is_directory and _OF_CLEANS.fullmatch(info.name):

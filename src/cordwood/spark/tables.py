@@ -37,6 +37,23 @@ def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_forma
     return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, schema)
 
 
+def reason_of(error: Exception) -> str | None:
+    """What Spark, or a Java class that it calls, says of an error, in a line; None: it is not theirs."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        text = str(cause.toString())
+    elif isinstance(error, PySparkException):
+        text = f"{error}"
+    else:
+        return None
+    return text.strip().partition("\n")[0]
+
+
 def raise_data_error(error: Exception) -> None:
     """Raise the error of the task that made a job fail, if it is about the data. Spark has nothing but its words."""
     found = _LAST_LINE.search(f"{error}")

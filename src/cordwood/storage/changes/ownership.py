@@ -47,6 +47,22 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
             )
 
 
+def check_apart(fs: LocalFileSystem, partitions: Iterable[str]) -> None:
+    """Refuse partitions that are one directory under two names, as by a symlink: both would be changed at once.
+
+    Raises:
+        RequestError: names the two.
+    """
+    known: dict[str, str] = {}
+    for path in partitions:
+        other = known.setdefault(fs.real_path(path), path)
+        if other != path:
+            raise RequestError(
+                f"{path} and {other} are the same directory, and would be changed at the same time. Remove the link, "
+                "or choose one of them with --partition"
+            )
+
+
 def _written_to(fs: LocalFileSystem, partitions: Iterable[str]) -> Iterator[tuple[str, FileInfo]]:
     partitions = [path.rstrip("/") for path in partitions]
     for path in partitions:

@@ -276,7 +276,8 @@ def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
     if view.is_changed or view.is_as_before:
         _put_back_others(fs, kept)
         assert _View(fs, kept).is_as_before, f"{kept.path} is not what it was"
-    if fs.exists(f"{kept.path}/{WORK_FOLDER}"):
+    work = f"{kept.path}/{WORK_FOLDER}"
+    if fs.exists(work) and not fs.is_link(work):
         clear_work_folder(fs, kept.path)
         fs.sync_directory(kept.path)
     if not view.is_changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import posixpath
 
+from cordwood.errors import RequestError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats import filenames
@@ -94,19 +95,37 @@ def write_file(fs: TargetStore, path: str, data: Bytes) -> None:
 
 
 def make_work_folder(fs: TargetStore, partition: str) -> str:
-    """Make the work folder of a partition, if it is not there; return its path."""
+    """Make the work folder of a partition, if it is not there; return its path.
+
+    Raises:
+        RequestError: it is a link.
+    """
     path = f"{partition}/{WORK_FOLDER}"
+    _check_own(fs, path)
     if not fs.exists(path):
         fs.make_directory(path)
     return path
+
+
+def _check_own(fs: TargetStore, work: str) -> None:
+    """Refuse a work folder that is elsewhere: what is in it may be somebody else's, and all of it is removed."""
+    if fs.is_link(work):
+        raise RequestError(
+            f"{work} is a link. What runs leave in this folder is removed, so it has to be a directory of the "
+            "partition itself. Remove the link; what it leads to stays as it is."
+        )
 
 
 def clear_work_folder(fs: TargetStore, partition: str) -> None:
     """Remove what runs that have ended left in the work folder of a partition, but not its key indexes.
 
     No other process may be using the folder. It goes, too, unless there are indexes in it.
+
+    Raises:
+        RequestError: it is a link.
     """
     work, indexes = f"{partition}/{WORK_FOLDER}", index_folder(partition)
+    _check_own(fs, work)
     if not fs.exists(work):
         return
     if not fs.exists(indexes):
@@ -117,6 +136,8 @@ def clear_work_folder(fs: TargetStore, partition: str) -> None:
             remove_tree(fs, f"{work}/{info.name}")
         elif not info.is_directory:
             fs.unlink(f"{work}/{info.name}")
+    if fs.is_link(indexes):
+        return
     for info in fs.list(indexes):
         if info.name.endswith(Temporary.TMP) and not info.is_directory:
             fs.unlink(f"{indexes}/{info.name}")

@@ -15,7 +15,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError, TextProblem
+from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError, RequestError, TextProblem
 from cordwood.fs.base import FileInfo, LockHolder, Store
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
@@ -238,6 +238,19 @@ def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
         return None if not fs.stat(path).is_directory else ()
     # A store without directories lists nothing for a file, and nothing for a missing path.
     return entries if entries or fs.stat(path).is_directory else None
+
+
+def check_outside_logs(fs: Store, path: str) -> None:
+    """Refuse a new folder in a log directory, of whatever broker: it does not start while a foreign folder is in it.
+
+    Raises:
+        RequestError: it is in one.
+    """
+    folder = fs.real_path(path)
+    while (parent := posixpath.dirname(folder)) != folder:
+        if any(fs.exists(f"{parent.rstrip('/')}/{name}") for name in sorted(_MARKS - _OURS)):
+            raise RequestError(f"{path} is in {parent}, where a broker would stumble over it. Name a folder elsewhere")
+        folder = parent
 
 
 def _kind(path: str, entries: Sequence[FileInfo]) -> PathKind:
