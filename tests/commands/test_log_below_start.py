@@ -84,9 +84,20 @@ def test_copy_has_an_empty_log_at_the_log_start_offset(directory: Path, spark: S
     assert cordwood.check(str(target)) == []
 
 
-def test_in_place_leaves_an_empty_log_at_the_log_start_offset(directory: Path, spark: SparkSession) -> None:
-    before = expected(directory)
+def test_in_place_nothing_is_deleted_without_a_backup(directory: Path, spark: SparkSession) -> None:
+    before = contents(directory / "orders-0")
     result = clean_in_place(str(directory), spark=spark, topics=["orders"], now_ms=NOW_MS, single_copy=True)
+    (orders,) = [one for one in result.partitions if one.name == "orders-0"]
+    assert orders.fate is Fate.FAILED and "would delete all of it" in orders.why
+    assert contents(directory / "orders-0") == before
+
+
+def test_in_place_leaves_an_empty_log_at_the_log_start_offset(directory: Path, spark: SparkSession) -> None:
+    before, kept = expected(directory), str(directory) + "-old"
+    whole = contents(directory / "orders-0")
+    result = clean_in_place(
+        str(directory), spark=spark, topics=["orders"], now_ms=NOW_MS, single_copy=True, keep_old=kept
+    )
     (orders,) = [one for one in result.partitions if one.name == "orders-0"]
     assert orders.notes == (
         f"{directory}/orders-0 ends below its log start offset {START}: "
@@ -94,6 +105,8 @@ def test_in_place_leaves_an_empty_log_at_the_log_start_offset(directory: Path, s
     )
     assert contents(directory / "orders-0") == before
     assert cordwood.check(str(directory)) == []
+    cordwood.undo(kept)
+    assert contents(directory / "orders-0") == whole
 
 
 @pytest.mark.kafka

@@ -95,7 +95,16 @@ def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path
     log, target = LogView(str(inside), log_start_offset=1_000_000, fs=posix), tmp_path / "copy"
     target.mkdir()
     recover_into_copy(posix, log, str(target), recovery_point=0, now_ms=FIXTURES_NOW_MS)
-    loaded = recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+    before = contents(inside)
+    for crashed in (False, True):
+        with pytest.raises(DataError, match="would delete all of it"):
+            recover_in_place(posix, log, crashed=crashed, recovery_point=0, now_ms=FIXTURES_NOW_MS)
+        assert contents(inside) == before
+
+    def kept(path: str, names: Sequence[str]) -> None:
+        assert path == str(inside) and set(names) <= before.keys()
+
+    loaded = recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=FIXTURES_NOW_MS, keep=kept)
     assert loaded.next_offset == 1_000_000 and "ends below its log start offset" in loaded.notes[-1]
     assert contents(inside) == contents(target)
 
@@ -130,9 +139,8 @@ def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tm
     """No segment is left when the old ones are gone and the new one is not in its place yet."""
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
-    recover_in_place(
-        posix, LogView(str(ended), log_start_offset=10**6, fs=posix), crashed=crashed, recovery_point=0, now_ms=NOW_MS
-    )
+    whole = LogView(str(ended), log_start_offset=10**6, fs=posix)
+    recover_in_place(posix, whole, crashed=crashed, recovery_point=0, now_ms=NOW_MS, keep=kept)
     for path in inside.iterdir():
         if path.suffix in SEGMENT_KINDS:
             path.unlink()

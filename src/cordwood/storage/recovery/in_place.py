@@ -22,12 +22,19 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from cordwood.errors import CorruptBatchError
+from cordwood.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, finish_interrupted, swap_in
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, PartitionFile, offset_name, parse_file
+from cordwood.storage.formats.filenames import (
+    LOG_START_OFFSETS,
+    WORK_FOLDER,
+    FileKind,
+    PartitionFile,
+    offset_name,
+    parse_file,
+)
 from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
@@ -66,8 +73,8 @@ def recover_in_place(
         keep: is called before files are deleted or changed.
 
     Raises:
-        DataError: after a crash, a segment holds offsets that don't belong there, or the log would be cut before whole
-            batches without a backup; only steps 1 and 2 were done.
+        DataError: after a crash, a segment holds offsets that don't belong there; or without a backup the log would be
+            cut before whole batches, or be emptied. Only steps 1 and 2 were done.
     """
     path, start = log.path, log.log_start_offset
     if any(info.name == WORK_FOLDER and info.is_directory for info in log.entries):
@@ -94,8 +101,15 @@ def recover_in_place(
 
 def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
     """Replace files of a log by those that were written to the work folder."""
-    if new.cut is not None and keep is None:
+    if keep is None and new.cut is not None:
         _check_cut(log, *new.cut)
+    elif keep is None and not new.kept and log.size_bytes:
+        # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to get here.
+        raise DataError(
+            f"{log.path} ends at offset {log.next_offset}, below its log start offset {log.log_start_offset}, so a "
+            f"broker's start would delete all of it. If it is not to go, correct its line in {LOG_START_OFFSETS}; else "
+            "clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it"
+        )
     files = _files(fs, log.path)
     goes = {name: file for name, file in files.items() if not new.stays(log, name, file)}
     gone = [name for name, file in goes.items() if file.kind in SEGMENT_KINDS and file.offset not in new.kept]
