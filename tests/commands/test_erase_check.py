@@ -267,6 +267,31 @@ def test_only_the_selected_topics_are_looked_at_and_cut_names_may_be_theirs(tmp_
     assert run("erase-check", tmp_path / "none", "--key", "x").exit_code == 2
 
 
+def test_a_link_to_a_partition_does_not_hide_it_whatever_its_name(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    append(partition / SEGMENT, RECORD)
+    for name in ("A-first", "b", "z-0"):
+        (partition.parent / name).symlink_to(partition)
+        assert traces(partition.parent, topics=["a"]) == {("log", "record")}
+    assert traces(partition.parent, topics=["z"]) == {("log", "record")}
+    (partition / "around").symlink_to(partition.parent)
+    assert ("log", "record") in traces(partition.parent, topics=["a"])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.NONE])
+@pytest.mark.parametrize("first", [10, 3 << 31])
+def test_a_copy_of_a_log_with_another_name_is_decoded_behind_damage_too(
+    first: int, codec: Codec, tmp_path: Path
+) -> None:
+    batches = [encode_batch([record(first + at, key)], codec=codec) for at, key in enumerate((OTHER, ERASED))]
+    data = bytearray(b"".join(batches))
+    data[70] ^= 1
+    copied = tmp_path / f"{first:020d}.log.bak"
+    for damaged in (data, data[3:]):
+        copied.write_bytes(damaged)
+        assert ("other file", "record") in traces(tmp_path)
+
+
 def test_what_cannot_be_read_is_no_certificate(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     append(partition / SEGMENT, encode_batch([record(10, b"k" * 20)], codec=Codec.ZSTD)[:-3])

@@ -675,3 +675,20 @@ def test_what_a_clean_must_not_do_is_noticed_by_many_tasks_too(
     assert {name for name in Count if right.counts[name] != whole[name]} <= {Count.SAMPLED}
     missed = [plant.what for plant, verdict in zip(PLANTS, wrong, strict=True) if not plant.found & set(verdict.totals)]
     assert missed == []
+
+
+@pytest.mark.parametrize("gone", ["before", "after", "both"])
+def test_a_state_without_segments_gets_a_verdict(gone: str, tmp_path: Path) -> None:
+    sides = {state: example().write(tmp_path / state / "t-0") for state in ("before", "after")}
+    for state, partition in sides.items():
+        if gone in (state, "both"):
+            for path in partition.iterdir():
+                path.unlink()
+    verdict = cordwood.verify(
+        str(tmp_path / "before"), str(tmp_path / "after"), engine="here", overrides=["cleanup.policy=compact"]
+    )
+    kinds = {violation.kind for one in verdict.verdicts for violation in one.violations}
+    if gone == "both":
+        assert not kinds
+    else:
+        assert (ViolationKind.INVENTED if gone == "before" else ViolationKind.VALUE_LOST) in kinds

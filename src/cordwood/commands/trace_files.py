@@ -60,7 +60,8 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
     """
     if not fs.exists(root):
         raise NotFoundError(f"{root} does not exist")
-    seen: set[tuple[int, int]] = set()
+    #: Directories that were passed, each alone and with the names of the partitions that it was passed as.
+    seen: set[tuple[int, int] | tuple[int, int, str]] = set()
     is_kept = _is_within_kept(fs, root)
 
     def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[FileToCheck]:
@@ -74,17 +75,20 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
         kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
         if not work and _parse(path) is not None:
             directory = path
-        for info in listed:
-            below = f"{path.rstrip('/')}/{info.name}"
+        # Links last: what they lead to is often passed by its own name, too, and that says which partition it is.
+        paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
+        for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
             if info.is_directory:
                 identity = info.device, info.inode
-                if info.inode and identity in seen:
+                partition = below if _parse(below) is not None else directory
+                name = "" if partition is None or work else posixpath.basename(partition)
+                if info.inode and ((*identity, name) if name else identity) in seen:
                     continue  # a symlink to a directory that is around it, or was passed
-                seen.add(identity)
+                seen.update((identity, (*identity, name)))
                 yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
             elif info.name != filenames.LOCK:
-                partition = None if directory is None else _parse(directory)
-                yield FileToCheck(below, info, _role(below, partition, kept=kept, work=work), directory, partition)
+                what = None if directory is None else _parse(directory)
+                yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
 
     if not fs.stat(root).is_directory:
         raise RequestError(f"{root} is a file, not a directory")

@@ -59,7 +59,7 @@ class RangeWindows:
         """
         part = self.part
         segments = [*self.log.segments_from(part.start)]
-        for segment, end in zip(segments, [*(one.base_offset for one in segments[1:]), MAX_OFFSET], strict=True):
+        for segment, end in zip(segments, [*(one.base_offset for one in segments), MAX_OFFSET][1:], strict=True):
             first = max(segment.base_offset, self.lowest)
             if segment.base_offset >= part.end:
                 return

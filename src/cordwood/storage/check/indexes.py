@@ -25,6 +25,7 @@ from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findin
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.log.transactions import steps
+from cordwood.storage.log.windows import MAX_OFFSETS
 from cordwood.types import NONE, ControlType
 
 _REBUILT = "the next load reads the segment through and rebuilds its indexes"
@@ -325,6 +326,11 @@ class TransactionIndexCheck(IndexCheck):
         self._order = order
         self._lasts = self._index.last_offsets[order]
         self._at = 0
+        self._base_offset = base_offset
+        #: Entry and marker of the transactions that ended with no other one open, but whose last stable offset is above
+        #: the marker. A broker computes it once all batches of an append have begun their transactions, and what a
+        #: follower fetched is one append: the offset is where the next transaction begins.
+        self._ahead: list[tuple[int, int]] = []
 
     def _report_version(self, error: CorruptFileError) -> None:
         """Report an unknown version. A load fails on it, even after a crash, unless the offset index is missing."""
@@ -339,6 +345,7 @@ class TransactionIndexCheck(IndexCheck):
         for base_offset, last_offset, producer_id, marker in steps(batches):
             if marker is None:
                 state.begin(producer_id, base_offset)
+                self._begun(base_offset)
             else:
                 first = state.open.pop(producer_id, None)
                 self._marker(last_offset, producer_id, first, aborted=marker is ControlType.ABORT)
@@ -357,7 +364,6 @@ class TransactionIndexCheck(IndexCheck):
         stated, stable = int(index.first_offsets[entry]), int(index.last_stable_offsets[entry])
         before = self._transactions.ended.get(producer_id, NONE)
         limit = self._transactions.first_open
-        limit = offset + 1 if limit is None else limit
         what = ""
         if not aborted:
             what = f"the marker at {offset} is a COMMIT"
@@ -367,13 +373,25 @@ class TransactionIndexCheck(IndexCheck):
             what = f"first offset {stated}, but the transaction's data starts at {first}"
         elif stated <= before or stated < 0:
             what = f"first offset {stated}, but the producer's transaction before ended at {before}"
-        elif stable > limit:
-            what = f"last stable offset {stable}, but it can be at most {limit}"
+        elif limit is not None and stable > limit:
+            what = _too_high(stable, limit)
+        elif limit is None and stable > offset + 1:
+            self._ahead.append((entry, offset))
         if what:
-            position = entry * transaction_index.ENTRY.itemsize
-            self.compare(
-                Kind.TRANSACTION_INDEX_ENTRY, f"aborted transaction {entry}: {what}", position=position, offset=offset
-            )
+            self._wrong(entry, offset, what)
+
+    def _begun(self, limit: int) -> None:
+        """A transaction begins there: the last stable offset was no higher as long as none was open before."""
+        for entry, offset in self._ahead:
+            stable = int(self._index.last_stable_offsets[entry])
+            if stable > limit:
+                self._wrong(entry, offset, _too_high(stable, limit))
+        self._ahead.clear()
+
+    def _wrong(self, entry: int, offset: int, what: str) -> None:
+        position = entry * transaction_index.ENTRY.itemsize
+        what = f"aborted transaction {entry}: {what}"
+        self.compare(Kind.TRANSACTION_INDEX_ENTRY, what, position=position, offset=offset)
 
     def _entry_at(self, offset: int) -> int | None:
         """Return the entry of the marker at this offset, if any; note entries before it that have no marker."""
@@ -394,6 +412,12 @@ class TransactionIndexCheck(IndexCheck):
 
     def end(self) -> None:
         """There are no more batches."""
+        # An append is in one segment; a clean may have removed what came behind the marker.
+        self._begun(self._base_offset + MAX_OFFSETS)
         while self._at < self._lasts.size:
             self._extra(int(self._order[self._at]))
             self._at += 1
+
+
+def _too_high(stable: int, limit: int) -> str:
+    return f"last stable offset {stable}, but it can be at most {limit}"

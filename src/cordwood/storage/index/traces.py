@@ -20,10 +20,11 @@ from enum import StrEnum
 
 import numpy as np
 
+from cordwood.config import LONG_MAX
 from cordwood.errors import CorruptFileError, DataError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.headers import is_control
 from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import (
@@ -38,6 +39,8 @@ from cordwood.storage.index.probe import entries_of_each, hash_of_each
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader
 
+#: Of the base offset in the name of a segment's file.
+_OFFSET_DIGITS = 20
 #: Of one file, so many traces are described; all are counted.
 DESCRIBED_MAX = 10_000
 _PIECE_BYTES = 1 << 20
@@ -137,9 +140,12 @@ class TraceSearch:
         kind = parse_file(name)
         if parse_key_index(name) is not None:
             self._key_index(file, found)
-        elif (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _begins_like_log(file):
+        elif (
+            (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _holds_batches(file, name)
+        ):
             is_log = kind is not None and kind.kind is FileKind.LOG
-            self._log(file, kind.offset if kind is not None and is_log and kind.offset >= 0 else 0, found)
+            own = kind.offset if kind is not None and is_log and kind.offset >= 0 else None
+            self._log(file, _offset_in(name) if own is None else own, found)
         else:
             self._plain(file, found)
 
@@ -220,13 +226,19 @@ class TraceSearch:
             found.add(Trace(TraceKind.VALUE, key, record.position, record))
 
 
-def _begins_like_log(file: ReadableFile) -> bool:
-    """Whether a file of any name begins with a batch whose checksum is right."""
-    for item in WindowReader(file, Checks.WHOLE, search=False):
-        if isinstance(item, Gap) or item.batches["magic"][0] < 2:
-            return False
-        return bool(item.batches["crc"][0] == item.batches["computed_crc"][0])
+def _holds_batches(file: ReadableFile, name: str) -> bool:
+    """Whether there is a batch with a right checksum in a file of any name, wherever it begins."""
+    for item in WindowReader(file, Checks.WHOLE, base_offset=_offset_in(name)):
+        if isinstance(item, BatchWindow) and is_valid(item.batches).any():
+            return True
+        del item
     return False
+
+
+def _offset_in(name: str) -> int:
+    """The base offset with which the name of a log's copy begins, as in `00000000000000000042.log.bak`; else 0."""
+    digits = name[:_OFFSET_DIGITS]
+    return int(digits) if digits.isascii() and digits.isdecimal() and int(digits) <= LONG_MAX else 0
 
 
 def _sha256(file: ReadableFile, size_bytes: int) -> str:
