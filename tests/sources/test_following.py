@@ -45,7 +45,10 @@ class Query:
 
     def restart(self) -> None:
         """Lose all but the checkpoint."""
-        self.follower = Follower(self.options, self.fs, self.names, clock=lambda: self.now)
+        self.follower = Follower(self.options, self.fs, self.names, clock=lambda: self.now, sleep=self.pass_time)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
 
     def ends(self) -> Offsets:
         """How far may be read now."""
@@ -406,6 +409,13 @@ def test_bytes_that_stay_no_batch_end_a_query_or_are_passed_over() -> None:
             file.write(end + 8, b"\0\0\0\1")
         query = Query(writer.fs, failOnDamage=fail)
         assert query.batch() == 3
+        if fail == "true":
+            # A query that does not look again waits for as long.
+            with pytest.raises(CorruptBatchError, match=f"in {path} at position {end}"):
+                Query(writer.fs, failOnDamage=fail).follower.final_ends()
+        else:
+            final = Query(writer.fs, failOnDamage=fail)
+            assert final.follower.final_ends() == {ONE: 9} and final.now >= _PATIENCE_SECONDS
         query.now += _PATIENCE_SECONDS
         if fail == "true":
             with pytest.raises(CorruptBatchError, match=f"in {path} at position {end}"):

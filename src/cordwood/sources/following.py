@@ -126,6 +126,7 @@ class Follower:
     store: Store
     names: Sequence[str]
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     _followed: dict[TopicPartition, _Followed] = field(default_factory=dict)
     _node: Node | None = None
     _metadata_read: float = 0.0
@@ -148,6 +149,15 @@ class Follower:
         if now or self._next_look is None or self.clock() >= self._next_look:
             self._look()
         return {partition: one.end_offset for partition, one in self._followed.items()}
+
+    def final_ends(self) -> Offsets:
+        """As `ends`, for a query that does not look again: it waits until bytes that are no batch would be one."""
+        while True:
+            ends = self.ends(now=True)
+            since = [one.damaged_since for one in self._followed.values() if one.damaged_since is not None]
+            if not since or self.clock() - max(since) >= _PATIENCE_SECONDS:
+                return ends
+            self.sleep(_LOOK_SECONDS)
 
     def starts(self, limit: Limit) -> Offsets:
         """Where a new query begins.

@@ -201,7 +201,7 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
         begins, follower = from_document(start), self._following()
         if self._ends_at_target:
             if self._target is None:
-                self._target = follower.ends(now=True)
+                self._target = follower.final_ends()
             self._latest = self._target
         else:
             self._latest = follower.ends()
