@@ -60,6 +60,19 @@ def checked(name: str, kind: Any, given: Any) -> Any:
     return value
 
 
+def check_whole(name: str, number: object) -> None:
+    """Refuse what is not a whole number."""
+    if type(number) is not int and (not isinstance(number, Integral) or isinstance(number, bool)):
+        raise TypeError(f"{name} is a whole number, not {shown(number)}")
+
+
+def check_number(name: str, number: int, least: int, most: int) -> None:
+    """Refuse what is not a whole number in a range."""
+    check_whole(name, number)
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}; it can be {least} to {most}")
+
+
 def _is_a(value: Any, kind: Any) -> bool:
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

@@ -170,12 +170,13 @@ class SourceKind(Enum):
     TOPIC = "topic {subject} in {where}"
     OVERRIDE = "--config"
     TOPIC_OVERRIDE = "--config {subject}:"
+    UPDATE = "update_topic_config of {subject}"
 
 
 _RANK = {kind: rank for rank, kind in enumerate(SourceKind)}
 _SETS_BROKER = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.OVERRIDE}
-_SETS_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE}
-_OF_ONE_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE}
+_OF_ONE_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE, SourceKind.UPDATE}
+_SETS_TOPIC = {*_OF_ONE_TOPIC, SourceKind.OVERRIDE}
 
 
 @dataclass(frozen=True, slots=True)

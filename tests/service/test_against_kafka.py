@@ -98,3 +98,26 @@ def test_kafka_loads_what_a_live_log_left_without_a_repair(kafka_oracle: Oracle,
     answers = kafka_oracle.batch(asked, exits=(0, 1))
     assert len(answers) > 15
     assert [line["problems"] for (line,) in answers] == [[] for _ in answers]
+
+
+@pytest.mark.kafka
+def test_a_segment_that_was_cleaned_and_truncated_has_the_time_index_of_kafkas(
+    kafka_oracle: Oracle, tmp_path: Path
+) -> None:
+    # Kafka's cleaner knows the largest timestamp of what it wrote, and so the truncation looks for what is left of it.
+    late = 1_700_000_070_000
+    steps = [
+        {"op": "append", "records": [["a", "1", late, None]]},
+        {"op": "append", "records": [["b", "1", late + 1, None]]},
+        {"op": "roll"},
+        {"op": "clean"},
+        {"op": "truncate_to", "offset": 1},
+        {"op": "append", "records": [["c", "1", None, None]]},
+        {"op": "roll"},
+        {"op": "dump"},
+    ]
+    script = {"now": late - 70_000, "logs": {"t-0": {"cleanup.policy": "compact"}}, "steps": steps}
+    (tmp_path / "script.json").write_text(json.dumps(script))
+    (lines,) = kafka_oracle.batch([("run", tmp_path / "script.json", tmp_path / "out")])
+    assert lines[7]["segments"][0]["time_index"] == [[late, 0]]
+    assert list(differences(script, lines, compressed=False, seen=Counter())) == []

@@ -264,7 +264,9 @@ def test_the_broker_epoch_is_that_with_which_all_directories_were_shut_down(node
     assert node.manager.read_broker_epoch_from_clean_shutdown_files() is None
 
 
-def test_a_high_watermark_is_what_its_checkpoint_says_after_a_start(node: Node) -> None:
+def test_after_a_start_a_brokers_high_watermark_is_what_its_checkpoint_says(node: Node) -> None:
+    for path in node.dirs:
+        write_file(node.fs, f"{path}/meta.properties", b"version=1\ncluster.id=x\nnode.id=1\n")
     node.append(ONE, "a0", "a1")
     log = node.append(TWO, "b0")
     log.append_as_leader(batch("b1"), 0)  # not replicated yet

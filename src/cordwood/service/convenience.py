@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cordwood.arguments import check_number, check_whole, checked
 from cordwood.config import LONG_MAX
 from cordwood.errors import InvalidTxnStateError
 from cordwood.fs.base import LocalFileSystem
@@ -18,10 +19,10 @@ from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service import turns
 from cordwood.service.local_log import FetchData
-from cordwood.service.pairs import Pairs, batches_of, check_number, to_records
+from cordwood.service.pairs import Pairs, batches_of, to_records
 from cordwood.service.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
 from cordwood.service.unified_log import UnifiedLog
-from cordwood.service.validation import read_batches, read_records
+from cordwood.service.validation import check_crc, read_batches, read_records
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.types import NONE
@@ -49,6 +50,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
     """The records of a key; see `Log.get`."""
+    checked("key", bytes | str, key)
     view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
     return view.get(key, last=last)
 
@@ -167,6 +169,7 @@ def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
 def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Record]:
     """The committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
+    check_whole("start_offset", at)
     while True:
         data = log.read_committed(at, _READ_BYTES)
         start_offset = at
@@ -177,6 +180,7 @@ def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Rec
         if at > start_offset:
             continue
         if follow:
+            log.check_open()
             time.sleep(_FOLLOW_SECONDS)
         else:
             return
@@ -188,6 +192,7 @@ def _committed(data: FetchData) -> Iterator[tuple[Record | None, int]]:
     open_ids: set[int] = set()
     for batch in read_batches(data.records):
         turns.give_way()
+        check_crc(data.records, batch)
         while aborted and aborted[0].first_offset <= batch.last_offset:
             open_ids.add(aborted.pop(0).producer_id)
         behind = batch.last_offset + 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 
+from cordwood.arguments import check_number
+from cordwood.config import INT_MAX
 from cordwood.errors import IllegalStateError, InconsistentTopicIdError, KafkaStorageError
 from cordwood.service.environment import Checkpointed, LogEnvironment, ProducerLimits
 from cordwood.service.log import Log, load_log
@@ -80,11 +82,13 @@ class Creation:
             IllegalStateError: a future log without a preferred directory, or into the directory of the current log.
             InconsistentTopicIdError: the log belongs to another topic of the same name.
             BadNameError: Kafka has no topic of that name.
+            TypeError, ValueError: the partition is none.
         """
         with self._pool.creation:
             log = self._pool.get(partition, is_future=is_future)
             if log is None:
                 filenames.check_topic(partition.topic)
+                check_number("the number of a partition", partition.partition, 0, INT_MAX)
                 offline = self._pool.directories.offline
                 if not is_new and offline:
                     raise KafkaStorageError(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from cordwood.errors import KafkaStorageError, LogError
 from cordwood.service.checkpointing import Checkpoints
 from cordwood.service.log import Log
-from cordwood.service.pool import LogPool
+from cordwood.service.pool import LogPool, check_partition
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.types import TopicPartition
 
@@ -58,6 +58,7 @@ class Deletion:
             KafkaStorageError: it may be in a directory that is offline; or the disk.
             IllegalStateError: another thread waits until a clean of it has stopped; the log stays.
         """
+        check_partition(partition)
         pool, cleaner = self._pool, self._pool.cleaner
         with pool.creation:
             with pool.lock:
@@ -118,7 +119,8 @@ class Deletion:
             self.stray[partition] = path
 
     def delete_later(self, partition: TopicPartition, log: Log) -> None:
-        """Rename the directory of a log that was taken out; its files go later."""
+        """Rename the directory of a log that was taken out, and takes no appends now; its files go later."""
+        log.refuse_changes()
         self._renamed(partition, log, DirectoryState.DELETED)
         self.wait(log)
 

@@ -23,7 +23,7 @@ from cordwood.service.log_config import LogConfig
 from cordwood.service.segment import LogSegment, Place
 from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats.filenames import Temporary, offset_name
+from cordwood.storage.formats.filenames import Temporary, offset_name, parse_directory
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 
@@ -73,7 +73,8 @@ class LocalLog:
         self.fs = environment.fs
         self._environment = environment
         self.directory = loaded.directory
-        self.log_directory, _, self.name = loaded.directory.rpartition("/")
+        self.log_directory, _, name = loaded.directory.rpartition("/")
+        self.name = str(parse_directory(name).topic_partition)
         self.config = config
         self.segments = loaded.segments
         self.recovery_point = loaded.recovery_point
@@ -94,11 +95,11 @@ class LocalLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the handlers are closed."""
+        """Whether it takes no changes any more."""
         return self._is_closed
 
     def check_open(self) -> None:
-        """Raise KafkaStorageError once the handlers are closed."""
+        """Raise KafkaStorageError once it takes no changes any more."""
         if self._is_closed:
             raise KafkaStorageError(
                 f"The memory mapped buffer for log of {self.name} is already closed: the log was closed or deleted"
@@ -214,6 +215,8 @@ class LocalLog:
             for segment in old:
                 segment.take_suffix(Temporary.DELETED)
         new = [LogSegment(self._environment, self.directory, base, self.config) for base in sorted(replacement.outputs)]
+        for segment in new:
+            segment.was_cleaned = True
         self.segments.replace(new, [segment.base_offset for segment in old])
         self.delete_files(old)
         return tuple(segment for segment in old if segment.base_offset not in replacement.outputs)
@@ -374,6 +377,11 @@ class LocalLog:
         self.check_open()
         for segment in self.segments.all:
             segment.close()
+        self._is_closed = True
+
+    def refuse_changes(self) -> None:
+        """Every later call that changes something fails, as after `close_handlers`; readers go on."""
+        self._is_closed = True
 
     def close_handlers(self) -> None:
         """Release all files; every later call that changes something fails."""

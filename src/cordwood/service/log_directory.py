@@ -28,6 +28,7 @@ class LiveDirectory:
 
     Attributes:
         directory_id: that its `meta.properties` gives it; None: it has none.
+        is_brokers: it has a `meta.properties`, so a broker owns it, and its logs may have other replicas.
         was_clean: its last manager, or broker, shut it down properly.
     """
 
@@ -48,6 +49,7 @@ class LiveDirectory:
             fs.sync_directory(posixpath.dirname(self.path))
         self._lock: DirectoryLock = fs.lock_directory(self.path)
         try:
+            self.is_brokers = fs.exists(self._file(filenames.META_PROPERTIES))
             self.directory_id = self._read_directory_id()
             for name in _CHECKPOINTS:
                 if not fs.exists(self._file(name)):

@@ -251,7 +251,10 @@ class LogManager:
         if is_stray is not None and state is DirectoryState.CURRENT and is_stray(name, log):
             self._deletion.set_aside(name, log)
             return
-        if found.high_watermark is not None:
+        if not self._directories.locked[log.parent_directory].is_brokers:
+            # The only replica is all that there are: what it has is committed, as for a broker that leads it alone.
+            log.update_high_watermark(log.log_end_offset)
+        elif found.high_watermark is not None:
             log.update_high_watermark(found.high_watermark)
         self._pool.add(name, log, is_future=state is DirectoryState.FUTURE)
 
@@ -422,15 +425,17 @@ class LogManager:
 
     # ---- configs -----------------------------------------------------------------------------------------------------
 
-    def update_topic_config(self, topic: str, texts: Mapping[str, str]) -> None:
-        """Replace a topic's own configs; its logs use them from now on.
+    def update_topic_config(self, topic: str, texts: Mapping[str, str | int]) -> None:
+        """Replace a topic's own configs; its logs use them from now on. They win over what the manager was given.
 
         Raises:
-            ConfigError: a value that Kafka would refuse; nothing has changed.
+            TypeError: a value is neither text nor a whole number.
+            ConfigError: a name or a value that Kafka would refuse; nothing has changed.
         """
-        layers = self._configs.with_topic(topic, texts)
-        resolve(topic, layers)
+        checked("texts", Mapping[str, str | int], texts)
         with self._pool.lock:
+            layers = self._configs.with_topic(topic, {name: str(value) for name, value in texts.items()})
+            resolve(topic, layers)
             self._configs.use(layers)
             known = [(partition, log) for partition, log in self._pool.items() if partition.topic == topic]
         self._update(known)

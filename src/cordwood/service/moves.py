@@ -88,13 +88,14 @@ class Moves:
                 self._moving.discard(partition)
 
     def _future_log(self, partition: TopicPartition, path: str) -> Log:
-        """The log that is to take a partition's place; one in another directory is dropped."""
+        """The log that is to take a partition's place; one in another directory, or of another topic, is dropped."""
         with self._pool.creation:
-            future = self._pool.get(partition, is_future=True)
-            if future is not None and future.parent_directory != path:
+            current, future = self._pool.get(partition), self._pool.get(partition, is_future=True)
+            topic_id = None if current is None else current.topic_id
+            if future is not None and (future.parent_directory != path or future.topic_id not in (None, topic_id)):
                 self._deletion.async_delete(partition, is_future=True)
             self._creation.maybe_update_preferred_log_dir(partition, path)
-            return self._creation.get_or_create_log(partition, is_new=True, is_future=True)
+            return self._creation.get_or_create_log(partition, is_new=True, is_future=True, topic_id=topic_id)
 
     def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
         """Let the future log of a partition, which has all that the current one has, take its place.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from cordwood.arguments import shown
+from cordwood.arguments import check_number, shown
 from cordwood.config import LONG_MAX
 from cordwood.errors import RecordTooLargeError
 from cordwood.kernels.layout import HEADER
@@ -37,14 +37,6 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
     return records
 
 
-def check_number(name: str, number: object, least: int, most: int) -> None:
-    """Refuse what is not a whole number in a range."""
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{name} is a whole number, not {shown(number)}")
-    if not least <= number <= most:
-        raise ValueError(f"{name} is {number}; it can be {least} to {most}")
-
-
 def _headers(headers: object, at: int) -> Iterator[Header]:
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         raise TypeError(f"the headers of record {at} are a mapping, or pairs of name and value, not {shown(headers)}")
@@ -66,34 +58,43 @@ def _encoded(text: object, what: str) -> bytes | None:
 
 
 def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], limit: int) -> Iterator[bytes]:
-    """Batches that are within a limit of bytes: one if possible, else halves, and halves of these.
+    """Batches that are within a limit of bytes: one if possible.
 
     Args:
-        records: at least one.
+        records: at least one, from offset 0 on.
         encode: makes a batch of some of them, from offset 0 on; called for a batch once the one before it was used.
 
     Raises:
         RecordTooLargeError: a record alone is above the limit; no batch was yielded.
     """
-    batch = encode(records)
-    if len(batch) <= limit:
-        yield batch
-        return
-    for at, record in enumerate(records):
-        size = HEADER.size + len(encode_record(record, base_offset=record.offset, base_timestamp=record.timestamp))
-        if size > limit:
-            raise RecordTooLargeError(
-                f"Record {at} of the append takes {size} bytes as a batch, which is above {limit}: the smaller of "
-                "max.message.bytes and segment.bytes."
-            )
-    yield from _halves(records, encode, limit)
-
-
-def _halves(records: list[Record], encode: Callable[[list[Record]], bytes], limit: int) -> Iterator[bytes]:
-    middle = len(records) // 2
-    for half in records[:middle], records[middle:]:
-        batch = encode(half)
+    if sum(len(record.key or b"") + len(record.value or b"") for record in records) <= limit:
+        batch = encode(records)
         if len(batch) <= limit:
             yield batch
-        else:
-            yield from _halves(half, encode, limit)
+            return
+    for first, end in _cuts(records, limit):
+        yield encode(records[first:end])
+
+
+def _cuts(records: list[Record], limit: int) -> list[tuple[int, int]]:
+    """[first, end) of the records of each batch: as many as certainly fit."""
+    cuts, first, taken = [], 0, HEADER.size
+    for at, record in enumerate(records):
+        # Counted from the first record of all, its offset takes at least as many bytes as from the first of a batch.
+        size = len(encode_record(record, base_offset=0, base_timestamp=record.timestamp))
+        if taken + size > limit:
+            _check_alone(record, at, limit)
+            if at > first:
+                cuts.append((first, at))
+            first, taken = at, HEADER.size
+        taken += size
+    return [*cuts, (first, len(records))]
+
+
+def _check_alone(record: Record, at: int, limit: int) -> None:
+    size = HEADER.size + len(encode_record(record, base_offset=record.offset, base_timestamp=record.timestamp))
+    if size > limit:
+        raise RecordTooLargeError(
+            f"Record {at} of the append takes {size} bytes as a batch, which is above {limit}: the smaller of "
+            "max.message.bytes and segment.bytes."
+        )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from cordwood.arguments import check_whole, shown
 from cordwood.clock import Clock
 from cordwood.errors import IllegalStateError
 from cordwood.fs.pooled import PooledFileSystem
@@ -22,6 +23,13 @@ from cordwood.service.manager_configs import Configs
 from cordwood.service.metrics import LogStats
 from cordwood.service.scheduler import Scheduler
 from cordwood.types import TopicPartition
+
+
+def check_partition(partition: object) -> None:
+    """Refuse what is not a topic and a whole number; `True` would be the partition 1."""
+    if not isinstance(partition, TopicPartition):
+        raise TypeError(f"a partition is a TopicPartition, not {shown(partition)}")
+    check_whole("the number of a partition", partition.partition)
 
 
 @dataclass
@@ -53,6 +61,7 @@ class LogPool:
 
     def get(self, partition: TopicPartition, *, is_future: bool = False) -> Log | None:
         """The log of a partition, if it is here."""
+        check_partition(partition)
         with self.lock:
             return self.of(is_future=is_future).get(partition)
 

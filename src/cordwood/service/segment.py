@@ -109,6 +109,9 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         #: (timestamp, last offset of the batch) of the largest timestamp; None: not read yet.
         self._largest: tuple[int, int] | None = None
+        #: A clean has written it since the log was loaded: Kafka's cleaner remembers the largest timestamp it wrote. Of
+        #: a segment that was loaded, the time index says it when it is first asked for.
+        self.was_cleaned = False
         self._rolling_timestamp: int | None = None
         self._offset_index: LiveOffsetIndex | None = None
         self._time_index: LiveTimeIndex | None = None
@@ -422,6 +425,8 @@ class LogSegment:
             how many bytes were removed.
         """
         place = self.find(offset)
+        if self.was_cleaned:
+            _ = self.largest_timestamp_so_far
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.transactions.truncate_to(offset)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 
-from cordwood.config import TopicConfig
+from cordwood.arguments import check_number, check_whole, shown
+from cordwood.config import LONG_MAX, TopicConfig
 from cordwood.errors import (
     IllegalArgumentError,
     InvalidProducerEpochError,
@@ -504,6 +505,7 @@ class UnifiedLog:
 
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, between log start and log end; returns it."""
+        check_whole("offset", offset)
         with self._lock:
             start = self.log_start_offset
             # As in Kafka, one that was below the log start is looked up, even at the log end.
@@ -582,6 +584,7 @@ class UnifiedLog:
             raise PolicyViolationError(
                 f"Records of partition {self.name} can not be deleted due to the configured policy"
             )
+        check_whole("offset", offset)
         offset = self.high_watermark if offset == NONE else offset
         if offset < 0:
             raise OffsetOutOfRangeError(f"The offset {offset} for partition {self.name} is not valid")
@@ -621,6 +624,9 @@ class UnifiedLog:
             OffsetOutOfRangeError: the offset is below the log start or above the log end.
             IllegalArgumentError: `max_bytes` is negative.
         """
+        check_whole("start_offset", start_offset)
+        if not isinstance(isolation, FetchIsolation):
+            raise TypeError(f"isolation is one of {', '.join(map(str, FetchIsolation))}, not {shown(isolation)}")
         turns.give_way()
         local = self._local
         with local.guarded("reading"):
@@ -738,6 +744,7 @@ class UnifiedLog:
         Raises:
             IllegalArgumentError: the offset is negative.
         """
+        check_whole("offset", offset)
         if offset < 0:
             raise IllegalArgumentError(f"Cannot truncate partition {self.name} to a negative offset ({offset}).")
         local = self._local
@@ -762,7 +769,14 @@ class UnifiedLog:
             return True
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Remove everything, and go on at an offset."""
+        """Remove everything, and go on at an offset.
+
+        Raises:
+            TypeError, ValueError: an offset that no record can have; nothing has changed.
+        """
+        check_number("offset", offset, 0, LONG_MAX)
+        if log_start_offset is not None:
+            check_number("log_start_offset", log_start_offset, 0, LONG_MAX)
         local = self._local
         with (
             self._lock,
@@ -816,6 +830,15 @@ class UnifiedLog:
         with self._lock:
             self._expiry.cancel()
             self._local.close_handlers()
+
+    def check_open(self) -> None:
+        """Raise KafkaStorageError if it was closed, deleted or moved: it takes no appends any more."""
+        self._local.check_open()
+
+    def refuse_changes(self) -> None:
+        """Every later call that changes something fails; readers go on until the files are removed."""
+        with self._lock:
+            self._local.refuse_changes()
 
     def unchanged(self) -> AbstractContextManager[object]:
         """In the block no other thread appends to the log, or changes it."""
