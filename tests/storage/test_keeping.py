@@ -131,6 +131,7 @@ def test_a_clean_that_is_cut_off_anywhere_is_undone(retained: int, every: int, d
         try:
             result = undo(KEPT, fs=fs)
             assert result.done, result.text()
+            assert not fs.exists(KEPT), fs.list(KEPT)
         except NotFoundError:
             pass
         found = contents(fs)

@@ -138,11 +138,11 @@ class KeepFolder:
         """
         fs, partition = self._fs, self._fs.absolute_path(partition)
         with self._mutex:
-            lines = []
             if partition not in self._before:
                 self._before[partition] = files_by_name(fs, partition)
                 self._known[partition] = {info.inode for info in self._before[partition].values()}
-                lines.append({"record": "partition", "path": partition, "files": _facts(self._before[partition])})
+                # Before there is anything in the folder that the manifest does not name.
+                self._write({"record": "partition", "path": partition, "files": _facts(self._before[partition])})
             before, known = self._before[partition], self._known[partition]
             going = [name for name in names if fs.stat(f"{partition}/{name}").inode in known]
             folder = self._folder_of(posixpath.dirname(partition), posixpath.basename(partition))
@@ -164,7 +164,7 @@ class KeepFolder:
             made = [info for info in found if info.inode not in known]
             known.update(info.inode for info in made)
             step = {"record": "step", "path": partition, "going": going}
-            self._write(*lines, {**step, "coming": _facts({info.name: info for info in made})})
+            self._write({**step, "coming": _facts({info.name: info for info in made})})
 
     def checkpoints(self, directory: str, offsets: Offsets, *, clean_shutdown: bool = False) -> None:
         """Keep a log directory's own files. On return they are durable, and the manifest says what replaces them.

@@ -436,12 +436,21 @@ def _remove_folder(fs: LocalFileSystem, path: str, directories: Iterable[KeptDir
     for directory in directories:
         for partition in directory.partitions.values():
             _remove_files(fs, partition.folder, partition.before)
-        _remove_files(fs, directory.folder, directory.before or {})
+        names = _linked(fs, directory) if directory.before is None else directory.before
+        _remove_files(fs, directory.folder, names)
     if [info.name for info in fs.list(path)] != [MANIFEST]:
         return False
     remove_tree(fs, path)
     fs.sync_directory(posixpath.dirname(path))
     return True
+
+
+def _linked(fs: LocalFileSystem, directory: KeptDirectory) -> list[str]:
+    """The links to a log directory's own files that a clean made, and was killed before it wrote them down."""
+    if not fs.exists(directory.folder):
+        return []
+    live = {info.name: info.inode for info in fs.list(directory.path)}
+    return [info.name for info in fs.list(directory.folder) if info.inode and live.get(info.name) == info.inode]
 
 
 def _remove_files(fs: LocalFileSystem, folder: str, names: Iterable[str]) -> None:
