@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cordwood
-from cordwood.errors import ConfigError, CorruptRecordError, KafkaStorageError
+from cordwood.errors import (
+    ConfigError,
+    CorruptRecordError,
+    IllegalStateError,
+    KafkaStorageError,
+    NotFoundError,
+    RequestError,
+)
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.log import FetchIsolation, Log
 from cordwood.service.log_manager import LogManager
@@ -217,3 +225,27 @@ def test_nothing_is_found_in_a_log_that_a_follower_got_in_one_piece(tmp_path: An
         (entry,) = moved_log.read(0, 10_000, FetchIsolation.TXN_COMMITTED).aborted or ()
         assert entry.last_stable_offset == 12, "where the next transaction begins, as all of it was one append"
     assert cordwood.check(moved_log.directory) == []
+
+
+# ---- directories -----------------------------------------------------------------------------------------------------
+
+
+def test_directories_that_are_none_are_refused_before_anything_is_locked(tmp_path: Path) -> None:
+    fs, home = PosixFileSystem(), tmp_path / "d"
+    for none in ([], [""]):
+        with pytest.raises(ValueError, match="at least one directory"):
+            LogManager(fs, none)
+    with pytest.raises(IllegalStateError, match="Duplicate log directory"):
+        LogManager(fs, [home, home]).startup()
+    with LogManager(fs, [home]) as manager:
+        partition = manager.get_or_create_log(ONE, is_new=True).directory
+    before = sorted(path.name for path in Path(partition).iterdir())
+    with pytest.raises(RequestError, match=f"is a partition's directory. Give the log directory .* {home}$"):
+        LogManager(fs, [partition]).startup()
+    assert sorted(path.name for path in Path(partition).iterdir()) == before
+
+
+@pytest.mark.parametrize("call", [cordwood.ls, cordwood.plan, cordwood.check, cordwood.open_log])
+def test_an_empty_path_is_not_a_directory(call: Any) -> None:
+    with pytest.raises(NotFoundError, match="the path is empty"):
+        call("")

@@ -20,7 +20,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError, NotFoundError
+from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError
+from cordwood.fs import by_url
 from cordwood.fs.base import is_full
 from cordwood.text import printable
 from cordwood.threads import ending
@@ -211,8 +212,7 @@ def _tell_notes(error: BaseException) -> None:
 
 def named(path: str) -> str:
     """A path that ends with a name: `.` is a partition, or not, by what it is called."""
-    if not path:
-        raise NotFoundError("the path is empty; for the current directory give .")
+    by_url.named(path)
     return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
 
 

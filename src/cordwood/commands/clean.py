@@ -94,9 +94,9 @@ def clean(
     select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
     root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
+    work = fs.target(output, read_only)
     if fs.path_on_disk(output) is not None:
         check_outside_logs(fs, output)
-    work = fs.target(output, read_only)
     copies = lay_out(fs, node, sources, work.data)
     with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):
         fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from cordwood.errors import RequestError
+from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
 from cordwood.fs.object_requests import is_object_url, place_of, refuse_secrets
@@ -49,18 +49,30 @@ def _check(path: str) -> None:
         raise RequestError(f"{path}: {scheme}:// is not a kind of store that can be read. Give {kinds}")
 
 
+def named(path: str) -> str:
+    """A path, unless it is empty: most often a variable that is not set, and never meant as a directory.
+
+    Raises:
+        NotFoundError: it is empty.
+    """
+    if not path:
+        raise NotFoundError("the path is empty; for the current directory give .")
+    return path
+
+
 def file_system_for(paths: Iterable[str | None]) -> TargetStore:
     """What the paths of a user lead to: this machine's file system, unless one is a URL.
 
     Raises:
         RequestError: a path is a URL of some other kind, names no bucket, or holds credentials.
+        NotFoundError: a path is empty.
     """
-    named = [path for path in paths if path is not None]
-    for path in named:
+    given = [named(path) for path in paths if path is not None]
+    for path in given:
         _check(path)
-    if not any(map(is_url, named)):
+    if not any(map(is_url, given)):
         return PosixFileSystem()
-    return UrlStore(in_this_process=any(path.startswith("memory:") for path in named))
+    return UrlStore(in_this_process=any(path.startswith("memory:") for path in given))
 
 
 @dataclass(frozen=True, slots=True)

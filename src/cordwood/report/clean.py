@@ -238,8 +238,9 @@ def summary(result: CleanResult) -> Iterator[str]:
         if probed:
             yield f"records looked up in a table of dirty keys, as little was dirty: {number(len(probed), 'partition')}"
         yield from _kept_for_replicas(counts)
+        written = counts.bytes_written if result.in_place is None else result.in_place.bytes_written
         yield (
-            f"{bytes_text(counts.bytes_read)} read, {bytes_text(counts.bytes_written)} "
+            f"{bytes_text(counts.bytes_read)} read, {bytes_text(written)} "
             f"{'written; cleaned' if _is_done(result) else 'to write; counted'} "
             f"in {result.clean_seconds:.1f} s{_rate(result)} ({result.seconds:.1f} s in total)"
         )

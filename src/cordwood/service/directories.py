@@ -34,6 +34,8 @@ class LogDirectories:
     def lock_all(self) -> None:
         """Lock all directories; one that cannot be made or read goes offline."""
         for path in self.paths:
+            if self.paths.count(path) > 1:
+                raise IllegalStateError(f"Duplicate log directory {path}")
             try:
                 directory = LiveDirectory(self._fs, path, self.failures)
             except OSError as error:

@@ -10,7 +10,7 @@ import posixpath
 import uuid
 from collections.abc import Mapping
 
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.service.failures import LogDirFailureChannel, io_error_of
 from cordwood.storage.formats import checkpoints, filenames, properties
@@ -37,7 +37,7 @@ class LiveDirectory:
 
         Raises:
             LockedError: a broker, or another manager, has it.
-            RequestError: it cannot be locked.
+            RequestError: it cannot be locked, or is the directory of a partition.
             OSError: it cannot be made or read, or its `meta.properties` is not one.
         """
         self.path = fs.absolute_path(path)
@@ -47,6 +47,11 @@ class LiveDirectory:
         if not fs.exists(self.path):
             fs.make_directory(self.path)
             fs.sync_directory(posixpath.dirname(self.path))
+        elif any(_is_log(info.name) for info in fs.list(self.path)):
+            raise RequestError(
+                f"{self.path} is a partition's directory. Give the log directory that it is in: "
+                f"{posixpath.dirname(self.path)}"
+            )
         self._lock: DirectoryLock = fs.lock_directory(self.path)
         try:
             self.is_brokers = fs.exists(self._file(filenames.META_PROPERTIES))
@@ -140,3 +145,8 @@ def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
         return properties.decode_clean_shutdown(read_file(fs, f"{path}/{filenames.CLEAN_SHUTDOWN}"))
     except OSError:
         return None
+
+
+def _is_log(name: str) -> bool:
+    file = filenames.parse_file(name)
+    return file is not None and file.kind is filenames.FileKind.LOG

@@ -90,9 +90,13 @@ class LogManager:
 
         Raises:
             ConfigError: a config that Kafka would refuse.
+            ValueError: there is no directory, or the path of one is empty.
         """
         if isinstance(log_dirs, str):
             raise TypeError(f"log_dirs is a sequence of paths: pass [{log_dirs!r}], not {log_dirs!r}")
+        paths = text_paths(log_dirs)
+        if not all(paths) or not paths:
+            raise ValueError("log_dirs has to name at least one directory, and none may be empty; . is the current one")
         self.failures = LogDirFailureChannel(self._on_failure)
         self._configs = Configs(layers)
         self._own: ThreadScheduler | None = None
@@ -102,7 +106,7 @@ class LogManager:
         self._where = Where(engine=engine, spark=spark)
         self._is_started = self._is_shut_down = False
         pooled = PooledFileSystem(fs, open_files_max())
-        self._directories = LogDirectories(pooled, text_paths(log_dirs), self.failures)
+        self._directories = LogDirectories(pooled, paths, self.failures)
         stats = LogStats(scheduler.clock)
         self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, stats, random or Random())
         self._loads = DirectoryLoads(self.failures)

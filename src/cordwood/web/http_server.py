@@ -118,8 +118,10 @@ class HttpServer:
             host: an address of this machine.
 
         Raises:
-            RequestError: the port is taken.
+            RequestError: the port is taken, or none.
         """
+        if not 0 <= port <= 65535:
+            raise RequestError(f"--port {port}: a port is at most 65535; 0 is any free one")
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=_WAITING_MAX)

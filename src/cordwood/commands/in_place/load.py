@@ -19,6 +19,9 @@ from cordwood.storage.recovery.into_copy import Recovered
 from cordwood.threads import in_parallel
 
 _NOT_RECORDED = "its clean could not be recorded"
+_WITHOUT = (
+    "Correct that file, or move it away: then logs begin at their first segments, and a recovery reads them whole"
+)
 _MOVE_AWAY = "Move that file away, and cleaners start over from the log's start"
 
 
@@ -52,9 +55,9 @@ def load(site: Site) -> Loaded:
         current = place.name.state is DirectoryState.CURRENT
         if directory.cleaner_failure is not None:
             return Recovered(0, (f"{_NOT_RECORDED}: {directory.cleaner_failure}. {_MOVE_AWAY}",), complete=False)
+        if directory.failure is not None:
+            return Recovered(0, (f"it cannot be recovered: {directory.failure}. {_WITHOUT}",), complete=False)
         try:
-            if directory.failure is not None:
-                raise directory.failure
             return recover_in_place(
                 site.fs,
                 logs[place.path],

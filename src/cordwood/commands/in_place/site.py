@@ -56,11 +56,13 @@ class Site:
         clean_shutdown: bool = False,
     ) -> None:
         """Write entries of a directory's checkpoints, by file name, and that it was shut down cleanly."""
-        offsets = {name: entries for name, entries in offsets.items() if entries}
+        files = {name: f"{directory.path}/{name}" for name in offsets}
+        found = {name: checkpoints.changed(self.fs, files[name], entries) for name, entries in offsets.items()}
+        offsets = {name: entries for name, entries in found.items() if entries}
         if self.kept is not None and (offsets or clean_shutdown):
             self.kept.checkpoints(directory.path, offsets, clean_shutdown=clean_shutdown)
         for name, entries in offsets.items():
-            checkpoints.update(self.fs, f"{directory.path}/{name}", entries)
+            checkpoints.update(self.fs, files[name], entries)
         if clean_shutdown:
             data = properties.encode_clean_shutdown(None)
             write_file(self.fs, f"{directory.path}/{filenames.CLEAN_SHUTDOWN}", data)

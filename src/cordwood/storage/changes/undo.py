@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cordwood.errors import RequestError
+from cordwood.errors import CorruptFileError, RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.presentable import Presentable
@@ -262,7 +262,12 @@ def _version(info: FileInfo) -> tuple[int, int]:
 
 
 def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
-    return checkpoints.decode(read_file(fs, path), path) if fs.exists(path) else {}
+    try:
+        return checkpoints.decode(read_file(fs, path), path) if fs.exists(path) else {}
+    except CorruptFileError as error:
+        raise CorruptFileError(
+            f"{error}. Move that file away, and undo again: the one that was there comes back"
+        ) from error
 
 
 def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:

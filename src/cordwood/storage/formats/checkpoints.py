@@ -51,6 +51,21 @@ def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in lines.items()])
 
 
+def changed(
+    fs: LocalFileSystem, path: str, entries: Mapping[TopicPartition, int | None]
+) -> dict[TopicPartition, int | None]:
+    """Those entries, as for `update`, of which a checkpoint file says something else.
+
+    Raises:
+        CorruptFileError: Kafka could not read the file.
+    """
+    known: Mapping[TopicPartition, int] = {}
+    if fs.exists(path):
+        with fs.open(path) as file:
+            known = decode(file.read(0, file.size()), path)
+    return {key: offset for key, offset in entries.items() if known.get(key) != offset}
+
+
 def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
     """Set or remove entries of a checkpoint file; when this returns, that is durable.
 
