@@ -136,6 +136,18 @@ def test_offsets_that_are_not_there_fail_or_are_left_out(start: int, end: int) -
     assert offsets(rows) == list(range(start, min(end, 90)))
 
 
+def test_a_start_that_is_not_there_leaves_nothing_and_is_no_contradiction() -> None:
+    fs = written().fs
+    start = {"startingOffsets": '{"orders":{"0":6000}}'}
+    with pytest.raises(RequestError, match=r"Offsets 6000 on of orders-0 were asked.* set failOnDataLoss to false"):
+        read_rows(fs, start)
+    assert read_rows(fs, {**start, "failOnDataLoss": "false"})[0] == []
+    end = {"endingOffsets": '{"orders":{"0":10}}', "startingOffsets": '{"orders":{"0":20}}'}
+    for fail in ("true", "false"):
+        with pytest.raises(RequestError, match="the end comes first"):
+            read_rows(fs, {**end, "failOnDataLoss": fail})
+
+
 def without_first_segments(fs: LocalFileSystem) -> None:
     for path in logs(fs)[:3]:
         for kind in (".log", ".index", ".timeindex"):
@@ -234,6 +246,11 @@ def test_a_topic_that_is_not_there_is_named_and_so_are_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="There is no partition orders-5 in /logs"):
         read_rows(fs, {"assign": '{"orders":[5]}'})
     assert read_rows(fs, {"assign": '{"orders":[5]}', "failOnDataLoss": "false"})[0] == []
+    some = '{"orders":[0],"payments":[0]}'
+    with pytest.raises(NotFoundError, match=r"no topic payments .* set failOnDataLoss to false"):
+        read_rows(fs, {"assign": some})
+    everything = read_rows(fs, {"assign": '{"orders":[0]}'})[0]
+    assert read_rows(fs, {"assign": some, "failOnDataLoss": "false"})[0] == everything
     assert read_rows(fs, {"subscribePattern": "pay"})[0] == []
 
 

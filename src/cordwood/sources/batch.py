@@ -106,13 +106,15 @@ class _Planner:
         newest_if_none = options.starting_offsets_by_timestamp_strategy == "latest"
         start = resolve(starting, view.partition, view, what=options.starting_name, newest_if_none=newest_if_none)
         end = resolve(ending, view.partition, view, what=options.ending_name, newest_if_none=True)
-        if start > end:
-            raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
         lowest, highest = view.start_offset, view.end_offset
-        if (start < lowest or end > highest) and start < end and self._options.fail_on_data_loss:
+        if start > end and lowest <= end and start <= highest:
+            raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
+        # Where the start is behind the end, one of the two is that of what is there, and the other is not there.
+        if start != end and (start < lowest or end > highest or start > end) and options.fail_on_data_loss:
+            asked = f"{start} to {end - 1}" if start < end else f"{start} on" if start > highest else f"below {end}"
             raise RequestError(
-                f"Offsets {start} to {end - 1} of {view.partition} were asked for, and {lowest} to {highest - 1} are "
-                "there. To read what is there of them, set failOnDataLoss to false"
+                f"Offsets {asked} of {view.partition} were asked for, and {lowest} to {highest - 1} are there. To read "
+                "what is there of them, set failOnDataLoss to false"
             )
         start, end = max(start, lowest), min(end, highest)
         low, behind = filters.offset_range(self._conditions)

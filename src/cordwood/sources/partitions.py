@@ -51,10 +51,12 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
         if place.name is not None and place.name.state is DirectoryState.CURRENT
     }
     topics = sorted({partition.topic for partition in there})
-    named = options.subscribe or sorted({one.topic for one in options.assign or ()})
+    assigned = {one.topic for one in options.assign or () if options.fail_on_data_loss}
+    named = options.subscribe or sorted(assigned)
     if missing := [topic for topic in named if topic not in topics]:
         raise NotFoundError(
             f"There is no topic {', '.join(missing)} in {', '.join(options.path)}. There are: {names_text(topics)}"
+            + (". To read the others of those in assign, set failOnDataLoss to false" if assigned else "")
         )
     if absent := sorted((options.assign or frozenset()) - there.keys()):
         what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.path)}"
