@@ -159,7 +159,8 @@ def test_what_cannot_be_decoded_fails_with_its_place_or_is_null(spark: SparkSess
     path = tmp_path / "users-0"
     append(path, (b"anna", b"\0\0\0\7"), (b"ben", b"\0\7"), (b"cleo", None))
     with pytest.raises(
-        UndecodableError, match=rf"the value cannot be decoded: 2 bytes where 4 are wanted in {path} \(offset 1\)$"
+        UndecodableError,
+        match=rf"the value cannot be decoded \(.*\): 2 bytes where 4 are wanted in {path} \(offset 1\)$",
     ):
         cordwood.write_table(str(path), output=str(tmp_path / "table"), value="int", spark=spark)
     assert not (tmp_path / "table").exists()

@@ -4,6 +4,7 @@ import errno
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,3 +267,22 @@ def test_the_package_opens_a_log_in_one_call() -> None:
 
 def test_reading_a_small_file_takes_all_of_it() -> None:
     assert read_file(partition({name(0): b"abc"}), f"d/t-0/{name(0)}") == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ({"isolation": "foo"}, "isolation is read_uncommitted or read_committed, not 'foo'"),
+        ({"start_offset": "5"}, "start_offset is a whole number or None"),
+        ({"end_offset": 1.5}, "end_offset is a whole number or None"),
+        ({"since_ms": "now"}, "since_ms is a number or None"),
+    ],
+)
+def test_arguments_that_are_none_are_refused_in_words(choice: dict[str, Any], words: str) -> None:
+    log = cordwood.open_log(str(fixture("kraft-before") / "orders-0"))
+    for call in (lambda: list(log.records(**choice)), lambda: log.to_arrow(**choice)):
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()
+    with pytest.raises(TypeError, match="key is bytes or text"):
+        log.get(5)  # type: ignore[arg-type]
+    assert len(list(log.records(isolation="READ_COMMITTED"))) > 0

@@ -225,6 +225,10 @@ def _high_watermark(node: Node, opened: _Opened, options: TableOptions, log_end:
     name, directory = opened.place.name, opened.place.directory
     assert name is not None, "it was chosen by its name"
     if isinstance(options.high_watermark, int):
+        if options.high_watermark < 0:
+            raise RequestError(
+                f"--high-watermark {options.high_watermark}: an offset is 0 or more; end is the log's end"
+            )
         return options.high_watermark
     if options.high_watermark == "end" or node.ends_at_log_end(opened.place):
         return log_end

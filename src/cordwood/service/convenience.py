@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cordwood.arguments import check_number, check_whole, checked
+from cordwood.arguments import check_number, check_whole
 from cordwood.config import LONG_MAX
 from cordwood.errors import InvalidTxnStateError
 from cordwood.fs.base import LocalFileSystem
@@ -50,7 +50,6 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
     """The records of a key; see `Log.get`."""
-    checked("key", bytes | str, key)
     view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
     return view.get(key, last=last)
 

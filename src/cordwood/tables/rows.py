@@ -102,7 +102,8 @@ class TableFormat:
 
 def _error(name: str, found: Decoded, run: TableRun, offsets: np.ndarray) -> UndecodableError:
     first = min(found.problems)
-    what = f"the {name} cannot be decoded: {found.problems[first]}"
+    advice = f"give another --{name}, such as hex, or --undecodable null"
+    what = f"the {name} cannot be decoded ({advice}): {found.problems[first]}"
     return UndecodableError(what, path=run.path, offset=int(offsets[first]))
 
 

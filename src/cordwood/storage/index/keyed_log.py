@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cordwood.arguments import checked
 from cordwood.storage.log.view import LogView
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class KeyedLog(LogView):
 
         Raises:
             DataError: what has to be read for it is damaged.
+            TypeError: the key is neither.
         """
+        checked("key", bytes | str, key)
         # Who lists logs need not load what hashes keys.
         from cordwood.storage.index.history import History
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.arguments import checked, shown
 from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
@@ -271,7 +272,11 @@ class LogView:
         max_batch_bytes: int | None = None,
     ) -> Iterator[tuple[Segment, RecordColumns]]:
         """As `columns`, each with the segment that its records are from."""
-        isolation = None if isolation is None else Isolation(isolation)
+        for name, offset in {"start_offset": start_offset, "end_offset": end_offset}.items():
+            checked(name, int | None, offset)
+        for name, time_ms in {"since_ms": since_ms, "until_ms": until_ms}.items():
+            checked(name, float | None, time_ms)
+        isolation = None if isolation is None else _isolation(isolation)
         start_offset, end_offset, transactions = self.scope(
             start_offset=start_offset, end_offset=end_offset, since_ms=since_ms, isolation=isolation
         )
@@ -497,3 +502,10 @@ def _reporting(
         if on_unreadable is None:
             raise
         on_unreadable(segment, error)
+
+
+def _isolation(given: object) -> Isolation:
+    try:
+        return Isolation(f"{given}".lower())
+    except ValueError:
+        raise ValueError(f"isolation is {' or '.join(Isolation)}, not {shown(given)}") from None
