@@ -52,7 +52,8 @@ def erase_check(
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")
-    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.key_as.partition(":")[2]])
+    folder = options.key_as.partition(":")[2] or None
+    fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, folder])
     raw = sorted({key for one in keys for key in parse_key(one, options.key_as, fs)})
     started_ms = clock()
     search = TraceSearch(fs, raw, values=options.values)
