@@ -292,6 +292,14 @@ def test_a_copy_of_a_log_with_another_name_is_decoded_behind_damage_too(
         assert ("other file", "record") in traces(tmp_path)
 
 
+def test_a_snapshot_of_the_metadata_is_decoded_behind_damage(tmp_path: Path) -> None:
+    # Its name says up to where the metadata goes that are in it; its own offsets begin at 0.
+    data = b"".join(encode_batch([record(at, key)]) for at, key in enumerate((OTHER, ERASED)))
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "__cluster_metadata-0" / f"{50:020d}-{1:010d}.checkpoint").write_bytes(data[3:])
+    assert "record" in {kind for _, kind in traces(tmp_path)}
+
+
 def test_what_cannot_be_read_is_no_certificate(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     append(partition / SEGMENT, encode_batch([record(10, b"k" * 20)], codec=Codec.ZSTD)[:-3])

@@ -58,9 +58,7 @@ def main(
             metavar="ADDRESS", help="Listen on this address of this machine. Any but a loopback one needs a token."
         ),
     ] = HOST,
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="Listen on this port. Default: any free one.")
-    ] = 0,
+    port: Annotated[int, typer.Option(metavar="PORT", help="Listen on this port. Default: any free one.")] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open a browser; one is opened where there is a desktop.")
     ] = False,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cordwood.arguments import check_number, check_whole
+from cordwood.arguments import check_number
 from cordwood.config import LONG_MAX
 from cordwood.errors import InvalidTxnStateError
 from cordwood.fs.base import LocalFileSystem
@@ -168,7 +168,6 @@ def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
 def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Record]:
     """The committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
-    check_whole("start_offset", at)
     while True:
         data = log.read_committed(at, _READ_BYTES)
         start_offset = at

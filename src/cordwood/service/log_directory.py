@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from cordwood.errors import CorruptFileError, DataError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.service.failures import LogDirFailureChannel, io_error_of
+from cordwood.storage.changes.backup import base_of
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, PartitionDirectory
 from cordwood.storage.log.files import read_file, write_file
@@ -47,7 +48,7 @@ class LiveDirectory:
         if not fs.exists(self.path):
             fs.make_directory(self.path)
             fs.sync_directory(posixpath.dirname(self.path))
-        elif any(_is_log(info.name) for info in fs.list(self.path)):
+        elif any(base_of(info.name) is not None for info in fs.list(self.path)):
             raise RequestError(
                 f"{self.path} is a partition's directory. Give the log directory that it is in: "
                 f"{posixpath.dirname(self.path)}"
@@ -145,8 +146,3 @@ def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
         return properties.decode_clean_shutdown(read_file(fs, f"{path}/{filenames.CLEAN_SHUTDOWN}"))
     except OSError:
         return None
-
-
-def _is_log(name: str) -> bool:
-    file = filenames.parse_file(name)
-    return file is not None and file.kind is filenames.FileKind.LOG

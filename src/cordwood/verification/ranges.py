@@ -62,10 +62,10 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
     there = {segment.base_offset: identity(pair.after, segment) for segment in after.segments}
     starts = [segment.base_offset for segment in after.segments]
     found: list[Range] = []
-    ends = [*(segment.base_offset for segment in before.segments), MAX_OFFSET][1:]
     lowest = pair.lowest
     if not before.segments:  # what is in AFTER comes from nowhere
         return [Range(number, lowest, MAX_OFFSET, limit, same=False, size_bytes=after.size_bytes)]
+    ends = [*(segment.base_offset for segment in before.segments[1:]), MAX_OFFSET]
     for segment, end in zip(before.segments, ends, strict=True):
         if end <= lowest:
             continue

@@ -41,7 +41,7 @@ from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import finish_interrupted, swap_in
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
-from cordwood.storage.log.files import clear_work_folder, make_work_folder, read_file
+from cordwood.storage.log.files import clear_work_folder, make_work_folder
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.types import TopicPartition
 
@@ -263,7 +263,7 @@ def _version(info: FileInfo) -> tuple[int, int]:
 
 def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
     try:
-        return checkpoints.decode(read_file(fs, path), path) if fs.exists(path) else {}
+        return checkpoints.entries_in(fs, path)
     except CorruptFileError as error:
         raise CorruptFileError(
             f"{error}. Move that file away, and undo again: the one that was there comes back"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cordwood.fs.base import Bytes, LocalFileSystem
+from cordwood.fs.base import Bytes, LocalFileSystem, Store
 from cordwood.storage.formats.filenames import Temporary
 from cordwood.storage.formats.text import SPACE, decode_checkpoint, encode_checkpoint, entry_number
 from cordwood.types import TopicPartition
@@ -51,6 +51,18 @@ def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
     return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in lines.items()])
 
 
+def entries_in(fs: Store, path: str) -> Mapping[TopicPartition, int]:
+    """The entries of a checkpoint file; none if it is missing.
+
+    Raises:
+        CorruptFileError: Kafka could not read the file.
+    """
+    if not fs.exists(path):
+        return {}
+    with fs.open(path) as file:
+        return decode(file.read(0, file.size()), path)
+
+
 def changed(
     fs: LocalFileSystem, path: str, entries: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int | None]:
@@ -59,10 +71,7 @@ def changed(
     Raises:
         CorruptFileError: Kafka could not read the file.
     """
-    known: Mapping[TopicPartition, int] = {}
-    if fs.exists(path):
-        with fs.open(path) as file:
-            known = decode(file.read(0, file.size()), path)
+    known = entries_in(fs, path)
     return {key: offset for key, offset in entries.items() if known.get(key) != offset}
 
 
@@ -79,12 +88,8 @@ def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int 
     Raises:
         CorruptFileError: Kafka could not read the file; it stays as it is.
     """
-    before, like = None, None
-    if fs.exists(path):
-        like = fs.stat(path)
-        with fs.open(path) as file:
-            before = decode(file.read(0, file.size()), path)
-    after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
-    if after == (before or {}):
+    before, like = entries_in(fs, path), fs.stat(path) if fs.exists(path) else None
+    after = {key: offset for key, offset in {**before, **changes}.items() if offset is not None}
+    if after == before:
         return
     fs.put(path, encode(after), like=like, beside=path + Temporary.TMP)

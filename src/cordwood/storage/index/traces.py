@@ -143,9 +143,9 @@ class TraceSearch:
         elif (
             (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _holds_batches(file, name)
         ):
-            is_log = kind is not None and kind.kind is FileKind.LOG
-            own = kind.offset if kind is not None and is_log and kind.offset >= 0 else None
-            self._log(file, _offset_in(name) if own is None else own, found)
+            # The name of a snapshot of the metadata says where it ends.
+            is_snapshot = kind is not None and kind.kind is FileKind.CHECKPOINT_SNAPSHOT
+            self._log(file, 0 if is_snapshot else _offset_in(name), found)
         else:
             self._plain(file, found)
 
@@ -236,7 +236,7 @@ def _holds_batches(file: ReadableFile, name: str) -> bool:
 
 
 def _offset_in(name: str) -> int:
-    """The base offset with which the name of a log's copy begins, as in `00000000000000000042.log.bak`; else 0."""
+    """The base offset with which the name of a log, or of a copy (`00000000000000000042.log.bak`), begins; else 0."""
     digits = name[:_OFFSET_DIGITS]
     return int(digits) if digits.isascii() and digits.isdecimal() and int(digits) <= LONG_MAX else 0
 
