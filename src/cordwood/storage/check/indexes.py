@@ -25,7 +25,6 @@ from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findin
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.log.transactions import steps
-from cordwood.storage.log.windows import MAX_OFFSETS
 from cordwood.types import NONE, ControlType
 
 _REBUILT = "the next load reads the segment through and rebuilds its indexes"
@@ -298,6 +297,7 @@ class TransactionIndexCheck(IndexCheck):
     """Checks the transaction index: one entry per ABORT marker that ends a transaction with data.
 
     If the index cannot be read, `data` is None. The check still follows the log's transactions, for the next segments.
+    `end_offset` is the base offset of the next segment, if there is one.
     """
 
     def __init__(
@@ -305,6 +305,7 @@ class TransactionIndexCheck(IndexCheck):
         data: bytes | None,
         path: str,
         base_offset: int,
+        end_offset: int | None,
         findings: Findings,
         transactions: OpenTransactions,
         handling: Handling,
@@ -326,7 +327,7 @@ class TransactionIndexCheck(IndexCheck):
         self._order = order
         self._lasts = self._index.last_offsets[order]
         self._at = 0
-        self._base_offset = base_offset
+        self._next_offset, self._end_offset = base_offset, end_offset
         #: Entry and marker of the transactions that ended with no other one open, but whose last stable offset is above
         #: the marker. A broker computes it once all batches of an append have begun their transactions, and what a
         #: follower fetched is one append: the offset is where the next transaction begins.
@@ -342,6 +343,7 @@ class TransactionIndexCheck(IndexCheck):
     def add(self, batches: BatchRows) -> None:
         """The next good batches."""
         state = self._transactions
+        self._next_offset = int(batches["last_offset"][-1]) + 1
         for base_offset, last_offset, producer_id, marker in steps(batches):
             if marker is None:
                 state.begin(producer_id, base_offset)
@@ -413,7 +415,7 @@ class TransactionIndexCheck(IndexCheck):
     def end(self) -> None:
         """There are no more batches."""
         # An append is in one segment; a clean may have removed what came behind the marker.
-        self._begun(self._base_offset + MAX_OFFSETS)
+        self._begun(self._next_offset if self._end_offset is None else self._end_offset)
         while self._at < self._lasts.size:
             self._extra(int(self._order[self._at]))
             self._at += 1

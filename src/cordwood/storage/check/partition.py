@@ -251,7 +251,7 @@ class PartitionCheck:
         handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
         offsets = self._offset_index(segment, handling)
         times = self._time_index(segment, handling)
-        aborted = self._transaction_index(segment, handling)
+        aborted = self._transaction_index(segment, place.end_offset, handling)
         self._epochs.segment_path = segment.path
         watching: list[Observer] = [aborted, self._epochs, snapshots]
         keys = self._key_indexes.of(base)
@@ -295,10 +295,12 @@ class PartitionCheck:
         index = None if data is None else time_index.decode(data, segment.base_offset)
         return TimeIndexCheck(index, path, self.findings, handling)
 
-    def _transaction_index(self, segment: Segment, handling: Handling) -> TransactionIndexCheck:
+    def _transaction_index(self, segment: Segment, end_offset: int | None, handling: Handling) -> TransactionIndexCheck:
         path, data = self._index_data(segment, FileKind.TRANSACTION_INDEX)
         data = None if path in self._unread else data or b""
-        return TransactionIndexCheck(data, path, segment.base_offset, self.findings, self._transactions, handling)
+        return TransactionIndexCheck(
+            data, path, segment.base_offset, end_offset, self.findings, self._transactions, handling
+        )
 
 
 _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))

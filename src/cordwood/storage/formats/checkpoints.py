@@ -69,9 +69,9 @@ def changed(
     """Those entries, as for `update`, of which a checkpoint file says something else.
 
     Raises:
-        CorruptFileError: Kafka could not read the file.
+        CorruptFileError: Kafka could not read the file, and there are entries to compare.
     """
-    known = entries_in(fs, path)
+    known = entries_in(fs, path) if entries else {}
     return {key: offset for key, offset in entries.items() if known.get(key) != offset}
 
 
