@@ -464,6 +464,11 @@ def overrides(arguments: Iterable[str]) -> tuple[Layer, ...]:
     return tuple(Layer(_override_source(topic), names) for topic, names in texts.items())
 
 
+def topic_of_override(argument: str) -> str:
+    """The topic of a `--config` argument; empty: it is for all."""
+    return argument.partition("=")[0].rpartition(":")[0]
+
+
 def _override_source(topic: str) -> Source:
     return Source(SourceKind.TOPIC_OVERRIDE, subject=topic) if topic else Source(SourceKind.OVERRIDE)
 

@@ -56,6 +56,21 @@ def test_what_is_no_partition_gets_no_log(node: Node, partition: Any, error: typ
     node.manager.shutdown()
 
 
+def test_a_manager_that_does_not_run_says_so() -> None:
+    node = Node(dirs=("d1",))
+    other = TopicPartition("t", 1)
+    calls = [lambda: node.manager.get_or_create_log(other, is_new=True), lambda: node.manager.async_delete(ONE)]
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="does not run: call startup"):
+            call()
+    node.manager.startup()
+    node.append(ONE, "a0")
+    node.manager.shutdown()
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="does not run"):
+            call()
+
+
 @pytest.mark.parametrize("offset", [-2, 2**70, None, "x", 1.5])
 def test_a_log_does_not_begin_anew_at_what_is_no_offset(node: Node, offset: Any) -> None:
     log = node.append(ONE, "a0")

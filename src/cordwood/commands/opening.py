@@ -8,7 +8,7 @@ from dataclasses import replace
 from cordwood.cleaning.offset_map import keys_max, slots_of
 from cordwood.cleaning.plan import Choices, Decision, OffsetMapSize, PartitionPlan
 from cordwood.commands.selection import ChosenPartitions, Selection
-from cordwood.config import BrokerConfig, Layer, resolve_broker
+from cordwood.config import BrokerConfig, Layer, SourceKind, resolve_broker
 from cordwood.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.node.directory import nothing_selected
@@ -21,8 +21,17 @@ _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.fa
 
 
 def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
-    """Open the directories with the configs of a selection; see `Node.open`."""
-    return Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
+    """Open the directories with the configs of a selection; see `Node.open`.
+
+    Raises:
+        NotFoundError: also for a config of a topic that is nowhere, whose name may be misspelt.
+    """
+    node = Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
+    asked = [one.source.subject for one in node.said if one.source.kind is SourceKind.TOPIC_OVERRIDE]
+    unknown = [topic for topic in asked if topic not in node.topics] if asked else []
+    if unknown:
+        raise nothing_selected(node.topics, paths, unknown, [], asked_by="--config")
+    return node
 
 
 def select_partitions(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cordwood.arguments import AnyPath, no_path, text_paths
+from cordwood.commands.opening import open_node
 from cordwood.commands.selection import ListOptions
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
@@ -67,8 +68,7 @@ def ls(
     """List the partitions of one broker's directories; see `cordwood.ls`."""
     one = options.selection
     fs = fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir])
-    node = Node.open(fs, paths, one.metadata, one.server_properties, one.overrides)
-    return list_node(node, paths, options, on_progress=on_progress)
+    return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress)
 
 
 def list_node(

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from cordwood.cleaning.found_keys import Role
 from cordwood.commands.selection import Selection
-from cordwood.errors import BadNameError, NotFoundError, RequestError
+from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.changes.backup import MANIFEST
 from cordwood.storage.formats import filenames
@@ -21,7 +21,6 @@ from cordwood.storage.formats.filenames import (
     PartitionDirectory,
     Temporary,
     kind_in_index_folder,
-    parse_directory,
     parse_file,
     parse_key_index,
 )
@@ -73,21 +72,21 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
             yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
             return
         kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
-        if not work and _parse(path) is not None:
+        if not work and filenames.directory_at(path) is not None:
             directory = path
         # Links last: what they lead to is often passed by its own name, too, and that says which partition it is.
         paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
         for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
             if info.is_directory:
                 identity = info.device, info.inode
-                partition = below if _parse(below) is not None else directory
+                partition = below if filenames.directory_at(below) is not None else directory
                 name = "" if partition is None or work else posixpath.basename(partition)
                 if info.inode and ((*identity, name) if name else identity) in seen:
                     continue  # a symlink to a directory that is around it, or was passed
                 seen.update((identity, (*identity, name)))
                 yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
             elif info.name != filenames.LOCK:
-                what = None if directory is None else _parse(directory)
+                what = None if directory is None else filenames.directory_at(directory)
                 yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
 
     if not fs.stat(root).is_directory:
@@ -103,13 +102,6 @@ def _is_within_kept(fs: Store, root: str) -> bool:
         return False  # only a clean in place keeps files
     parent = posixpath.dirname(fs.absolute_path(root))
     return any(fs.exists(f"{path}/{MANIFEST}") for path in (parent, posixpath.dirname(parent)))
-
-
-def _parse(path: str) -> PartitionDirectory | None:
-    try:
-        return parse_directory(posixpath.basename(path))
-    except BadNameError:
-        return None
 
 
 def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bool:

@@ -201,7 +201,7 @@ def look_at_all(
     found = []
     for path in _that_could_lose_most(look)[:limit]:
         try:
-            found.append(look_at_partition(path, options_for(options, metadata), fs=fs))
+            found.append(look_at_partition(path, options_for(path, options, metadata), fs=fs))
         except (CordwoodError, OSError):
             continue  # the look at the node says what is wrong with it; or a running broker has deleted it
     return look, found

@@ -18,12 +18,14 @@ from cordwood.commands.plan import plan_node, plan_with_facts
 from cordwood.commands.read import list_node
 from cordwood.commands.selection import ListOptions, Selection, WhyOptions
 from cordwood.commands.why import why_node
+from cordwood.config import topic_of_override
 from cordwood.errors import CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.check import Check, Finding, Summary
+from cordwood.storage.formats.filenames import directory_at
 from cordwood.storage.formats.key_index import HEADER, decode_header
 from cordwood.storage.index.contents import LogContents, contents_of
 from cordwood.storage.index.files import indexes_in
@@ -86,11 +88,16 @@ class PartitionLook:
         return next(iter(self.why.partitions), None)
 
 
-def options_for(options: WhyOptions, metadata_path: str | None) -> WhyOptions:
-    """The options for one partition of a node: by name it is chosen already, and its metadata may be elsewhere."""
+def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> WhyOptions:
+    """The options for one partition of a node: by name it is chosen already, and its metadata, and the topics that
+    other configs are for, may be elsewhere.
+    """
     chosen = options.selection
+    name = directory_at(path)
+    topics = ("",) if name is None else ("", name.topic_partition.topic)
+    overrides = [one for one in chosen.overrides if topic_of_override(one) in topics]
     selection = Selection(
-        overrides=chosen.overrides,
+        overrides=overrides,
         server_properties=chosen.server_properties,
         metadata=chosen.metadata or metadata_path,
     )

@@ -79,7 +79,8 @@ class Creation:
 
         Raises:
             KafkaStorageError: no directory is left to make it in, or one is offline that may have it.
-            IllegalStateError: a future log without a preferred directory, or into the directory of the current log.
+            IllegalStateError: a future log without a preferred directory, or into the directory of the current log; or
+                the manager does not run.
             InconsistentTopicIdError: the log belongs to another topic of the same name.
             BadNameError: Kafka has no topic of that name.
             TypeError, ValueError: the partition is none.
@@ -87,6 +88,7 @@ class Creation:
         with self._pool.creation:
             log = self._pool.get(partition, is_future=is_future)
             if log is None:
+                self._pool.directories.check_running()
                 filenames.check_topic(partition.topic)
                 check_number("the number of a partition", partition.partition, 0, INT_MAX)
                 offline = self._pool.directories.offline

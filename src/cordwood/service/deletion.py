@@ -56,10 +56,12 @@ class Deletion:
 
         Raises:
             KafkaStorageError: it may be in a directory that is offline; or the disk.
-            IllegalStateError: another thread waits until a clean of it has stopped; the log stays.
+            IllegalStateError: another thread waits until a clean of it has stopped; the log stays. Or the manager does
+                not run.
         """
         check_partition(partition)
         pool, cleaner = self._pool, self._pool.cleaner
+        pool.directories.check_running()
         with pool.creation:
             with pool.lock:
                 log = pool.of(is_future=is_future).pop(partition, None)

@@ -46,6 +46,14 @@ class LogDirectories:
                 raise IllegalStateError(f"Duplicate log directory {directory.path}")
             self.locked[directory.path] = directory
 
+    def check_running(self) -> None:
+        """Raise IllegalStateError before a start has locked the directories, and after a shutdown."""
+        if not self.locked and not self.failures.failures:
+            raise IllegalStateError(
+                "This LogManager does not run: call startup() first, or use it in a `with` block; after a shutdown, "
+                "make a new one"
+            )
+
     def drop(self, path: str) -> None:
         """Give up a directory that has failed."""
         directory = self.locked.pop(path, None)

@@ -9,7 +9,7 @@ log ─► trace     simulation.trace: what was written, and when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,7 +19,17 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.explain_options import ExplainOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition
-from cordwood.config import DAY_MS, TOPIC_CONFIGS, Layer, Source, SourceKind, TopicConfig, resolve_broker, show
+from cordwood.config import (
+    DAY_MS,
+    TOPIC_CONFIGS,
+    Layer,
+    Source,
+    SourceKind,
+    TopicConfig,
+    resolve_broker,
+    show,
+    topic_of_override,
+)
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -63,6 +73,7 @@ def explain(
     place = max(places, key=lambda one: (sizes[one.path], one.path))
     name = place.name
     assert name is not None, "it is of a topic"
+    _check_topic((*chosen.overrides, *options.against), name.topic_partition.topic)
     nodes = _nodes(node, options)
     sets = [_config_set(label, one, name.topic_partition.topic) for label, one in nodes.items()]
     trace = _trace(place.log(), options, now_ms, report)
@@ -107,6 +118,13 @@ def _nodes(node: Node, options: ExplainOptions) -> dict[str, Node]:
     if options.against:
         nodes["B"] = node.with_overrides([*overrides, *options.against])
     return nodes
+
+
+def _check_topic(overrides: Iterable[str], topic: str) -> None:
+    """Refuse configs of another topic, as they would change nothing."""
+    for one in overrides:
+        if topic_of_override(one) not in ("", topic):
+            raise RequestError(f"--config {one} is not for {topic}, the topic that is explained")
 
 
 def _of_one_topic(places: list[LocatedPartition]) -> list[LocatedPartition]:

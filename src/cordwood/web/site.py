@@ -83,7 +83,7 @@ class Site:
         self._dump_lines = dump_lines
         self._fs = fs
         self._links = ServerLinks()
-        self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(), fs=fs))
+        self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(path), fs=fs))
 
     def routes(self) -> Mapping[str, Route]:
         """The answers by path."""
@@ -167,12 +167,12 @@ class Site:
 
         return answer
 
-    def _of_partition(self) -> WhyOptions:
+    def _of_partition(self, path: str) -> WhyOptions:
         listing = self._latest().listing
-        return options_for(self._options, None if listing is None else listing.metadata_path)
+        return options_for(path, self._options, None if listing is None else listing.metadata_path)
 
     def _log(self, path: str) -> LogView:
-        return open_partition(path, self._of_partition(), fs=self._fs)
+        return open_partition(path, self._of_partition(path), fs=self._fs)
 
     def _partition(self, path: str, _: Request) -> Answer:
         look = self._looks.of(path)
@@ -223,7 +223,7 @@ class Site:
         return json_document(self._get(path, request.query.get("key", "")).document())
 
     def _get(self, path: str, key: str) -> GetResult:
-        log, options = self._log(path), self._of_partition()
+        log, options = self._log(path), self._of_partition(path)
         root = None if options.index_place.index_dir is None else log.fs.absolute_path(options.index_place.index_dir)
         if log.size_bytes > _SEARCHED_BYTES_MAX and not any(True for _ in indexes_in(log.fs, path, root)):
             raise RequestError(

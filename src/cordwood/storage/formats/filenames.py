@@ -307,6 +307,14 @@ def parse_directory(name: str) -> PartitionDirectory:
     return PartitionDirectory(TopicPartition(topic, number), state, uniq)
 
 
+def directory_at(path: str) -> PartitionDirectory | None:
+    """What the last part of a path says about a partition's directory; None: it is not named like one."""
+    try:
+        return parse_directory(path.rpartition("/")[2])
+    except BadNameError:
+        return None
+
+
 def _is_marked(body: str) -> bool:
     r"""Whether `^(\S+)-(\S+)\.(\S+)$` matches, in linear time: the first dash against the last dot."""
     dash = body.find("-", 1)

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.arguments import checked, shown
-from cordwood.errors import BadNameError, CorruptFileError, NotFoundError
+from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
-from cordwood.storage.formats.filenames import FileKind, PartitionDirectory, parse_directory
+from cordwood.storage.formats.filenames import FileKind, directory_at
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
@@ -74,11 +74,7 @@ class LogView:
         self.index_root = index_root
         self.path = path.rstrip("/") or "/"
         self.live = live
-        self.name: PartitionDirectory | None
-        try:
-            self.name = parse_directory(self.path.rpartition("/")[2])
-        except BadNameError:
-            self.name = None
+        self.name = directory_at(self.path)
         self._checkpointed_start = log_start_offset
         self._list()
 

@@ -197,19 +197,25 @@ def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequ
 
 
 def nothing_selected(
-    known: Iterable[str | None], paths: Sequence[str], topics: Sequence[str], partitions: Sequence[str]
+    known: Iterable[str | None],
+    paths: Sequence[str],
+    topics: Sequence[str],
+    partitions: Sequence[str],
+    *,
+    asked_by: str = "",
 ) -> NotFoundError:
     """The error for a choice that no partition matches, with what a misspelled topic may have meant.
 
     Args:
         known: topics that are there.
+        asked_by: the option that made the choice, where it is not plain.
     """
     from difflib import get_close_matches  # only a misspelled name needs it
 
     names = sorted({topic for topic in known if topic is not None})
     alike = {one: None for topic in topics for one in get_close_matches(topic, names, n=1)}
     meant = f"; did you mean {', '.join(map(printable, alike))}?" if alike and not {*topics} & {*names} else ""
-    what = ", ".join([*topics, *partitions])
+    what = " ".join(filter(None, [asked_by, ", ".join([*topics, *partitions])]))
     return NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else "") + meant)
 
 
@@ -262,9 +268,9 @@ def _kind(path: str, entries: Sequence[FileInfo]) -> PathKind:
         if file is not None and file.kind is FileKind.LOG:
             return PathKind.PARTITION
     for entry in entries:
-        if entry.is_directory and _is_partition_name(entry.name):
+        if entry.is_directory and filenames.directory_at(entry.name) is not None:
             return PathKind.LOG_DIRECTORY
-    if _is_partition_name(posixpath.basename(path)):
+    if filenames.directory_at(path) is not None:
         return PathKind.PARTITION
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
 
@@ -287,11 +293,3 @@ def log_directories(fs: Store, paths: Sequence[str]) -> list[str]:
         elif (_kind(path, entries) if entries else look(fs, path)) is PathKind.LOG_DIRECTORY:
             found.append(path)
     return found
-
-
-def _is_partition_name(name: str) -> bool:
-    try:
-        parse_directory(name)
-    except BadNameError:
-        return False
-    return True

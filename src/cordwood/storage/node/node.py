@@ -25,7 +25,7 @@ from cordwood.config import (
     resolve,
     server_properties,
 )
-from cordwood.errors import BadNameError, CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.headers import is_control
@@ -37,7 +37,6 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionDirectory,
     Temporary,
-    parse_directory,
 )
 from cordwood.storage.formats.properties import decode_partition_metadata
 from cordwood.storage.log.files import read_file
@@ -208,6 +207,12 @@ class Node:
                     found.setdefault((place.name.topic_partition, place.name.state), []).append(place)
         return found
 
+    @cached_property
+    def topics(self) -> frozenset[str]:
+        """All topics that are known: of partitions in the directories, chosen or not, and of the metadata."""
+        here = {name.topic for name, _ in self._by_name}
+        return frozenset(here if self.metadata is None else here | self.metadata.topics.keys())
+
     def duplicates(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
         """All places of a partition that is there more than once, which keeps a broker from starting; else none."""
         places = self._by_name.get((partition, DirectoryState.CURRENT), ())
@@ -258,9 +263,7 @@ def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ..
         if kind is PathKind.FILE:
             raise RequestError(f"{path} is a file, not a directory. To see what is in it:  cordwood dump {path}")
         if kind is PathKind.PARTITION:
-            place = LocatedPartition(
-                directory_at(posixpath.dirname(path) or "."), path, _name(posixpath.basename(path))
-            )
+            place = LocatedPartition(directory_at(posixpath.dirname(path) or "."), path, filenames.directory_at(path))
             places.setdefault(path, place)
             continue
         for one in log_directories(fs, [path]):
@@ -279,13 +282,6 @@ def _look(fs: Store, path: str) -> PathKind | None:
 def _places_in(directory: LogDirectory) -> Iterator[LocatedPartition]:
     for partition in directory.partitions:
         yield LocatedPartition(directory, partition.path, partition.name)
-
-
-def _name(name: str) -> PartitionDirectory | None:
-    try:
-        return parse_directory(name)
-    except BadNameError:
-        return None
 
 
 def _order(place: LocatedPartition) -> tuple[TopicPartition, str]:
