@@ -7,6 +7,7 @@ import functools
 import itertools
 import random
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -409,6 +410,18 @@ def test_a_folder_on_another_disk_is_refused(other_disk: Path, tmp_path: Path) -
     partition = make_directory(posix, str(tmp_path / "logs"))
     with pytest.raises(RequestError, match=r"is on another file system than .*/logs"):
         KeepFolder(posix, str(other_disk / "kept"), [str(tmp_path / "logs")], [partition])
+
+
+def test_a_file_that_is_a_link_to_another_disk_is_refused(other_disk: Path, tmp_path: Path) -> None:
+    partition = Path(make_directory(posix, str(tmp_path / "logs")))
+    segment = next(partition.glob("*.log"))
+    shutil.move(segment, other_disk / segment.name)
+    segment.symlink_to(other_disk / segment.name)
+    (partition / "notes").symlink_to(other_disk / segment.name)
+    before = tree(posix, str(tmp_path))
+    with pytest.raises(RequestError, match=rf"{segment.name} is a link to another file system"):
+        KeepFolder(posix, str(tmp_path / "kept"), [str(tmp_path / "logs")], [str(partition)])
+    assert tree(posix, str(tmp_path)) == before
 
 
 class UnstableInodes(PosixFileSystem):

@@ -83,6 +83,18 @@ def check_folder(
                 f"{path} is on another file system than {place}, so its files cannot be kept there without a copy. "
                 "Name a folder on the same one, or clean the directories of one disk at a time"
             )
+        for info in fs.list(place):
+            if info.device != device and _may_change(info):
+                raise RequestError(
+                    f"{place}/{info.name} is a link to another file system than that of {path}, so the file cannot be "
+                    "kept there without a copy. Put the file itself in its place, or leave the partition out"
+                )
+
+
+def _may_change(info: FileInfo) -> bool:
+    """Whether a clean may change a file of a partition or a log directory."""
+    parsed = None if info.is_directory else filenames.parse_file(info.name)
+    return info.name in _OWN_FILES or (parsed is not None and parsed.kind is not filenames.FileKind.FOREIGN)
 
 
 class KeepFolder:
