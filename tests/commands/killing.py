@@ -327,7 +327,7 @@ def processes(session: int) -> list[Process]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            state, parent, _, of = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
             words = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue

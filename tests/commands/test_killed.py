@@ -45,6 +45,12 @@ OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 VICTIMS = ("driver alone", "worker", "Java", "driver alone", "driver", "driver alone", *["driver alone"] * 14)
 
 
+#: Forks of a process that has none of what other tests leave in this one: a session of Spark has a socket, which a fork
+#: would share, and break off in the middle of a sentence.
+_LONERS = multiprocessing.get_context("forkserver")
+_LONERS.set_forkserver_preload(["tests.commands.test_killed", "cordwood.commands.clean_in_place"])
+
+
 @pytest.fixture
 def choose() -> random.Random:
     return random.Random(knobs.SEED)
@@ -80,7 +86,7 @@ def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
 
 def run_alone(directory: Path, kill_after: float | None, do: Callable[[Path], None]) -> float | None:
     """Run a driver alone and kill it; returns how long it took, if it came to its end."""
-    child = multiprocessing.get_context("fork").Process(target=do, args=(directory,))
+    child = _LONERS.Process(target=do, args=(directory,))
     started = time.monotonic()
     child.start()
     child.join(kill_after if kill_after is not None else WAIT_SECONDS)

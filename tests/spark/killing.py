@@ -176,7 +176,7 @@ def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
 
 
 def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
 
 
 def _blob(case: Case, arguments: tuple[Any, ...]) -> Path:

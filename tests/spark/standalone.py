@@ -92,7 +92,7 @@ def children(pid: int) -> Iterator[int]:
     """The processes that a process started and that run: a zombie is left of the script that became Spark's Java."""
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+            state, parent = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
         except OSError:
             continue  # it has ended since
         if int(parent) == pid and state != "Z":

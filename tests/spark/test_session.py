@@ -14,10 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cordwood.errors import RequestError
 from cordwood.jobs.hanging import looked_at
+from cordwood.spark import gateway
 from cordwood.spark.collecting import collect
-from cordwood.spark.gateway import raise_if_ended
+from cordwood.spark.gateway import Gateway, raise_if_ended
 from cordwood.spark.session import session
+from cordwood.spark.settings import SETTINGS
 from tests.service.nodes import until
 
 SRC = Path(__file__).parents[2] / "src"
@@ -139,6 +142,26 @@ def an_error_of_tidying_up(ends: BaseException) -> Exception:
             raise RuntimeError("it could not be tidied up") from error
     except RuntimeError as error:
         return error
+
+
+class OfJavaError(Exception):
+    """As one of py4j: its text is what Java says."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError("Java is gone")
+
+
+def test_a_java_that_ends_while_spark_starts_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise OfJavaError
+
+    monkeypatch.setattr(gateway, "connect", connect)
+    starting = Gateway({**SETTINGS, "spark.master": "local[1]"})
+    try:
+        with pytest.raises(RequestError, match="Spark does not start: Java has ended"):
+            starting.wait()
+    finally:
+        starting.kill()
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt(), SystemExit(143)])

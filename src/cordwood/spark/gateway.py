@@ -153,7 +153,11 @@ class Gateway:
         except Exception as error:
             self._log.seek(0)
             said = self._log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-            self._error = RequestError(f"Spark does not start: {error}\n{said}")
+            try:
+                what = str(error)
+            except Exception:  # an error of py4j asks Java for its text
+                what = "Java has ended"
+            self._error = RequestError(f"Spark does not start: {what}\n{said}")
             self._error.__cause__ = error
 
     def _launch(self) -> None:
