@@ -14,13 +14,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.errors import RequestError
 from cordwood.jobs.hanging import looked_at
-from cordwood.spark import gateway
 from cordwood.spark.collecting import collect
-from cordwood.spark.gateway import Gateway, raise_if_ended
+from cordwood.spark.gateway import raise_if_ended
 from cordwood.spark.session import session
-from cordwood.spark.settings import SETTINGS
 from tests.service.nodes import until
 
 SRC = Path(__file__).parents[2] / "src"
@@ -69,6 +66,28 @@ with session() as spark:
 assert SparkContext._gateway is java
 assert users().range(3).count() == 3
 print("done")
+"""
+
+
+JAVA_ENDS = """
+from cordwood.errors import RequestError
+from cordwood.spark import gateway
+from cordwood.spark.settings import SETTINGS
+
+class OfJavaError(Exception):
+    def __str__(self):  # an error of py4j asks Java for its text
+        raise ConnectionRefusedError("Java is gone")
+
+def connect(*_):
+    raise OfJavaError
+
+gateway.connect = connect
+starting = gateway.Gateway({**SETTINGS, "spark.master": "local[1]"})
+try:
+    starting.wait()
+except RequestError as error:
+    print(str(error).partition("\\n")[0])
+starting.kill()
 """
 
 
@@ -144,24 +163,12 @@ def an_error_of_tidying_up(ends: BaseException) -> Exception:
         return error
 
 
-class OfJavaError(Exception):
-    """As one of py4j: its text is what Java says."""
-
-    def __str__(self) -> str:
-        raise ConnectionRefusedError("Java is gone")
-
-
-def test_a_java_that_ends_while_spark_starts_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    def connect(*_: object) -> None:
-        raise OfJavaError
-
-    monkeypatch.setattr(gateway, "connect", connect)
-    starting = Gateway({**SETTINGS, "spark.master": "local[1]"})
-    try:
-        with pytest.raises(RequestError, match="Spark does not start: Java has ended"):
-            starting.wait()
-    finally:
-        starting.kill()
+def test_a_java_that_ends_while_spark_starts_is_told_in_words() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    done = subprocess.run(
+        [sys.executable, "-c", JAVA_ENDS], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Spark does not start: Java has ended\n", "")
 
 
 @pytest.mark.parametrize("ends", [KeyboardInterrupt(), SystemExit(143)])
