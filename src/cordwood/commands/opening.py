@@ -28,7 +28,7 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     """
     node = Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
     asked = [one.source.subject for one in node.said if one.source.kind is SourceKind.TOPIC_OVERRIDE]
-    unknown = [topic for topic in asked if topic not in node.topics] if asked else []
+    unknown = [topic for topic in asked if topic not in node.topics]
     if unknown:
         raise nothing_selected(node.topics, paths, unknown, [], asked_by="--config")
     return node

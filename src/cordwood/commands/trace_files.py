@@ -72,21 +72,21 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
             yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
             return
         kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
-        if not work and filenames.directory_at(path) is not None:
+        if not work and filenames.parsed_directory(path) is not None:
             directory = path
         # Links last: what they lead to is often passed by its own name, too, and that says which partition it is.
         paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
         for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
             if info.is_directory:
                 identity = info.device, info.inode
-                partition = below if filenames.directory_at(below) is not None else directory
+                partition = below if filenames.parsed_directory(below) is not None else directory
                 name = "" if partition is None or work else posixpath.basename(partition)
                 if info.inode and ((*identity, name) if name else identity) in seen:
                     continue  # a symlink to a directory that is around it, or was passed
                 seen.update((identity, (*identity, name)))
                 yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
             elif info.name != filenames.LOCK:
-                what = None if directory is None else filenames.directory_at(directory)
+                what = None if directory is None else filenames.parsed_directory(directory)
                 yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
 
     if not fs.stat(root).is_directory:

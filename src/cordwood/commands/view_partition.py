@@ -25,7 +25,7 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.check import Check, Finding, Summary
-from cordwood.storage.formats.filenames import directory_at
+from cordwood.storage.formats.filenames import parsed_directory
 from cordwood.storage.formats.key_index import HEADER, decode_header
 from cordwood.storage.index.contents import LogContents, contents_of
 from cordwood.storage.index.files import indexes_in
@@ -93,7 +93,7 @@ def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> Wh
     other configs are for, may be elsewhere.
     """
     chosen = options.selection
-    name = directory_at(path)
+    name = parsed_directory(path)
     topics = ("",) if name is None else ("", name.topic_partition.topic)
     overrides = [one for one in chosen.overrides if topic_of_override(one) in topics]
     selection = Selection(

@@ -61,7 +61,8 @@ def check_folder(
     """Refuse a folder that cannot hold the backup of some directories.
 
     Raises:
-        RequestError: it is not new or empty, lies in a directory or around one, or is on another disk.
+        RequestError: it is not new or empty, lies in a directory or around one, or is on another disk than one or a
+            file in it.
     """
     folder = fs.real_path(path)
     parent = posixpath.dirname(folder)

@@ -307,7 +307,7 @@ def parse_directory(name: str) -> PartitionDirectory:
     return PartitionDirectory(TopicPartition(topic, number), state, uniq)
 
 
-def directory_at(path: str) -> PartitionDirectory | None:
+def parsed_directory(path: str) -> PartitionDirectory | None:
     """What the last part of a path says about a partition's directory; None: it is not named like one."""
     try:
         return parse_directory(path.rpartition("/")[2])

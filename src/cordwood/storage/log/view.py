@@ -29,7 +29,7 @@ from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
-from cordwood.storage.formats.filenames import FileKind, directory_at
+from cordwood.storage.formats.filenames import FileKind, parsed_directory
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
@@ -74,7 +74,7 @@ class LogView:
         self.index_root = index_root
         self.path = path.rstrip("/") or "/"
         self.live = live
-        self.name = directory_at(self.path)
+        self.name = parsed_directory(self.path)
         self._checkpointed_start = log_start_offset
         self._list()
 

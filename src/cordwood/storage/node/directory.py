@@ -268,9 +268,9 @@ def _kind(path: str, entries: Sequence[FileInfo]) -> PathKind:
         if file is not None and file.kind is FileKind.LOG:
             return PathKind.PARTITION
     for entry in entries:
-        if entry.is_directory and filenames.directory_at(entry.name) is not None:
+        if entry.is_directory and filenames.parsed_directory(entry.name) is not None:
             return PathKind.LOG_DIRECTORY
-    if filenames.directory_at(path) is not None:
+    if filenames.parsed_directory(path) is not None:
         return PathKind.PARTITION
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
 

@@ -263,7 +263,9 @@ def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ..
         if kind is PathKind.FILE:
             raise RequestError(f"{path} is a file, not a directory. To see what is in it:  cordwood dump {path}")
         if kind is PathKind.PARTITION:
-            place = LocatedPartition(directory_at(posixpath.dirname(path) or "."), path, filenames.directory_at(path))
+            place = LocatedPartition(
+                directory_at(posixpath.dirname(path) or "."), path, filenames.parsed_directory(path)
+            )
             places.setdefault(path, place)
             continue
         for one in log_directories(fs, [path]):
