@@ -91,12 +91,21 @@ starting.kill()
 """
 
 
+def run_alone(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, which has no session yet."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
 @pytest.mark.slow
 def test_ours_has_a_java_of_its_own_and_a_users_is_there_again_afterwards() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    done = subprocess.run(
-        [sys.executable, "-c", AFTER_A_USERS], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_alone(AFTER_A_USERS)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
@@ -116,10 +125,7 @@ def test_a_users_session_of_another_thread_is_taken_and_left_running(spark: Spar
 
 @pytest.mark.slow
 def test_ours_has_workers_with_kernels_says_nothing_and_can_be_followed_by_another() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    done = subprocess.run(
-        [sys.executable, "-c", OURS], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_alone(OURS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
@@ -164,10 +170,7 @@ def an_error_of_tidying_up(ends: BaseException) -> Exception:
 
 
 def test_a_java_that_ends_while_spark_starts_is_told_in_words() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    done = subprocess.run(
-        [sys.executable, "-c", JAVA_ENDS], env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_alone(JAVA_ENDS)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Spark does not start: Java has ended\n", "")
 
 
