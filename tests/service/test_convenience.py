@@ -9,16 +9,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cordwood.errors import (
+    CorruptRecordError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
 from cordwood.service.log import FetchIsolation, Log
 from cordwood.service.validation import read_batches
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
+from cordwood.types import Codec
 from tests.service.live_logs import NOW_MS, World, batch
 from tests.storage.indexes import index_all
 
@@ -256,3 +263,53 @@ def test_keys_are_found_in_a_log_whose_segments_have_key_indexes() -> None:
     log.truncate_to(45)
     log.append({"k3": "other"})
     assert [one.value for one in log.get("k3")] == [b"3", b"10", b"17", b"24", b"31", b"38", b"other"]
+
+
+#: A part of a log: a producer (-1: none), what it appends, with which codec, and whether it is committed.
+PARTS = st.lists(
+    st.tuples(
+        st.sampled_from([-1, 1, 2]),
+        st.lists(st.sampled_from(["v", "v" * 300, "v" * 40_000]), min_size=1, max_size=3),
+        st.sampled_from([Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.GZIP]),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=100)
+@given(parts=PARTS, start=st.integers(0, 20))
+def test_records_of_all_kinds_of_batches_are_those_that_were_committed(parts: list[Any], start: int) -> None:
+    log, committed = World().load(), []
+    for producer, values, codec, is_committed in parts:
+        at = log.log_end_offset
+        records = [Record(n, NOW_MS, None, f"{at + n} {value}".encode()) for n, value in enumerate(values)]
+        if producer < 0:
+            log.append_as_leader(encode_batch(records, codec=codec), 0)
+            log.update_high_watermark(log.log_end_offset)
+        else:
+            with contextlib.suppress(KeyError), log.transaction(producer) as transaction:
+                transaction.append([(None, record.value) for record in records])
+                if not is_committed:
+                    raise KeyError
+        if producer < 0 or is_committed:
+            committed += [(at + n, record.value) for n, record in enumerate(records)]
+    start = min(start, log.log_end_offset)
+    assert [(one.offset, one.value) for one in log.records(start)] == [one for one in committed if one[0] >= start]
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_records_before_a_damaged_batch_are_read_before_its_error(size: int) -> None:
+    world = World()
+    log = world.load({"max.message.bytes": "100000"})
+    for number in range(6):
+        log.append({"a": f"{number}" * size})
+    log.flush()
+    path = f"{log.directory}/{0:020d}.log"
+    damaged = read_file(world.fs, path).replace(b"44444", b"4444x")
+    with world.fs.open_for_update(path) as file:
+        file.write(0, damaged)
+    found: list[int] = []
+    with pytest.raises(CorruptRecordError, match="offset 4"):
+        found.extend(record.offset for record in log.records())
+    assert found == [0, 1, 2, 3]

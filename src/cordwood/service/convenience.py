@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from cordwood.arguments import check_number
 from cordwood.config import LONG_MAX
-from cordwood.errors import InvalidTxnStateError
+from cordwood.errors import InvalidTxnStateError, LogError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.record.batch import MAX_SEQUENCE, encode_batch
+from cordwood.record.batch import MAX_SEQUENCE, Batch, encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service import turns
@@ -22,12 +22,14 @@ from cordwood.service.local_log import FetchData
 from cordwood.service.pairs import Pairs, batches_of, to_records
 from cordwood.service.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
 from cordwood.service.unified_log import UnifiedLog
-from cordwood.service.validation import check_crc, read_batches, read_records
+from cordwood.service.validation import check_crc, read_batches, records_of
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.types import NONE
 
 _READ_BYTES = 1 << 20
+#: Adjacent batches are decoded in one call, so many bytes at most. An append waits for no more.
+_RUN_BYTES = 1 << 16
 _FOLLOW_SECONDS = 0.05
 
 
@@ -169,23 +171,44 @@ def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Rec
     """The committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
     while True:
-        data = log.read_committed(at, _READ_BYTES)
-        start_offset = at
-        for record, behind in _committed(data):
-            if record is not None and record.offset >= start_offset:
-                yield record
+        data, behind = log.read_committed(at, _READ_BYTES), at
+        for run, end in _runs(data):
+            if run:
+                yield from (record for record in records_of(data.records, run) if record.offset >= at)
+            behind = end
+        if behind > at:
             at = behind
-        if at > start_offset:
-            continue
-        if follow:
+        elif follow:
             log.check_open()
             time.sleep(_FOLLOW_SECONDS)
         else:
             return
 
 
-def _committed(data: FetchData) -> Iterator[tuple[Record | None, int]]:
-    """The records of a read, each with the offset behind its batch; None for a batch that has none to show."""
+def _runs(data: FetchData) -> Iterator[tuple[list[Batch], int]]:
+    """The batches of a read whose records are committed, as runs of adjacent ones, each with the offset behind it.
+
+    A run may be empty. Those before a batch that is damaged come before its error.
+    """
+    run: list[Batch] = []
+    size, behind = 0, NONE
+    try:
+        for batch, is_committed in _batches(data):
+            if run and (not is_committed or size + batch.size_bytes > _RUN_BYTES):
+                yield run, behind
+                run, size = [], 0
+            if is_committed:
+                run.append(batch)
+                size += batch.size_bytes
+            behind = batch.last_offset + 1
+    except LogError:
+        yield run, behind
+        raise
+    yield run, behind
+
+
+def _batches(data: FetchData) -> Iterator[tuple[Batch, bool]]:
+    """The batches of a read, and whether each holds records that are committed."""
     aborted = sorted(data.aborted or (), key=lambda one: one.first_offset)
     open_ids: set[int] = set()
     for batch in read_batches(data.records):
@@ -193,13 +216,8 @@ def _committed(data: FetchData) -> Iterator[tuple[Record | None, int]]:
         check_crc(data.records, batch)
         while aborted and aborted[0].first_offset <= batch.last_offset:
             open_ids.add(aborted.pop(0).producer_id)
-        behind = batch.last_offset + 1
         if batch.is_control:
             open_ids.discard(batch.producer_id)
-            yield None, behind
-        elif batch.is_transactional and batch.producer_id in open_ids:
-            yield None, behind
+            yield batch, False
         else:
-            yield None, behind
-            for record in read_records(data.records, batch):
-                yield record, behind
+            yield batch, not (batch.is_transactional and batch.producer_id in open_ids)

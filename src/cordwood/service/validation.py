@@ -444,7 +444,7 @@ class Leader:
     def _rebuild(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
         if self.magic < 2:
             return self._rebuild_messages(data, batches, offset, target)
-        pieces = [piece for batch in batches for piece in _columns(data, batch)]
+        pieces = [piece for batch in batches for piece in _columns(data, [batch])]
         first, header = batches[0], np.zeros(1, BATCH_ROW)
         timestamps = np.concatenate([piece.rows["timestamp"] for piece in pieces])
         if np.any(timestamps < NONE):
@@ -518,32 +518,36 @@ def _body(data: bytearray, batch: Batch) -> tuple[U8Array, DataError | None]:
     return np.frombuffer(body, np.uint8), failure
 
 
-def _columns(data: bytes | bytearray, batch: Batch) -> Iterator[RecordColumns]:
-    """The records of a batch as columns."""
-    view = np.frombuffer(bytes(memoryview(data)[batch.position : batch.position + batch.size_bytes]), np.uint8)
-    row = np.zeros(1, BATCH_ROW)
-    for name in BATCH_ROW.names or ():
-        row[name] = getattr(batch, name)
-    row["position"] = 0
+def records_of(data: bytes | bytearray, batches: Sequence[Batch]) -> Iterator[Record]:
+    """The records of adjacent batches of a buffer, in order.
+
+    Raises:
+        InvalidRecordError, CorruptRecordError: those of a batch cannot be read. All before it were yielded.
+    """
+    for columns in _columns(data, batches):
+        yield from to_records(columns.data, columns.rows)
+
+
+def read_records(data: bytes | bytearray, batch: Batch) -> list[Record]:
+    """The records of one batch of a buffer; errors as of `records_of`."""
+    return list(records_of(data, [batch]))
+
+
+def _columns(data: bytes | bytearray, batches: Sequence[Batch]) -> Iterator[RecordColumns]:
+    first, last = batches[0], batches[-1]
+    view = np.frombuffer(bytes(memoryview(data)[first.position : last.position + last.size_bytes]), np.uint8)
+    rows = np.array(batches, BATCH_ROW)
+    rows["position"] -= first.position
 
     def read(position: int, size_bytes: int) -> Iterator[bytes]:
         yield view[position : position + size_bytes].tobytes()
 
     try:
-        yield from decode(BatchWindow(0, view, row, read), max_batch_bytes=_INT_MAX)
+        yield from decode(BatchWindow(0, view, rows, read), max_batch_bytes=_INT_MAX)
     except DataError as error:
         if error.kind is BatchProblem.INNER_CRC:
             raise CorruptRecordError(str(error), Rejection.CHECKSUM) from error
         raise InvalidRecordError(str(error)) from error
-
-
-def read_records(data: bytes | bytearray, batch: Batch) -> list[Record]:
-    """The records of one batch of a buffer.
-
-    Raises:
-        InvalidRecordError, CorruptRecordError: they cannot be read.
-    """
-    return [record for columns in _columns(data, batch) for record in to_records(columns.data, columns.rows)]
 
 
 def _encode(columns: RecordColumns, header: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
