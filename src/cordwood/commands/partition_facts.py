@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts
@@ -41,6 +42,10 @@ class PlannedPartition:
     log: LogView | None = None
     facts: LogFacts | None = None
     obstacle: Obstacle | None = None
+
+
+#: Plans one partition; None: it is gone.
+Planner = Callable[[LocatedPartition], PlannedPartition | None]
 
 
 def cleaner_enabled(node: Node) -> ConfigValue:

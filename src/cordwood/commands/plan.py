@@ -9,7 +9,7 @@ doubt (`Node.doubt`); so do the limits of retention.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
@@ -32,7 +32,7 @@ from cordwood.cleaning.why import causes_of
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.partition_facts import PlannedPartition, cleaner_enabled, collect_facts
+from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
 from cordwood.commands.policy import policy_in_doubt, why_never
 from cordwood.config import ConfigValue, TopicConfig
 from cordwood.engine.division import with_divisions
@@ -82,22 +82,39 @@ def plan_node(
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
     _check_min_dead(options)
     places = select_partitions(node.places, paths, selection)
-    size = offset_map_size(node, choices)
     _, now_ms = options.at(clock)
-    enabled = cleaner_enabled(node)
-
-    def planned() -> Iterator[PartitionPlan]:
-        for place in places:
-            one = plan_with_facts(node, place, choices, now_ms)
-            if one is not None:
-                yield _with_cause(node, place, one, enabled, now_ms) if with_causes else one.plan
-
-    never = () if enabled.value else (f"the broker does not clean at all: {enabled.name}={enabled}",)
-    partitions = tuple(
-        limited_by_map(one if one.compaction is None else replace(one, notes=(*never, *one.notes)), size)
-        for one in planned()
+    return plan_of(
+        node,
+        places,
+        lambda place: plan_with_facts(node, place, choices, now_ms),
+        choices,
+        now_ms,
+        with_causes=with_causes,
     )
-    return with_divisions(Plan(now_ms, partitions, choices), local_cores())
+
+
+def plan_of(
+    node: Node,
+    places: Iterable[LocatedPartition],
+    planner: Planner,
+    choices: Choices,
+    now_ms: int,
+    *,
+    with_causes: bool,
+) -> Plan:
+    """The plan of partitions, each as `planner` plans it; see `plan_node`."""
+    size = offset_map_size(node, choices)
+    enabled = cleaner_enabled(node)
+    never = () if enabled.value else (f"the broker does not clean at all: {enabled.name}={enabled}",)
+    partitions = []
+    for place in places:
+        planned = planner(place)
+        if planned is None:
+            continue
+        one = _with_cause(node, place, planned, enabled, now_ms) if with_causes else planned.plan
+        one = one if one.compaction is None else replace(one, notes=(*never, *one.notes))
+        partitions.append(limited_by_map(one, size))
+    return with_divisions(Plan(now_ms, tuple(partitions), choices), local_cores())
 
 
 def _check_min_dead(options: PlanOptions) -> None:

@@ -13,11 +13,10 @@ from cordwood.cleaning.causes import WhyPartition, WhyResult
 from cordwood.cleaning.plan import Choices, LogFacts, PartitionPlan, Plan
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.opening import open_node
-from cordwood.commands.options import PlanOptions
-from cordwood.commands.plan import plan_node, plan_with_facts
+from cordwood.commands.plan import plan_of, plan_with_facts
 from cordwood.commands.read import list_node
 from cordwood.commands.selection import ListOptions, Selection, WhyOptions
-from cordwood.commands.why import why_node
+from cordwood.commands.why import why_of
 from cordwood.config import topic_of_override
 from cordwood.errors import CorruptFileError, DataError, NotFoundError
 from cordwood.fs.base import Store
@@ -122,26 +121,23 @@ def look_at_partition(
     listing = list_node(node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True))
     if not listing.partitions:
         raise NotFoundError(f"{path} is gone")
+    place = node.places[0]
+    planned = plan_with_facts(node, place, Choices(), now_ms)
     found = PartitionLook(
         path=path,
         began_ms=now_ms,
         ls=listing,
-        plan=plan_node(node, paths, PlanOptions(selection=chosen, now_ms=now_ms), with_causes=True),
-        why=why_node(node, paths, options),
-        facts=_facts(node, now_ms),
+        plan=plan_of(node, [place], lambda _: planned, Choices(), now_ms, with_causes=True),
+        why=why_of(node, [place], lambda _: planned, options, now_ms),
+        facts=None if planned is None else planned.facts,
         contents=_contents(node, listing.partitions[0], options),
         producers=_producers(node),
-        indexed=_indexed(node.places[0].log(), options.index_place.root(fs, paths)),
+        indexed=_indexed(place.log(), options.index_place.root(fs, paths)),
     )
     if found.listing.size_bytes > CHECKED_BYTES_MAX or fs.reads_by_request(path):
         return found
     check = Check(fs)
     return replace(found, findings=tuple(check.run(paths)), checked=check.summary)
-
-
-def _facts(node: Node, now_ms: int) -> LogFacts | None:
-    planned = plan_with_facts(node, node.places[0], Choices(), now_ms)
-    return None if planned is None else planned.facts
 
 
 def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> LogContents | None:

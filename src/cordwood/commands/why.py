@@ -22,7 +22,7 @@ from cordwood.cleaning.why import why_partition
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.coordinators import OnLogs
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.partition_facts import PlannedPartition, cleaner_enabled, collect_facts
+from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
 from cordwood.commands.plan import plan_with_facts
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.transactions import Outlooks
@@ -65,11 +65,32 @@ def why_node(
     now_ms = clock() if options.now_ms is None else options.now_ms
     fs, chosen = node.fs, options.selection
     places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
-    root = options.index_place.root(fs, [place.path for place in places])
+    return why_of(
+        node,
+        places,
+        lambda place: plan_with_facts(node, place, Choices(), now_ms),
+        options,
+        now_ms,
+        on_progress=on_progress,
+    )
+
+
+def why_of(
+    node: Node,
+    places: Sequence[LocatedPartition],
+    planner: Planner,
+    options: WhyOptions,
+    now_ms: int,
+    *,
+    on_progress: OnLogs | None = None,
+) -> WhyResult:
+    """Why partitions are as large as they are, each as `planner` plans it; see `why_node`."""
+    root = options.index_place.root(node.fs, [place.path for place in places])
     look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
     found = []
     for done, place in enumerate(places, 1):
-        partition = look.at(place)
+        planned = planner(place)
+        partition = None if planned is None else look.at(place, planned)
         found += [] if partition is None else [partition]
         if on_progress is not None:
             on_progress(done, len(places))
@@ -103,11 +124,8 @@ class _Look:
     not_counted: list[str] = field(default_factory=list)
     _read_bytes: int = 0
 
-    def at(self, place: LocatedPartition) -> WhyPartition | None:
+    def at(self, place: LocatedPartition, planned: PlannedPartition) -> WhyPartition | None:
         """Why a partition is as large as it is; None if it is gone."""
-        planned = plan_with_facts(self.node, place, Choices(), self.now_ms)
-        if planned is None:
-            return None
         log, compaction = planned.log, planned.plan.compaction
         held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
         try:
