@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from cordwood.jobs.hanging import looked_at
 from cordwood.spark.collecting import collect
 from cordwood.spark.gateway import raise_if_ended
-from cordwood.spark.session import session
+from cordwood.spark.session import cores, session
 from tests.service.nodes import until
 
 SRC = Path(__file__).parents[2] / "src"
@@ -88,6 +89,35 @@ try:
 except RequestError as error:
     print(str(error).partition("\\n")[0])
 starting.kill()
+"""
+
+
+JAVA_ENDS_AS_A_JOB_BEGINS = """
+import os, signal, threading, time
+from pathlib import Path
+from cordwood.spark.collecting import collect_rdd
+from cordwood.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.spark.settings import settings_for
+from pyspark import InheritableThread
+
+start = threading.Thread.start
+def end_java_and_start(thread):
+    if isinstance(thread, InheritableThread):
+        for child in Path("/proc/self/task", str(os.getpid()), "children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        while not ours.is_gone():
+            time.sleep(0.01)
+    start(thread)
+
+with without_words_of_py4j():
+    ours = Gateway(settings_for("local[1]", None))
+    items = ours.context.parallelize(range(3), 1)
+    threading.Thread.start = end_java_and_start
+    try:
+        collect_rdd(items)
+    except Exception:
+        print("it has failed")
+    ours.kill()
 """
 
 
@@ -185,6 +215,21 @@ def test_a_users_session_passes_on_the_signal_that_an_error_came_of(spark: Spark
     with pytest.raises(KeyboardInterrupt), session(spark):
         raise an_error_of_tidying_up(KeyboardInterrupt())
     assert spark.range(3).count() == 3
+
+
+def test_a_signal_while_a_session_is_asked_for_its_cores_is_passed_on() -> None:
+    class Interrupted:
+        @property
+        def sparkContext(self) -> None:  # noqa: N802
+            raise an_error_of_tidying_up(KeyboardInterrupt())
+
+    with pytest.raises(KeyboardInterrupt):
+        cores(cast(SparkSession, Interrupted()))
+
+
+def test_a_java_that_ends_as_a_job_begins_is_told_to_the_caller_alone() -> None:
+    done = run_alone(JAVA_ENDS_AS_A_JOB_BEGINS)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "it has failed\n", "")
 
 
 def test_an_error_of_its_own_is_no_signal() -> None:

@@ -83,14 +83,15 @@ def _waited_for(
     done: list[list[T]] = []
     failed: list[BaseException] = []
 
-    def attempt() -> None:
-        try:
-            done.append(run())
-        except BaseException as error:
-            failed.append(error)
+    class Job(InheritableThread):
+        def run(self) -> None:
+            try:
+                super().run()  # calls Java, which may be gone, before what it is given
+            except BaseException as error:
+                failed.append(error)
 
     named: dict[str, Any] = {} if spark is None else {"session": spark}
-    thread = InheritableThread(attempt, daemon=True, **named)
+    thread = Job(lambda: done.append(run()), daemon=True, **named)
     thread.start()
     try:
         look = looking()

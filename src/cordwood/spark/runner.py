@@ -19,7 +19,7 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.spark import probe
 from cordwood.spark.collecting import collect, collect_rdd
 from cordwood.spark.executors import check_executors
-from cordwood.spark.gateway import Gateway
+from cordwood.spark.gateway import Gateway, raise_if_ended
 from cordwood.spark.session import cores as cores_of
 from cordwood.spark.session import running
 from cordwood.spark.settings import LOCAL_MASTER
@@ -215,9 +215,11 @@ def _named(context: SparkContext, name: str, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # Java may be gone
+        try:
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes it
+        except Exception as error:  # Java may be gone
+            raise_if_ended(error)
 
 
 def _unpacking(step: Step) -> Callable[[Iterable[bytes]], Iterator[Numbered]]:

@@ -91,12 +91,13 @@ def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[No
         return
     waiting = [_new(settings_for(master, archive), worker_python(master, archive))]
     token = _begun.set(waiting)
-    try:
-        yield
-    finally:
-        _begun.reset(token)
-        for gateway in waiting:
-            _end(gateway)
+    with without_words_of_py4j():
+        try:
+            yield
+        finally:
+            _begun.reset(token)
+            for gateway in waiting:
+                _end(gateway)
 
 
 @contextlib.contextmanager
@@ -177,7 +178,8 @@ def cores(spark: SparkSession) -> int:
     """How many tasks a session runs at a time."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # Spark Connect does not say
+    except Exception as error:  # Spark Connect does not say
+        raise_if_ended(error)
         return os.cpu_count() or 1
 
 

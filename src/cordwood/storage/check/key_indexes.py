@@ -138,8 +138,9 @@ class KeyIndexes:
             if base_offset is None:
                 base_offset = parse_pending(name)
             if base_offset is None and kind_in_index_folder(name.removesuffix(Temporary.TMP)):
-                meaning = "the next index that is written there replaces it"
-                what = "an index that was being written"
+                meaning = "the next one that is written there replaces it"
+                is_index = name.removesuffix(Temporary.TMP) != CLEANED
+                what = "an index that was being written" if is_index else "what a clean was to remember, half written"
                 self._findings.add(Kind.LEFTOVER, path, what, severity=Severity.NOTE, meaning=meaning)
             elif base_offset is None:
                 self._findings.add(Kind.FOREIGN_FILE, path, "not a key index")
