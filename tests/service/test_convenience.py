@@ -20,8 +20,10 @@ from cordwood.errors import (
     RecordTooLargeError,
 )
 from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.service.log import FetchIsolation, Log
+from cordwood.service.producer_state import AppendOrigin
 from cordwood.service.validation import read_batches
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
@@ -313,3 +315,13 @@ def test_records_before_a_damaged_batch_are_read_before_its_error(size: int) -> 
     with pytest.raises(CorruptRecordError, match="offset 4"):
         found.extend(record.offset for record in log.records())
     assert found == [0, 1, 2, 3]
+
+
+def test_a_transaction_ends_also_after_a_marker_of_a_later_coordinator(log: Log) -> None:
+    with log.transaction(7) as transaction:
+        transaction.append({"a": "1"})
+    marker = Marker(0, NOW_MS, 7, 0, committed=True, coordinator_epoch=3)
+    log.append_as_leader(encode_marker(marker), 0, AppendOrigin.COORDINATOR)
+    with log.transaction(7) as transaction:
+        transaction.append({"a": "2"})
+    assert log.open_transactions() == [] and values(log) == [b"1", b"2"]

@@ -5,6 +5,7 @@ After the next load everything below the recovery point is there, and nothing is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ import pytest
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import Change
 from cordwood.service.log import Log
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.files import write_file
@@ -126,3 +128,26 @@ def test_a_segment_whose_offsets_span_too_much_is_split_whenever_the_power_is_cu
     for after in cuts:
         assert read_all(World(after).load(CONFIG, clean_shutdown=False)) == kept
         assert [segment.base_offset for segment in LogView(PATH, fs=after).segments] == [0, far]
+
+
+def names_of_aborts_are_lost(change: Change) -> int:
+    """All changes but that the file of a transaction index was made."""
+    return 0 if "create" in change.text and ".txnindex" in change.text else change.parts
+
+
+@pytest.mark.parametrize("ends", ["flush", "close"])
+def test_what_was_aborted_stays_so_when_names_that_were_not_synced_are_lost(
+    ends: str,
+) -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    log = World(fs).load()
+    log.append({"a": "1"})
+    log.flush()
+    with contextlib.suppress(KeyError), log.transaction(7) as transaction:
+        transaction.append({"b": "ABORTED"})
+        raise KeyError
+    getattr(log, ends)()
+    after = World(fs.crash(names_of_aborts_are_lost))
+    loaded = after.load(clean_shutdown=ends == "close", recovery_point=log.recovery_point)
+    loaded.update_high_watermark(loaded.log_end_offset)
+    assert [record.value for record in loaded.records()] == [b"1"]

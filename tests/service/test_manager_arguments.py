@@ -14,6 +14,7 @@ import cordwood
 from cordwood.errors import (
     ConfigError,
     CorruptRecordError,
+    IllegalArgumentError,
     IllegalStateError,
     KafkaStorageError,
     NotFoundError,
@@ -23,7 +24,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.log import FetchIsolation, Log
 from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
-from tests.service.live_logs import read_all
+from tests.service.live_logs import batch, read_all
 from tests.service.nodes import ONE, Node
 
 
@@ -264,3 +265,36 @@ def test_directories_that_are_none_are_refused_before_anything_is_locked(tmp_pat
 def test_an_empty_path_is_not_a_directory(call: Any) -> None:
     with pytest.raises(NotFoundError, match="the path is empty"):
         call("")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.append_as_leader(batch("a"), 2**31),
+        lambda log: log.append_as_leader(batch("a"), 1.5),
+        lambda log: log.assign_epoch_start_offset(2**40, 0),
+        lambda log: log.assign_epoch_start_offset(True, 0),
+        lambda log: log.maybe_increment_log_start_offset(1.5),
+        lambda log: log.maybe_increment_log_start_offset(True),
+        lambda log: log.maybe_increment_high_watermark(1.5),
+        lambda log: log.fetch_offset_by_timestamp(1.5),
+        lambda log: log.truncate_fully_and_start_at(5, 10),
+        lambda log: log.assign_topic_id("abc"),
+    ],
+)
+def test_what_no_number_or_id_of_a_log_can_be_is_refused_and_changes_nothing(node: Node, call: Any) -> None:
+    log = node.manager.get_or_create_log(ONE, is_new=True)
+    log.append({"a": "1", "b": "2"})
+    with pytest.raises((TypeError, ValueError)):
+        call(log)
+    log.append({"c": "3"})
+    assert (log.log_start_offset, len(list(log.records()))) == (0, 3)
+    node.manager.shutdown()
+
+
+def test_an_append_that_would_end_above_the_largest_offset_is_refused(node: Node) -> None:
+    log = node.manager.get_or_create_log(ONE, is_new=True)
+    log.truncate_fully_and_start_at(2**63 - 1)
+    with pytest.raises(IllegalArgumentError):
+        log.append({"a": "1"})
+    node.manager.shutdown()

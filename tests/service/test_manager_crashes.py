@@ -16,8 +16,11 @@ import pytest
 from cordwood.errors import IllegalStateError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
+from cordwood.fs.memory_journal import keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.log import Log
+from cordwood.service.log_manager import LogManager
+from cordwood.service.scheduler import SteppedScheduler
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
@@ -294,3 +297,19 @@ def _write(fs: MemoryFileSystem, directory: str, place: Path) -> None:
                 _write(fs, f"{directory}/{info.name}", place / info.name)
         elif info.name != filenames.LOCK:
             (place / info.name).write_bytes(read_file(fs, f"{directory}/{info.name}"))
+
+
+def test_a_power_cut_after_a_start_does_not_bring_back_the_mark_of_a_clean_shutdown() -> None:
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000)
+
+    def started() -> LogManager:
+        manager = LogManager(fs, ["logs"], scheduler=SteppedScheduler(lambda: NOW_MS))
+        manager.startup()
+        return manager
+
+    started().shutdown()
+    fs = fs.crash(keep_all)
+    mark = f"logs/{filenames.CLEAN_SHUTDOWN}"
+    assert fs.exists(mark)
+    started()
+    assert not fs.crash(lose_all).exists(mark)

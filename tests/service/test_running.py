@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -21,13 +22,15 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.report.live import PartitionStatus, worst_first
 from cordwood.service.health import HealthWatch
+from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.service.segment import LogSegment
 from cordwood.service.status import statuses
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.types import TopicPartition, override
 from tests.fixtures import copy_of, fixture
-from tests.service.live_logs import batch
+from tests.service.live_logs import NOW_MS, batch
 from tests.service.nodes import ONE, Node, until
 from tests.service.running_nodes import made, made_damaged, running, wait
 
@@ -295,3 +298,35 @@ def test_a_directory_that_failed_and_a_transaction_that_hangs_are_problems() -> 
     first, *_ = watched(fail)
     assert any("log directory /d2 is offline: Error while writing x" in problem for problem in first)
     assert any("a transaction in t-0, of producer 7 from offset 30 on" in problem for problem in first)
+
+
+def test_no_clean_begins_before_it_is_known_what_may_go_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    start = LogCleaner.startup
+
+    def startup(cleaner: LogCleaner) -> None:
+        seen.extend(log.deletes_for_good for log in node.manager.logs.values())
+        start(cleaner)
+
+    monkeypatch.setattr(LogCleaner, "startup", startup)
+    options = LiveOptions(overrides=("t:cleanup.policy=compact",), port=0)
+    node = LiveNode(PosixFileSystem(), [str(made(tmp_path, t=2))], options)
+    node.startup()
+    node.shutdown()
+    assert seen == [False]
+
+
+def test_a_segment_that_cannot_be_read_is_told_of_its_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(segment: LogSegment) -> int:
+        if "/t-0" in segment.directory:
+            raise OSError(errno.EIO, "Input/output error")
+        return NOW_MS
+
+    with running(made(tmp_path, t=20, u=20), "t:cleanup.policy=compact", "u:cleanup.policy=compact") as node:
+        monkeypatch.setattr(LogSegment, "first_timestamp", property(unreadable))
+        assert "Input/output error" in str(status(node, "t").reason)
+        assert "Input/output error" not in str(status(node, "u").reason)

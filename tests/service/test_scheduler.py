@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from cordwood.config import overrides
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.service.log_manager import LogManager
@@ -134,3 +136,20 @@ def test_tasks_keep_their_pace_when_the_machines_clock_is_set() -> None:
         assert log.log_start_offset == 0, "retention is next in five minutes, by any clock"
     finally:
         manager.shutdown()
+
+
+def test_a_task_that_fails_ends_neither_itself_nor_the_others() -> None:
+    hand = Hand()
+
+    def fail() -> None:
+        hand.ran.append((hand.now_ms, "bad"))
+        raise OSError("a disk")
+
+    hand.schedule("a", delay_ms=1, period_ms=10)
+    hand.scheduler.schedule("bad", fail, delay_ms=1, period_ms=10)
+    hand.schedule("c", delay_ms=1, period_ms=10)
+    for _ in range(2):
+        hand.now_ms += 15
+        with pytest.raises(OSError, match="a disk"):
+            hand.scheduler.run_due()
+    assert [name for _, name in hand.ran] == ["a", "bad", "c"] * 2

@@ -6,6 +6,7 @@ For a log that has no other replicas: appended records are readable at once.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
         info = log.append_as_leader(batch, epoch, guard=producer.guard)
         producer.has_appended(info.last_offset - info.first_offset + 1)
         first_offset = info.first_offset if first_offset is None else first_offset
-        log.update_high_watermark(log.log_end_offset)
+        log.commit_all()
     assert first_offset is not None
     return first_offset
 
@@ -94,19 +95,23 @@ class Producing:
             self.sequence = (self.sequence + count) % (MAX_SEQUENCE + 1)
 
     def end(self, log: UnifiedLog, *, committed: bool) -> None:
-        """Write a marker."""
-        marker = Marker(0, log.now_ms(), self.producer_id, self.epoch, committed)
+        """Write a marker, as the coordinator that wrote the producer's last one."""
+        known = log.producers.of(self.producer_id)
+        coordinator = 0 if known is None else max(known.coordinator_epoch, 0)
+        marker = Marker(0, log.now_ms(), self.producer_id, self.epoch, committed, coordinator)
         log.append_as_leader(encode_marker(marker), log.leader_epochs.latest_epoch or 0, AppendOrigin.COORDINATOR)
-        log.update_high_watermark(log.log_end_offset)
+        log.commit_all()
 
 
 class Transaction:
-    """A transaction that is open; see `Log.transaction`."""
+    """A transaction that is open; see `Log.transaction`. Threads that append to it take turns."""
 
     def __init__(self, log: UnifiedLog, producing: Producing) -> None:
         self._log = log
         self._producing = producing
         self._has_ended = False
+        #: Taken before the lock of the log. A batch has the sequence behind that of the one before it.
+        self._turn = threading.Lock()
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
         """Append records that count once the transaction is committed; see `Log.append`.
@@ -115,18 +120,20 @@ class Transaction:
             InvalidTxnStateError: the transaction has ended.
         """
         log, producing = self._log, self._producing
-        if self._has_ended:
-            raise InvalidTxnStateError(
-                f"the transaction of producer {producing.producer_id} in {log.name} has ended; begin another one with "
-                "log.transaction()"
-            )
-        return append(log, pairs, timestamp_ms, producer=producing)
+        with self._turn:
+            if self._has_ended:
+                raise InvalidTxnStateError(
+                    f"the transaction of producer {producing.producer_id} in {log.name} has ended; begin another one "
+                    "with log.transaction()"
+                )
+            return append(log, pairs, timestamp_ms, producer=producing)
 
     def end(self, *, committed: bool) -> None:
         """Write the marker; a transaction without records has none."""
-        self._has_ended = True
-        if self._producing.has_begun:
-            self._producing.end(self._log, committed=committed)
+        with self._turn:
+            self._has_ended = True
+            if self._producing.has_begun:
+                self._producing.end(self._log, committed=committed)
 
 
 @contextlib.contextmanager

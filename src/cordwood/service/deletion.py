@@ -147,7 +147,7 @@ class Deletion:
             deleted = self.waiting.popleft()
             try:
                 deleted.log.delete()
-            except LogError:
+            except Exception:  # the others are to go, too
                 _log.exception("Exception while deleting %s", deleted.log.name)
         left_ms = delay_ms - (scheduler.clock() - self.waiting[0].since_ms) if self.waiting else delay_ms
         scheduler.schedule("kafka-delete-logs", self.delete_logs, delay_ms=max(left_ms, 1))

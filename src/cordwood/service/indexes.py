@@ -266,6 +266,7 @@ class LiveTransactionIndex:
         self._fs = fs
         self._entries: list[AbortedTransaction] | None = None
         self._last_offset: int | None = None
+        self._is_new = False
 
     @property
     def is_read(self) -> bool:
@@ -293,6 +294,7 @@ class LiveTransactionIndex:
         exists = self._fs.exists(self.path)
         with self._fs.open_for_update(self.path) if exists else self._fs.create(self.path) as file:
             file.write(len(entries) * transaction_index.ENTRY.itemsize, data)
+        self._is_new |= not exists
         entries.append(transaction)
         self._last_offset = transaction.last_offset
 
@@ -322,11 +324,13 @@ class LiveTransactionIndex:
                 file.truncate(0)
         self._entries, self._last_offset = [], None
 
-    def flush(self) -> None:
-        """Make the entries durable."""
+    def flush(self) -> bool:
+        """Make the entries durable; returns whether the file was made since, so that its directory is to be synced."""
+        is_new, self._is_new = self._is_new, False
         if self._fs.exists(self.path):
             with self._fs.open(self.path) as file:
                 file.sync()
+        return is_new
 
 
 assert sys.byteorder == "little", "arrays are made from numpy's bytes"

@@ -9,9 +9,9 @@ import contextlib
 import threading
 from bisect import bisect_right
 
-from cordwood.errors import CorruptFileError, IllegalArgumentError
+from cordwood.errors import CorruptFileError, IllegalArgumentError, KafkaStorageError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.service.failures import io_error_of
+from cordwood.service.failures import Guard, io_error_of
 from cordwood.service.scheduler import Scheduler
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
@@ -23,8 +23,11 @@ from cordwood.types import NONE
 class LeaderEpochCache:
     """The leader epochs of a log. Only one thread at a time changes it."""
 
-    def __init__(self, fs: LocalFileSystem, directory: str, name: str, scheduler: Scheduler) -> None:
+    def __init__(self, fs: LocalFileSystem, directory: str, name: str, scheduler: Scheduler, guard: Guard) -> None:
         """Read the file; a missing one is made, empty.
+
+        Args:
+            guard: of what is written later.
 
         Raises:
             OSError: the file cannot be read, or is not in its format.
@@ -34,6 +37,7 @@ class LeaderEpochCache:
         self._fs = fs
         self._name = name
         self._scheduler = scheduler
+        self._guard = guard
         self._path = f"{directory}/{FileKind.LEADER_EPOCHS}"
         self._entries: list[EpochEntry] = []
         #: Held while the file is written or gets another name: a task writes it, too.
@@ -119,5 +123,6 @@ class LeaderEpochCache:
         self._scheduler.schedule(f"leader-epoch-cache-flush-{self._name}", self._write_if_there)
 
     def _write_if_there(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the log was deleted meanwhile
+        # An error has taken the directory offline, unless the log was deleted meanwhile.
+        with contextlib.suppress(KafkaStorageError), self._guard, contextlib.suppress(FileNotFoundError):
             self.write()

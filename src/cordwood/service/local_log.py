@@ -86,6 +86,8 @@ class LocalLog:
         self._is_closed = False
         #: One for all appends.
         self.appending = self.guarded("appending records to")
+        #: Segments that are in the log no more, and whose files wait for their removal.
+        self._leaving: set[LogSegment] = set()
         #: Held while the directory gets another name, or is synced under the one that it has.
         self._naming = threading.Lock()
 
@@ -226,11 +228,13 @@ class LocalLog:
         for segment in segments:
             if not segment.is_deleted:
                 segment.change_suffix(Temporary.DELETED)
+        self._leaving.update(segments)
 
         def delete() -> None:
             for segment in segments:
                 with self.guarded("deleting segments"):
                     segment.delete_files()
+                self._leaving.discard(segment)
 
         if segments:
             self.scheduler.schedule("delete-file", delete, delay_ms=self.config.file_delete_delay_ms)
@@ -261,12 +265,13 @@ class LocalLog:
         if start > offset:
             return
         segments = self.segments.values(start, offset)
+        has_new_names = any(segment.base_offset >= start for segment in segments)
         try:
             for segment in segments:
                 began = time.monotonic()
-                segment.flush()
+                has_new_names |= segment.flush()
                 self._environment.stats.flushed(began)
-            if any(segment.base_offset >= start for segment in segments):
+            if has_new_names:
                 with self._naming:
                     self.fs.sync_directory(self.directory)
         except OSError:
@@ -362,12 +367,13 @@ class LocalLog:
         """Give the partition's directory another name; open files stay open. Durable on return."""
         with ExitStack() as held:
             held.enter_context(self._naming)
-            for segment in self.segments.all:
+            segments = [*self.segments.all, *self._leaving]
+            for segment in segments:
                 held.enter_context(segment.names)
             self.fs.rename(self.directory, directory)
             self.fs.sync_directory(directory.rpartition("/")[0])
             self.directory = directory
-            for segment in self.segments.all:
+            for segment in segments:
                 segment.move_to(directory)
 
     # ---- closing -----------------------------------------------------------------------------------------------------
@@ -375,8 +381,11 @@ class LocalLog:
     def close(self) -> None:
         """Close all segments properly."""
         self.check_open()
+        has_new_names = False
         for segment in self.segments.all:
-            segment.close()
+            has_new_names |= segment.close() or segment.base_offset >= self.recovery_point
+        if has_new_names:
+            self.fs.sync_directory(self.directory)
         self._is_closed = True
 
     def refuse_changes(self) -> None:

@@ -122,7 +122,8 @@ def load_log(
     name = directory.rpartition("/")[2]
     settings = LogConfig.of(config)
     state = ProducerState(expiration_ms=limits.expiration_ms, transaction_verification=limits.transaction_verification)
-    epochs = LeaderEpochCache(fs, directory, name, environment.scheduler)
+    guard = environment.failures.guarded(directory.rpartition("/")[0], "writing leader epochs", name)
+    epochs = LeaderEpochCache(fs, directory, name, environment.scheduler, guard)
     loaded = Loader(environment, directory, settings, epochs, state, checkpointed, on_recovered).load()
     local = LocalLog(environment, settings, loaded)
     local.delete_files(loaded.discarded)

@@ -82,6 +82,7 @@ class LiveDirectory:
         self.was_clean = self._fs.exists(self._file(filenames.CLEAN_SHUTDOWN))
         if self.was_clean:
             self._fs.unlink(self._file(filenames.CLEAN_SHUTDOWN))
+            self._fs.sync_directory(self.path)
 
     def partitions(self) -> list[Partition]:
         """The directories of partitions.

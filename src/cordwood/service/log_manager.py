@@ -176,6 +176,7 @@ class LogManager:
         self,
         on_progress: OnProgress | None = None,
         *,
+        on_loaded: Callable[[], None] = lambda: None,
         is_stray: IsStray | None = None,
         index: bool = False,
         min_dead: float | None = None,
@@ -184,6 +185,7 @@ class LogManager:
 
         Args:
             on_progress: called with a directory, how many of its logs are loaded, and of how many.
+            on_loaded: called when all are loaded, before anything is done to them.
             is_stray: says of a loaded log whether it does not belong here; such a log is set aside.
             index: cleans make key indexes of compacted logs, so that later ones read only what may change. Without it
                 they keep those up to date that there are.
@@ -209,6 +211,7 @@ class LogManager:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
                 self._pool.cleaner = self._make_cleaner(index=index, min_dead=min_dead)
+            on_loaded()
         except BaseException:
             self._abandon_logs()
             self._release()

@@ -14,7 +14,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 
-from cordwood.errors import IllegalStateError, KafkaStorageError
+from cordwood.errors import IllegalStateError, KafkaStorageError, OffsetOutOfRangeError
 from cordwood.service.checkpointing import Checkpoints
 from cordwood.service.creation import Creation
 from cordwood.service.deletion import Deletion
@@ -168,12 +168,23 @@ def _copy(current: Log, future: Log) -> None:
     """Append to a future log all that it lacks, flushed on return."""
     if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
         future.truncate_fully_and_start_at(current.log_start_offset)
-    while future.log_end_offset < (end := current.log_end_offset):
-        data = current.read(future.log_end_offset, _COPY_BYTES, FetchIsolation.LOG_END)
-        if data.records:
-            future.append_as_follower(data.records, _ANY_EPOCH)
-        else:
-            future.go_on_at(end)  # a clean has left nothing from there on
+    while True:
+        truncations, start = current.truncations, future.log_end_offset
+        if start >= (end := current.log_end_offset):
+            break
+        try:
+            data = current.read(start, _COPY_BYTES, FetchIsolation.LOG_END)
+        except OffsetOutOfRangeError:
+            if current.truncations == truncations:
+                raise
+            continue
+        with current.unchanged():
+            if current.truncations != truncations:
+                continue  # what was read may be gone; the future log was cut off, too
+            if data.records:
+                future.append_as_follower(data.records, _ANY_EPOCH)
+            else:
+                future.go_on_at(end)  # a clean has left nothing from there on
     future.maybe_increment_high_watermark(future.log_end_offset)
     future.maybe_increment_log_start_offset(current.log_start_offset)
     future.flush(force_active_segment=True)

@@ -7,6 +7,7 @@ a log's own; and `lock`, for the maps of logs, which is never held while waiting
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from random import Random
 
 from cordwood.arguments import check_whole, shown
 from cordwood.clock import Clock
-from cordwood.errors import IllegalStateError
+from cordwood.errors import IllegalStateError, KafkaStorageError
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.service.directories import LogDirectories
 from cordwood.service.log import Log
@@ -83,7 +84,15 @@ class LogPool:
                 )
             # The configs may have changed while the log was loaded. No other thread has the log yet, or its lock.
             log.update_config(self.configs.topic(partition.topic))
+            log.before_truncation = functools.partial(self._truncate_future, partition, log)
             logs[partition] = log
+
+    def _truncate_future(self, partition: TopicPartition, log: Log, offset: int) -> None:
+        """What is cut off a log must not come back with the future log that takes its place."""
+        future = self.get(partition, is_future=True)
+        if future is not None and future is not log:
+            with contextlib.suppress(KafkaStorageError):  # then no future log is left
+                future.truncate_to(offset)
 
     def pop_all_in(self, path: str) -> list[Log]:
         """Take out the logs in a directory."""

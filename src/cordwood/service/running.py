@@ -182,9 +182,9 @@ class LiveNode:
                 if on_progress is not None:
                     on_progress(directory, done, count)
 
-            self.manager.startup(loaded, index=self._options.index, min_dead=self._options.min_dead)
+            options = self._options
+            self.manager.startup(loaded, on_loaded=self._adopt, index=options.index, min_dead=options.min_dead)
             try:
-                self._adopt()
                 self.look()
             except BaseException:
                 self.manager.shutdown()

@@ -170,18 +170,27 @@ class SteppedScheduler(Scheduler):
         return scheduled
 
     def run_due(self) -> None:
-        """Run what the clock has reached, in the order of its time; a periodic task once, however late it is."""
-        again = []
+        """Run what the clock has reached, in the order of its time; a periodic task once, however late it is.
+
+        What a task raises ends that run of it only; the first error is raised once all have run.
+        """
+        again: list[Scheduled] = []
+        errors: list[Exception] = []
         while self._queue and self._queue[0].due_ms <= self.clock():
             scheduled = heapq.heappop(self._queue)
             if scheduled.is_cancelled:
                 continue
-            scheduled.task()
+            try:
+                scheduled.task()
+            except Exception as error:
+                errors.append(error)
             if scheduled.period_ms > 0:
                 scheduled.due_ms = self.clock() + scheduled.period_ms
                 again.append(scheduled)
         for scheduled in again:
             heapq.heappush(self._queue, scheduled)
+        if errors:
+            raise errors[0]
 
     @property
     def next_due_ms(self) -> int | None:

@@ -237,13 +237,17 @@ class LogSegment:
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.unlink(self.path(kind))
 
-    def flush(self) -> None:
-        """Make everything durable: the log, then its indexes; those that are missing are made."""
+    def flush(self) -> bool:
+        """Make everything durable: the log, then its indexes; those that are missing are made.
+
+        Returns:
+            whether the name of the transaction index is not durable, as the file was made since the last flush.
+        """
         self._file.sync()
         self.offset_index.flush()
         self.time_index.flush()
         with self._names:
-            self._transactions.flush()
+            return self._transactions.flush()
 
     def become_inactive(self) -> None:
         """The log rolls to another segment: the last entry of the time index, and files without spare room."""
@@ -252,8 +256,8 @@ class LogSegment:
         self.time_index.trim()
         self._trim_log()
 
-    def close(self) -> None:
-        """Write what only memory knows, cut the indexes that were used, sync the log."""
+    def close(self) -> bool:
+        """Write what only memory knows, cut the indexes that were used, sync what no start rebuilds; as `flush`."""
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, is_last=True)
         for index in (self._offset_index, self._time_index):
@@ -261,7 +265,10 @@ class LogSegment:
                 index.trim()
         self._trim_log()
         self._file.sync()
+        with self._names:
+            is_new = self._transactions.flush()
         self.close_handlers()
+        return is_new
 
     def close_handlers(self) -> None:
         """Release all files, without writing anything."""

@@ -26,6 +26,7 @@ from cordwood.service.cleaner_manager import LogCleanerManager
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerThread, LogCleaner
 from cordwood.service.log_manager import LogManager
+from cordwood.service.segment import SegmentGoneError
 from cordwood.types import NONE, TopicPartition
 
 
@@ -115,6 +116,10 @@ def _with_compaction(
         facts = replace(_facts(log, checkpoint), own_checkpoint=own)
     except LogError as error:  # its directory has failed, or it is just being deleted
         return replace(status, reason=Reason(str(error)))
+    except SegmentGoneError:
+        return replace(status, reason=Reason("its segments are just being replaced"))
+    except OSError as error:
+        return replace(status, reason=Reason(f"cannot be read: {error}"))
     choices = Choices(min_dead=None if cleaner.garbage is None else cleaner.garbage.share)
     compaction = selection.plan_compaction(facts, config, choices, now_ms)
     decision, reason = selection.decide(compaction, facts, config, choices, now_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 
@@ -66,7 +66,7 @@ from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
 from cordwood.types import NONE, Codec
 
-_INT_MAX = 2**31 - 1
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 
 class FetchIsolation(Enum):
@@ -93,6 +93,8 @@ class UnifiedLog:
         deletes_for_good: whether a clean removes expired tombstones and markers. Another replica that has not yet seen
             such a delete could bring its key back.
         appended_bytes, deleted_bytes: since it was loaded; the latter of old segments. Only the lock's holder adds.
+        truncations: how often records were cut off at the end, since it was loaded. Only the lock's holder adds.
+        before_truncation: called, with the lock, with the offset from which on records are about to be cut off.
     """
 
     def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
@@ -101,7 +103,8 @@ class UnifiedLog:
         self._stats = environment.stats
         self.retention_size_percent = 0
         self.deletes_for_good = True
-        self.appended_bytes = self.deleted_bytes = 0
+        self.appended_bytes = self.deleted_bytes = self.truncations = 0
+        self.before_truncation: Callable[[int], object] = lambda _: None
         #: The producers of `transaction` blocks that have not ended.
         self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
@@ -215,6 +218,8 @@ class UnifiedLog:
         Raises:
             InconsistentTopicIdError: it belongs to another one.
         """
+        if not isinstance(topic_id, uuid.UUID):
+            raise TypeError(f"topic_id is a uuid.UUID, not {shown(topic_id)}")
         self._topic_id.assign(topic_id)
         if self._topic_id.is_pending:
             self._local.scheduler.schedule("flush-metadata-file", self._maybe_flush_metadata_file)
@@ -286,6 +291,7 @@ class UnifiedLog:
         guard: int,
         transaction_version: int,
     ) -> AppendInfo:
+        check_number("leader_epoch", leader_epoch, _INT_MIN, _INT_MAX)
         turns.begin_append(None)
         try:
             if self._topic_id.is_pending:
@@ -350,6 +356,8 @@ class UnifiedLog:
     ) -> AppendInfo:
         """Append batches that have their offsets; the caller holds the lock."""
         local = self._local
+        if info.last_offset >= LONG_MAX:
+            raise IllegalArgumentError(f"The log end offset of partition {self.name} would be above {LONG_MAX}")
         for batch in batches:
             if batch.magic == 2:
                 self._epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -455,7 +463,7 @@ class UnifiedLog:
     def roll(self, expected_next_offset: int = 0) -> LogSegment:
         """Begin a new segment; the old one is flushed in the background."""
         local = self._local
-        with self._lock:
+        with self._lock, local.guarded("rolling log segment"):
             segment = local.roll(expected_next_offset)
             # With the new base offset: recovery of the segment can begin with this snapshot.
             self._producers.end_offset = segment.base_offset
@@ -496,10 +504,16 @@ class UnifiedLog:
     def _flush_to(self, offset: int, recovery_point: int) -> None:
         local = self._local
         with local.guarded("flushing log"):
-            if offset > local.recovery_point:
+            while offset > local.recovery_point:
+                truncations = self.truncations
                 local.flush(offset)
                 with self._lock:
-                    local.mark_flushed(recovery_point)
+                    # What has taken the place of records that were cut off meanwhile is not on disk.
+                    if self.truncations == truncations:
+                        local.mark_flushed(recovery_point)
+                        return
+                    recovery_point = min(recovery_point, local.log_end_offset)
+                    offset = min(offset, local.log_end_offset)
 
     # ---- offsets -----------------------------------------------------------------------------------------------------
 
@@ -512,12 +526,18 @@ class UnifiedLog:
             self._set_high_watermark(min(max(offset, start), self._local.log_end_offset), is_placed=offset >= start)
             return self.high_watermark
 
+    def commit_all(self) -> None:
+        """Raise the high watermark to the log end."""
+        with self._lock:
+            self.maybe_increment_high_watermark(self._local.log_end_offset)
+
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
         """Raise the high watermark; returns the old one, None if it is not below.
 
         Raises:
             IllegalArgumentError: the offset is above the log end.
         """
+        check_whole("offset", offset)
         with self._lock:
             if offset > self._local.log_end_offset:
                 raise IllegalArgumentError(
@@ -551,6 +571,7 @@ class UnifiedLog:
         Raises:
             OffsetOutOfRangeError: the offset is above the high watermark.
         """
+        check_whole("offset", offset)
         local = self._local
         with (
             self._lock,
@@ -594,8 +615,17 @@ class UnifiedLog:
     # ---- leader epochs -----------------------------------------------------------------------------------------------
 
     def assign_epoch_start_offset(self, epoch: int, start_offset: int) -> None:
-        """A leader takes over at an offset."""
-        with self._lock:
+        """A leader takes over at an offset.
+
+        Raises:
+            TypeError, ValueError: what no epoch or no offset can be; nothing has changed.
+            IllegalArgumentError: one of them is negative.
+        """
+        check_number("epoch", epoch, _INT_MIN, _INT_MAX)
+        check_number("start_offset", start_offset, -LONG_MAX - 1, LONG_MAX)
+        local = self._local
+        with self._lock, local.guarded("assigning a leader epoch"):
+            local.check_open()
             self._epochs.assign(epoch, start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -655,6 +685,7 @@ class UnifiedLog:
         LATEST and EARLIEST give the log end and the log start offset, without a timestamp; MAX_TIMESTAMP gives the
         record with the largest timestamp.
         """
+        check_whole("timestamp", timestamp)
         local = self._local
         with local.guarded("fetching offset by timestamp"):
             if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -677,11 +708,12 @@ class UnifiedLog:
         """Delete segments behind the log start, or that `retention.bytes` or `retention.ms` limit; returns how many."""
         config = self.config
         try:
-            deleted = self._delete_oldest(retention.below(self.log_start_offset))
-            if config.delete:
-                deleted += self._delete_oldest(retention.beyond_size(self.size_bytes, config.retention_bytes))
-                deleted += self._delete_oldest(retention.older_than(config.retention_ms, self._local.clock()))
-            return deleted
+            with self._lock:  # of two calls at once each would delete what is too much
+                deleted = self._delete_oldest(retention.below(self.log_start_offset))
+                if config.delete:
+                    deleted += self._delete_oldest(retention.beyond_size(self.size_bytes, config.retention_bytes))
+                    deleted += self._delete_oldest(retention.older_than(config.retention_ms, self._local.clock()))
+                return deleted
         finally:
             limit = config.retention_bytes
             self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
@@ -713,10 +745,11 @@ class UnifiedLog:
         """Remove the producer snapshots of segments that are gone, later."""
         local = self._local
         paths = [self._snapshots.mark_deleted(segment.base_offset) for segment in segments]
-        marked = [path for path in paths if path is not None]
+        marked = [path.rpartition("/")[2] for path in paths if path is not None]
 
         def delete() -> None:
-            for path in marked:
+            for name in marked:
+                path = f"{local.directory}/{name}"
                 with local.guarded(f"deleting producer snapshot {path}"), contextlib.suppress(FileNotFoundError):
                     local.fs.unlink(path)
 
@@ -760,6 +793,7 @@ class UnifiedLog:
             if local.segments.first.base_offset > offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
+            self._begin_truncation(offset)
             self._delete_snapshots(local.truncate_to(offset))
             self._epochs.truncate_from_end(offset)
             self._watermarks.set_log_start_offset(min(offset, self.log_start_offset))
@@ -776,18 +810,23 @@ class UnifiedLog:
         """
         check_number("offset", offset, 0, LONG_MAX)
         if log_start_offset is not None:
-            check_number("log_start_offset", log_start_offset, 0, LONG_MAX)
+            check_number("log_start_offset", log_start_offset, 0, offset)
         local = self._local
         with (
             self._lock,
             local.guarded("truncating the entire log"),
         ):
+            self._begin_truncation(0)
             local.truncate_fully_and_start_at(offset)
             self._epochs.clear()
             self._snapshots.truncate_fully_and_start_at(offset)
             self._watermarks.set_log_start_offset(offset if log_start_offset is None else log_start_offset)
             self._rebuild_producers(offset)
             self._set_high_watermark(local.log_end_offset)
+
+    def _begin_truncation(self, offset: int) -> None:
+        self.before_truncation(offset)
+        self.truncations += 1
 
     def _rebuild_producers(self, offset: int) -> None:
         self._local.check_open()
