@@ -120,3 +120,9 @@ def test_broker_makes_the_same_empty_log(directory: Path, kafka_broker: Broker) 
     assert (version, count, entry.split(b" ")[1], end) == (b"0", b"1", str(START).encode(), b"")
     assert ours.pop("leader-epoch-checkpoint") == b"0\n0\n"
     assert {name: data for name, data in found.items() if not name.endswith(".deleted")} == ours
+
+
+def test_copy_says_that_it_has_none_of_the_records(directory: Path, tmp_path: Path) -> None:
+    result = clean(str(directory), output=str(tmp_path / "new"), engine="here", topics=["sessions"], now_ms=NOW_MS)
+    (orders,) = [one for one in result.partitions if one.topic_partition == ORDERS]
+    assert any("no record of it is in the copy" in note for note in orders.notes)

@@ -179,6 +179,18 @@ def test_a_table_in_the_catalog_is_read_with_the_options_it_was_made_with(
             spark.sql(f"DROP TABLE {name}")
 
 
+def test_a_table_in_the_catalog_reads_the_directory_whose_name_looks_encoded(
+    spark: SparkSession, counter: ReadCounter, logs: Path, tmp_path: Path
+) -> None:
+    path = copy_of(logs, tmp_path / "of 10%20#1")
+    for where in (f"OPTIONS (path '{path}', subscribe 'orders')", f"OPTIONS (subscribe 'orders') LOCATION '{path}'"):
+        spark.sql(f"CREATE TABLE encoded USING cordwood {where}")
+        try:
+            assert spark.sql("SELECT count(*) FROM encoded").first() == (120,)
+        finally:
+            spark.sql("DROP TABLE encoded")
+
+
 def test_damage_ends_a_query_with_its_place_or_is_counted(
     spark: SparkSession, counter: ReadCounter, logs: Path, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ def test_one_directory_becomes_the_copy_itself_and_several_become_folders_in_it(
     for paths in ([jbod], [jbod / "a", jbod / "b"]):
         assert laid_out(Path("/new"), *paths) == {a: ("/new/a", True, 5), b: ("/new/b", True, 5)}
     assert laid_out(Path("/new"), jbod / "a" / "disk-0-1") == {a: ("/new", False, 1)}
+    assert laid_out(Path("/new"), jbod / "a", jbod / "a" / "disk-0-1") == {a: ("/new", True, 5)}
 
 
 def test_a_directory_that_someone_holds_is_refused(tmp_path: Path) -> None:

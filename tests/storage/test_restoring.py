@@ -59,7 +59,7 @@ def test_what_is_cut_off_is_said(tmp_path: Path) -> None:
     came = recover_into_copy(fs, log, str(tmp_path), recovery_point=416, now_ms=NOW_MS)
     assert came.next_offset == 2439
     cut, left_out = came.notes
-    assert "00000000000000002374.log is cut at position 2918: 576 bytes" in cut
+    assert "00000000000000002374.log is cut at position 2918, as by a broker" in cut and "all 576 bytes" in cut
     assert left_out == "2 segments behind the cut are left out, 5364 bytes"
 
 

@@ -59,7 +59,7 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
-from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.index.copied import bring_indexes
 from cordwood.storage.log.recovered import broker_would_load
@@ -216,6 +216,8 @@ def _build(
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
         result = replace(result, why=name_source(result.why, copy, place))
+        if log.ends_below_start and broker_would_load(place.name):
+            result = replace(result, notes=(*result.notes, _emptied(log)))
         return _Built(copy, place, plans.get(path), result, log.size_bytes, output)
 
     built = in_parallel(fs.concurrency, one, work)
@@ -255,6 +257,14 @@ def _copy(
         return
     mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
     complete_indexes(fs, mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))
+
+
+def _emptied(log: LogView) -> str:
+    return (
+        f"no record of it is in the copy: it ends at offset {log.next_offset}, below its log start offset "
+        f"{log.log_start_offset}, and a broker that loads it empties it. If that is wrong, correct the entry in "
+        f"{LOG_START_OFFSETS}, and clean again"
+    )
 
 
 def _retain(fs: TargetStore, built: Sequence[_Built]) -> None:

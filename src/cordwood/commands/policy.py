@@ -59,13 +59,13 @@ def _metadata_log(_node: Node, place: LocatedPartition) -> Obstacle | None:
 
 def _twin(node: Node, place: LocatedPartition) -> Obstacle | None:
     assert place.name is not None, "asked before"
-    for other in node.futures(place.name.topic_partition):
-        reason = Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
-        return Obstacle(CauseKind.MOVING, reason)
     for other in node.duplicates(place.name.topic_partition):
         if other.path != place.path:
             reason = Reason(f"it is also in {other.path}, and a broker refuses to start with both")
             return Obstacle(CauseKind.DUPLICATE, reason)
+    for other in node.futures(place.name.topic_partition):
+        reason = Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
+        return Obstacle(CauseKind.MOVING, reason)
     return None
 
 

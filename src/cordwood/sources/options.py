@@ -243,6 +243,10 @@ def comment_of(options: Mapping[str, str]) -> str | None:
     if not given.keys() & (_OF_A_TABLE | {"location"}):
         return None
     kept = {name: text for name, text in given.items() if name not in _OF_A_TABLE and not name.startswith(_AGAIN)}
+    for name in kept.keys() & {"path", "location"}:
+        # The catalog's URLs of files have one slash, and are not encoded.
+        if kept[name].startswith("file:/") and not kept[name].startswith("file://"):
+            kept[name] = kept[name].removeprefix("file:")
     return _COMMENT + json.dumps(kept)
 
 

@@ -217,7 +217,8 @@ def lay_out(
         if not locked_too:
             check_unlocked(directory)
         # A partition that was named stands for its log directory, without the other partitions there.
-        whole = not any(place.path in named for place in node.places if place.directory is directory)
+        in_it = [place.path for place in node.places if place.directory is directory]
+        whole = directory.path in named or not any(path in named for path in in_it)
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
         path = root if alone else f"{root}/{posixpath.basename(fs.real_path(directory.path))}"
         places = [place for place in node.places if place.directory is directory]

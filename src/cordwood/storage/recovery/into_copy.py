@@ -217,7 +217,10 @@ class _Rewrite:
         if not lost:
             return None
         position = sum(writer.size_bytes for writer in writers)
-        self.notes.append(f"{segment.path} is cut at position {position}: {lost} bytes there are no whole batch")
+        self.notes.append(
+            f"{segment.path} is cut at position {position}, as by a broker: the batch there is not whole, and all "
+            f"{lost} bytes from there on are left out; `cordwood check` says what is behind it"
+        )
         return position
 
     def _begin(self, base_offset: int) -> SegmentWriter:
