@@ -261,7 +261,10 @@ def _check(read: ReadOptions) -> None:
     if len(chosen) > 1:
         raise RequestError("Give one of assign, subscribe and subscribePattern, not several")
     if not read.path:
-        raise RequestError('Say what to read:  spark.read.format("cordwood").load("/var/kafka-logs")')
+        raise RequestError(
+            'Say what to read:  spark.read.format("cordwood").load("/var/kafka-logs"). A table in a catalog has its '
+            "options in the comment of its last column: make it without columns, and leave that comment as it is"
+        )
     least, most = read.min_offsets_per_trigger, read.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise RequestError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
