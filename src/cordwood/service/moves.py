@@ -169,7 +169,8 @@ def _copy(current: Log, future: Log) -> None:
     if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
         future.truncate_fully_and_start_at(current.log_start_offset)
     while True:
-        truncations, start = current.truncations, future.log_end_offset
+        with current.unchanged():  # not in the middle of a truncation that is counted already
+            truncations, start = current.truncations, future.log_end_offset
         if start >= (end := current.log_end_offset):
             break
         try:

@@ -505,7 +505,8 @@ class UnifiedLog:
         local = self._local
         with local.guarded("flushing log"):
             while offset > local.recovery_point:
-                truncations = self.truncations
+                with self._lock:  # not in the middle of a truncation that is counted already
+                    truncations = self.truncations
                 local.flush(offset)
                 with self._lock:
                     # What has taken the place of records that were cut off meanwhile is not on disk.
