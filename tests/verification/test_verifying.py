@@ -122,8 +122,8 @@ def cut(state: State) -> None:
     state.segments[60].pop()
 
 
-def damaged(state: State) -> None:
-    entries, at = state.find(44)
+def damaged(state: State, offset: int = 44) -> None:
+    entries, at = state.find(offset)
     whole = entries[at]
     entries[at] = Stored(whole.data[:-1] + bytes([whole.data[-1] ^ 1]), whole.header, whole.records)
 
@@ -675,6 +675,30 @@ def test_what_a_clean_must_not_do_is_noticed_by_many_tasks_too(
     assert {name for name in Count if right.counts[name] != whole[name]} <= {Count.SAMPLED}
     missed = [plant.what for plant, verdict in zip(PLANTS, wrong, strict=True) if not plant.found & set(verdict.totals)]
     assert missed == []
+
+
+@pytest.mark.parametrize("tasks", ["one task", "many tasks"])
+def test_what_is_known_of_a_damaged_state_before_is_compared_and_nothing_else(
+    tasks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tasks == "many tasks":
+        monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
+        monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    whole = example()
+    after = whole.write(tmp_path / "after" / "t-0")
+    headers = [one.header for entries in whole.segments.values() for one in entries]
+    offsets = [header.base_offset for header in headers if header.base_offset >= 0]
+    assert len(offsets) > 20
+    pairs = []
+    for offset in offsets:
+        state = example()
+        damaged(state, offset)
+        before = state.write(tmp_path / "before" / str(offset) / "t-0")
+        pairs.append(Pair(TopicPartition("t", 0), Side(str(before), 0), Side(str(after), 0), now_ms=NOW))
+    for offset, one in zip(offsets, verify_pairs(pairs), strict=True):
+        assert one.totals == {B.DAMAGE_BEFORE: 1}, offset
+        assert [violation.offset for violation in one.violations] == [offset]
+        assert one.counts[Count.RECORDS_SAME] == one.counts[Count.RECORDS_BEFORE]
 
 
 @pytest.mark.parametrize("gone", ["before", "after", "both"])

@@ -14,7 +14,7 @@ import numpy as np
 from cordwood.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.kernels.side_by_side import look_over
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.columns import BatchWindow, RecordColumns, crc_error, decode, is_valid
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.types import NONE
 from cordwood.verification.facts import BoolArray, Int64Array, Piece
@@ -34,12 +34,14 @@ class _Stream:
 
     Attributes:
         upto: everything up to and including this offset has been read.
+        last_known: the state cannot be read from the offset after this one on; MAX_OFFSET: nothing keeps it from that.
         newest: base offsets of batches, and the newest timestamp of their records. A batch whose records arrive in
             several pieces occurs several times.
     """
 
     def __init__(self, windows: RangeWindows, digests: Digests) -> None:
         self.upto = windows.part.start - 1
+        self.last_known = MAX_OFFSET
         self.newest: list[tuple[Int64Array, Int64Array]] = []
         self._windows = windows
         self._facts = windows.facts
@@ -58,7 +60,7 @@ class _Stream:
         except (DataError, OSError) as error:
             at = error.offset if isinstance(error, DataError) else None
             self._facts.broken(self._windows.damage, self.upto + 1 if at is None else at)
-            self.upto = MAX_OFFSET
+            self.last_known, self.upto = self.upto, MAX_OFFSET
 
     def take_batches(self, bound: int) -> BatchRows:
         """Remove and return all batches that end at or below an offset."""
@@ -84,11 +86,21 @@ class _Stream:
                 break
         return records
 
+    def drop(self) -> None:
+        """Remove all that was read."""
+        self._batches.clear()
+        self._records.clear()
+        self.newest.clear()
+
     def _read(self) -> Iterator[bool]:
         for segment, item in self._windows:
             batches = self._windows.batches_of(item)
             if not batches.size:
                 continue
+            # What is in front of a damaged batch is known, and `decode` would report the damage first.
+            damaged = batches[~is_valid(batches)]
+            if damaged.size:
+                batches = batches[batches["position"] < damaged["position"][0]]
             self._batches.append(batches)
             window = BatchWindow(item.position, item.data, batches, item.read)
             try:
@@ -101,7 +113,10 @@ class _Stream:
                         yield True
             except DataError as error:
                 raise error.at(segment.path) from None
-            self.upto = max(self.upto, int(batches["last_offset"].max()))
+            if batches.size:
+                self.upto = max(self.upto, int(batches["last_offset"].max()))
+            if damaged.size:
+                raise crc_error(damaged[0]).at(segment.path)
             is_large = item.data.size > _LARGE_BYTES
             del item, window
             if not is_large:
@@ -158,20 +173,24 @@ def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: Pro
     digests = Digests()
     before, after = _Stream(was, digests), _Stream(now, digests)
     done = was.part.start - 1
-    while done < MAX_OFFSET:
+    while done < before.last_known:
         (before if before.upto <= after.upto else after).read_on()
         before.newest.clear()
-        bound = min(before.upto, after.upto)
+        bound = min(before.upto, after.upto, before.last_known)
         if bound > done:
             judge.records_of_both(before.take_records(bound), after.take_records(bound))
             batches = before.take_batches(bound)
             # The batches rewritten from a wrapper may end below the wrapper's last offset. Hold them back until the
             # wrapper itself has been read.
             ended = int(batches["last_offset"][-1]) if batches.size else NONE
-            theirs = after.take_batches(bound if bound == MAX_OFFSET else ended)
+            theirs = after.take_batches(bound if bound == before.last_known else ended)
             judge.batches(batches, theirs, *_newest_of(theirs, after))
             notes.add(batches, theirs)
             done = bound
+    # What is behind damage in the state before can be compared with nothing, but may be damaged itself.
+    while after.upto < MAX_OFFSET:
+        after.drop()
+        after.read_on()
 
 
 def _newest_of(after: BatchRows, state: _Stream) -> tuple[Int64Array, BoolArray]:

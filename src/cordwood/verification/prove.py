@@ -29,7 +29,7 @@ from cordwood.verification import states
 from cordwood.verification.compare import RangeResult, compare_range
 from cordwood.verification.facts import Facts
 from cordwood.verification.keys import CHUNK_ENTRIES, KeyRules, Uncommitted, judge_hash_ranges
-from cordwood.verification.pairs import Pair
+from cordwood.verification.pairs import Pair, ViolationKind
 from cordwood.verification.producers import STEP, judge_producers, merge_seen
 from cordwood.verification.ranges import Range
 from cordwood.verification.scratch import Kept, LostError, Scratch, no_space
@@ -218,7 +218,7 @@ def begin(site: Site, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts
         return looked, None
     rules = _rules_of(looked)
     here_max = WHOLE_HERE_MAX if size_bytes <= WHOLE_BYTES else HERE_MAX
-    results = [compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges]
+    results = _known([compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges])
     concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
     facts = concluded.facts
@@ -230,6 +230,16 @@ def compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
     """Compare a range of offsets."""
     part, pair, rules = item
     return compare_range(part, pair, site.open(), rules, site.scratch, here_max=HERE_MAX)
+
+
+def _known(results: Sequence[RangeResult]) -> list[RangeResult]:
+    """The results of a pair; without what hangs on its whole log, if the state before is damaged.
+
+    Behind the damage may be the last record of any key, and the end of any transaction.
+    """
+    if any(ViolationKind.DAMAGE_BEFORE in result.facts.counts for result in results):
+        return [replace(result, keys=[], steps=[]) for result in results]
+    return [*results]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +325,8 @@ def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large]
         by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
         for at, (part, _, _) in enumerate(parts):
             by_pair[part.pair].append(results[at])
-        lost = _finish_large(each, cores, site, large, by_pair, notes)
+        known = {number: _known(found) for number, found in by_pair.items()}
+        lost = _finish_large(each, cores, site, large, known, notes)
         if not lost:
             return
         results = {at: result for at, result in results.items() if parts[at][0].pair not in lost}
