@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
-from cordwood.cli.main import EXIT_OUR_FAULT
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_OUR_FAULT
 from cordwood.engine.facts import load_producers
 from cordwood.engine.partition import CleanRequest, clean_partition
 from cordwood.engine.results import CleanResult, Fate, PartitionResult
@@ -220,11 +221,21 @@ def test_a_rate_is_told_when_there_was_enough_to_read() -> None:
 def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
     source, target = fixture("kraft-crashed-torn"), tmp_path / "new"
     topics = ["plain", "trans"]
+    for one in make_plan(str(source), topics=topics).partitions:
+        assert one.notes[0].startswith("no clean shutdown: a clean first cuts the log where a batch is not whole")
     result = clean(str(source), output=str(target), spark=spark, topics=topics, ignore_ratio=True, high_watermark="end")
     by_name = {one.name: one for one in result.partitions}
     assert {by_name[name].fate for name in ("plain-0", "plain-1", "trans-0")} == {Fate.CLEANED}
     assert "2 segments behind the cut" in by_name["moving-0"].notes[1]
     assert result.notes[0].startswith(f"{source} had no clean shutdown; the copy was recovered")
+    # Behind the cut of the others is less than a batch, or nothing that is whole.
+    assert {name: one.left_out_bytes for name, one in by_name.items() if one.left_out_bytes} == {
+        "moving-0": 5364,
+        "plain-1": 1350,
+    }
+    assert "plain-1: whole batches of 1,350 B are behind the cut, so only the original has them" in result.text()
+    assert exit_code_of(result) == EXIT_DAMAGE
+    assert exit_code_of(replace(result, partitions=(by_name["plain-0"],))) == EXIT_OK
     assert (target / filenames.CLEAN_SHUTDOWN).exists()
     assert not (target / filenames.LOCK).exists()
     points = checkpoints.decode((target / filenames.RECOVERY_POINTS).read_bytes())

@@ -342,6 +342,16 @@ def test_policies_of_internal_topics_are_known_without_metadata(tmp_path: Path) 
         )
 
 
+@pytest.mark.parametrize("name", [CLEANER_OFFSETS, HIGH_WATERMARKS])
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_one_without_an_entry(name: str, tmp_path: Path) -> None:
+    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    assert not by_name(make_plan(str(tmp_path), now_ms=T0))["orders-0"].notes
+    (tmp_path / name).write_text("0\nnonsense\n")
+    (note,) = by_name(make_plan(str(tmp_path), now_ms=T0))["orders-0"].notes
+    assert note.startswith("planned as if it had no entry in a file that cannot be read: line 2: ")
+    assert note.endswith(f" in {tmp_path / name}")
+
+
 def test_a_broker_without_a_cleaner_is_said_to_clean_nothing(tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     properties = tmp_path / "server.properties"

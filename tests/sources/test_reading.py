@@ -14,6 +14,8 @@ from cordwood.record.record import Record
 from cordwood.sources.batch import plan_batch
 from cordwood.sources.options import parse
 from cordwood.sources.schema import column_names
+from cordwood.storage.formats.filenames import HIGH_WATERMARKS
+from cordwood.storage.log.files import write_file
 from cordwood.types import Codec, TopicPartition
 from tests.sources.random_logs import NOW_MS, ROOT, Writer, as_a_brokers, read_plan, read_rows
 
@@ -222,6 +224,11 @@ def test_without_a_high_watermark_a_batch_is_refused_rather_than_empty() -> None
             RequestError, match=r"has no entry for orders-0, so nothing says .* set highWatermark to end"
         ):
             read_rows(fs, {})
+    path = f"{ROOT}/{HIGH_WATERMARKS}"
+    fs.unlink(path)
+    write_file(fs, path, b"0\nnonsense\n")
+    with pytest.raises(RequestError, match=rf"{path} cannot be read \(line 2: .*\), so nothing says"):
+        read_rows(fs, {})
 
 
 def test_an_open_transaction_holds_back_what_is_behind_it() -> None:

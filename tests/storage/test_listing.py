@@ -18,6 +18,7 @@ from cordwood.errors import NotFoundError
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
+from cordwood.storage.formats.filenames import META_PROPERTIES, OFFSET_CHECKPOINTS
 from cordwood.storage.node.listing import Listing, PartitionListing
 from cordwood.types import Codec
 from tests.fixtures import CRASHED, NAMES, STOPPED, copy_of, fixture, reads
@@ -295,6 +296,14 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_listed(tmp_path: Path) -> N
         (f"{tmp_path}/meta.properties", "cannot be read: Is a directory"),
         (str(checkpoint), what),
     ]
+
+
+@pytest.mark.parametrize("name", [*OFFSET_CHECKPOINTS, META_PROPERTIES])
+def test_each_file_of_a_directory_that_cannot_be_decoded_is_said(name: str, tmp_path: Path) -> None:
+    a_partition(tmp_path / "a-0", a_batch(0))
+    (tmp_path / name).write_bytes(b"version=nonsense\n")
+    (directory,) = ls(str(tmp_path)).directories
+    assert [error.path for error in directory.problems] == [str(tmp_path / name)]
 
 
 def test_record_counts_of_damaged_headers_never_go_below_zero(tmp_path: Path) -> None:

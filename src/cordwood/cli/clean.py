@@ -96,7 +96,7 @@ def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: boo
 
 
 def exit_code_of(result: CleanResult) -> int:
-    """How the program ends: 0 only when nothing failed."""
+    """How the program ends: 0 only when nothing failed, and a copy lacks nothing that is whole."""
     from cordwood.engine.task import FailureKind
 
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}
@@ -105,4 +105,5 @@ def exit_code_of(result: CleanResult) -> int:
         FailureKind.FULL: EXIT_FULL,
         FailureKind.MEMORY: EXIT_MEMORY,
     }
-    return next((code for kind, code in codes.items() if kind in failures), EXIT_DAMAGE if failures else EXIT_OK)
+    damaged = bool(failures) or any(partition.left_out_bytes for partition in result.partitions)
+    return next((code for kind, code in codes.items() if kind in failures), EXIT_DAMAGE if damaged else EXIT_OK)

@@ -215,7 +215,8 @@ def _build(
             _copy(fs, node, copy, place, log, replacement, now_ms, link=link)
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
-        result = replace(result, why=name_source(result.why, copy, place))
+        left_out = 0 if came is None else came.left_out_bytes
+        result = replace(result, why=name_source(result.why, copy, place), left_out_bytes=left_out)
         if log.ends_below_start and broker_would_load(place.name):
             result = replace(result, notes=(*result.notes, _emptied(log)))
         return _Built(copy, place, plans.get(path), result, log.size_bytes, output)

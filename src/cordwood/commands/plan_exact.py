@@ -129,6 +129,7 @@ def _foretell(
         yield replace(
             result,
             why=name_source(result.why, copy, place),
+            left_out_bytes=0 if came is None else came.left_out_bytes,
             bytes_before=place.log().size_bytes,
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),

@@ -235,8 +235,7 @@ def _high_watermark(node: Node, opened: _Opened, options: TableOptions, log_end:
     entry = directory.high_watermarks.get(name.topic_partition)
     if entry is None and log_end > opened.log.log_start_offset:
         raise RequestError(
-            f"{directory.path}/replication-offset-checkpoint has no entry for {name.topic_partition}, so nothing says "
-            "which of its records are on all replicas. For all that is there:  --high-watermark end"
+            f"{directory.no_high_watermark(name.topic_partition)}. For all that is there:  --high-watermark end"
         )
     return entry or 0
 

@@ -51,6 +51,7 @@ class PartitionResult:
         probed: little was dirty, so all records were looked up in a table of the dirty keys.
         segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
             Kafka's offset map made several rounds necessary.
+        left_out_bytes: of whole batches that its copy lacks, as a crash damaged the log in front of them.
     """
 
     path: str
@@ -67,6 +68,7 @@ class PartitionResult:
     segments: tuple[SegmentResult, ...] = ()
     notes: tuple[str, ...] = ()
     failure: Failure | None = None
+    left_out_bytes: int = 0
 
     @property
     def name(self) -> str:

@@ -147,6 +147,7 @@ def _partition_document(partition: PartitionResult) -> dict[str, Any]:
         "segments_retained_away": partition.segments_retained_away,
         "bytes_retained_away": partition.bytes_retained_away,
         "segments": [_segment_document(one) for one in partition.segments],
+        "left_out_bytes": partition.left_out_bytes,
         "notes": list(partition.notes),
         "failure": None if partition.failure is None else partition.failure.kind,
         "memory": None if partition.failure is None else _memory_document(partition.failure.memory),
@@ -209,6 +210,9 @@ def _needs(same: Sequence[PartitionResult]) -> str:
 def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
     for one in result.partitions:
         yield from (f"{printable(one.name)}: {printable(note)}" for note in one.notes)
+        if one.left_out_bytes:
+            what = f"whole batches of {one.left_out_bytes:,} B are behind the cut, so only the original has them"
+            yield f"{printable(one.name)}: {what}"
         if one.segments_retained_away:
             what = f"{number(one.segments_retained_away, 'old segment')}, {bytes_text(one.bytes_retained_away)}"
             yield f"{printable(one.name)}: retention {deletes} {what}"

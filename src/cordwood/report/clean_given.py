@@ -66,6 +66,7 @@ def _partition(given: Given) -> PartitionResult:
         segments=tuple(map(_segment, given["segments"].items())),
         notes=given["notes"].texts(),
         failure=failure,
+        left_out_bytes=given["left_out_bytes"].count(),
     )
 
 

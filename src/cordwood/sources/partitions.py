@@ -109,8 +109,8 @@ def readable_end(
     entry = place.directory.high_watermarks.get(name.topic_partition)
     if entry is None and log_end > start_offset and place.directory.holder is None:
         raise RequestError(
-            f"{place.directory.path}/replication-offset-checkpoint has no entry for {name.topic_partition}, so nothing "
-            "says which of its records are on all replicas. To read all that is there, set highWatermark to end"
+            f"{place.directory.no_high_watermark(name.topic_partition)}. To read all that is there, set highWatermark "
+            "to end"
         )
     return start_offset if entry is None else max(start_offset, min(entry, log_end))
 

@@ -170,11 +170,24 @@ class LogDirectory:
         return next((one for one in self.problems if one.path in paths and one.kind is not TextProblem.VALUE), None)
 
     @property
+    def unreadable(self) -> tuple[DataError, ...]:
+        """What keeps checkpoints and meta.properties from being read; all of them are read for that."""
+        _ = self.failure, self.cleaner_offsets, self.high_watermarks, self.meta
+        return tuple(self.problems)
+
+    @property
     def cleaner_failure(self) -> DataError | None:
         """Why the cleaner's checkpoint cannot be read, so that nothing can be recorded in it; None if it can."""
         _ = self.cleaner_offsets  # to read them is to find out
         path = f"{self.path}/{filenames.CLEANER_OFFSETS}"
         return next((one for one in self.problems if one.path == path), None)
+
+    def no_high_watermark(self, name: TopicPartition) -> str:
+        """Why nothing says which of a partition's records are on all replicas, for an error; it has no entry here."""
+        path = f"{self.path}/{filenames.HIGH_WATERMARKS}"
+        error = next((one for one in self.unreadable if one.path == path), None)
+        why = f"{path} has no entry for {name}" if error is None else f"{path} cannot be read ({error.what})"
+        return f"{why}, so nothing says which records of {name} are on all replicas"
 
     def log(self, partition: Partition) -> LogView:
         """Open one of its partitions."""

@@ -29,6 +29,7 @@ from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     LOCK,
+    LOG_START_OFFSETS,
     DirectoryState,
     FileKind,
     index_folder,
@@ -412,7 +413,7 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
         summary=summary,
         node_id=None if meta is None else meta.node_id,
         cluster_id=None if meta is None else meta.cluster_id,
-        problems=tuple(directory.problems),
+        problems=directory.unreadable,
         own_bytes=own_bytes(directory),
         disk_size_bytes=size_bytes,
     )
@@ -471,7 +472,7 @@ def _partition(
             else None
         ),
         recovery=tuple(str(action) for action in recovery),
-        notes=tuple(_notes(node, place)),
+        notes=(*_notes(node, place), *_below_start(log_start, next_offset, segments)),
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
@@ -516,6 +517,14 @@ def _notes(node: Node, place: LocatedPartition) -> Iterator[str]:
                 yield f"is also in {other.path}; a broker refuses to start with both"
         for other in node.futures(name):
             yield f"is being copied to {other.path}"
+
+
+def _below_start(log_start: int, next_offset: int, segments: Sequence[SegmentListing]) -> Iterator[str]:
+    if segments and next_offset < log_start:
+        yield (
+            f"ends below its log start offset, {log_start}: the next load empties it; if it is not to go, correct its "
+            f"line in {LOG_START_OFFSETS}"
+        )
 
 
 def _policy(node: Node, topic: str | None) -> Policy:

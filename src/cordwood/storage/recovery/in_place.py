@@ -24,7 +24,6 @@ from dataclasses import replace
 
 from cordwood.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
-from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, finish_interrupted, swap_in
 from cordwood.storage.formats.filenames import (
@@ -39,7 +38,6 @@ from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.into_copy import (
     Recovered,
     RecoverySettings,
@@ -47,6 +45,7 @@ from cordwood.storage.recovery.into_copy import (
     rewrite_indexes,
     rewrite_unflushed,
     start_anew,
+    whole_behind,
 )
 
 #: In the work folder: new files of a log, until they get their names.
@@ -102,7 +101,7 @@ def recover_in_place(
 def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
     """Replace files of a log by those that were written to the work folder."""
     if keep is None and new.cut is not None:
-        _check_cut(log, *new.cut)
+        _check_cut(log, new.cut)
     elif keep is None and not new.kept and log.size_bytes:
         # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to get here.
         raise DataError(
@@ -136,18 +135,14 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
     return Recovered(new.next_offset, new.notes)
 
 
-def _check_cut(log: LogView, base_offset: int, position: int) -> None:
+def _check_cut(log: LogView, cut: tuple[int, int]) -> None:
     """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them."""
-    at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
-    segment, later = log.segments[at], log.segments[at + 1 :]
-    with segment.open() as file:
-        behind = WindowReader(file, Checks.WHOLE, base_offset=base_offset, start=position)
-        whole = any(isinstance(item, BatchWindow) and is_valid(item.batches).any() for item in behind)
-    if whole or any(one.size_bytes for one in later):
+    if whole_behind(log, cut):
+        base_offset, position = cut
         raise CorruptBatchError(
             "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
             "Clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it",
-            path=segment.path,
+            path=f"{log.path}/{offset_name(base_offset, FileKind.LOG)}",
             position=position,
         )
 

@@ -22,8 +22,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from cordwood.errors import CorruptFileError
 from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, Link, TargetStore
+from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
@@ -33,6 +36,7 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.rebuild import rewrite_segment
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 
@@ -47,11 +51,13 @@ class Recovered:
     Attributes:
         notes: what was cut off, in words.
         complete: False if the partition could not be recovered and is unchanged.
+        left_out_bytes: of whole batches that the log no longer has, as it is cut in front of them.
     """
 
     next_offset: int
     notes: tuple[str, ...] = ()
     complete: bool = True
+    left_out_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,26 @@ def recover_into_copy(
         if new.stays(log, source, file):
             is_log = file is not None and file.kind is FileKind.LOG
             copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
-    return Recovered(new.next_offset, new.notes)
+    return Recovered(new.next_offset, new.notes, left_out_bytes=whole_behind(log, new.cut))
+
+
+def whole_behind(log: LogView, cut: tuple[int, int] | None) -> int:
+    """Bytes of whole batches that are behind where a log is cut; of later segments, of which none stays, all bytes.
+
+    Args:
+        cut: as in `Rewritten`.
+    """
+    if cut is None:
+        return 0
+    base_offset, position = cut
+    at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
+    found = sum(segment.size_bytes for segment in log.segments[at + 1 :])
+    with log.segments[at].open() as file:
+        for item in WindowReader(file, Checks.WHOLE, base_offset=base_offset, start=position):
+            if isinstance(item, BatchWindow):
+                found += int(item.batches["size_bytes"][is_valid(item.batches)].sum(dtype=np.int64))
+            del item
+    return found
 
 
 def rewrite_unflushed(
