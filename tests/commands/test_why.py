@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood import CauseKind, WhyPartition
+from cordwood.cleaning.causes import could_lose
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
 from cordwood.storage.formats import offset_index
@@ -31,6 +32,7 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.index import key_sample
 from cordwood.storage.index.key_sample import KeySource
+from cordwood.text import bytes_text
 from cordwood.types import TopicPartition
 from tests.commands.made_broker import DAY, HOUR, MINUTE, T0, MadeBroker, batch, different, pairs, same
 from tests.commands.trees import tree
@@ -580,6 +582,43 @@ def test_the_first_line_names_the_cause(tmp_path: Path, name: str) -> None:
     assert {one.kind for one in partition.causes} >= set(case.also)
     assert 0 <= partition.could_lose_bytes <= partition.usage.total_bytes
     assert all(one.next_step for one in partition.causes if one.kind is not KIND.EMPTY)
+
+
+def test_what_a_load_would_empty_is_told_with_how_to_keep_it(tmp_path: Path) -> None:
+    paths, given = made(tmp_path, CASES["ends below start"])
+    (partition,) = cordwood.why(*paths, topics=["t"], **given).partitions
+    assert partition.could_lose_bytes == partition.usage.logs > 0
+    assert "correct its line in log-start-offset-checkpoint" in partition.cause.next_step
+    (listed,) = cordwood.ls(*paths, topics=["t"]).partitions
+    assert listed.notes == (
+        "ends below its log start offset, 1000: the next load empties it; if it is not to go, correct its line in "
+        "log-start-offset-checkpoint",
+    )
+
+
+def test_of_duplicates_one_copy_stays(tmp_path: Path) -> None:
+    paths, given = made(tmp_path, CASES["duplicate"])
+    result = cordwood.why(*paths, topics=["t"], **given)
+    copies = [one.could_lose_bytes for one in result.partitions]
+    assert len(copies) == 2 and min(copies) > 0
+    assert could_lose(result.partitions) == max(copies)
+    assert could_lose(result.partitions[:1]) == copies[0]
+    assert result.document()["totals"]["could_lose_bytes"] == max(copies)
+    assert f"up to {bytes_text(max(copies))} could go" in result.text().splitlines()[-1]
+
+
+def test_a_segment_that_the_first_dirty_offset_is_inside_of_could_go_once(tmp_path: Path) -> None:
+    def most(first_dirty: int) -> int:
+        broker = MadeBroker(tmp_path / str(first_dirty))
+        compacted(broker, min_cleanable_dirty_ratio=1)
+        broker.log("t-0", [batch(0, *different(30)), batch(30, *same(20))], [batch(50, *same(1))])
+        broker.checkpoints[CLEANER_OFFSETS][T] = first_dirty
+        replicated(broker, 51)
+        (partition,) = cordwood.why(str(broker.finish()), topics=["t"], now_ms=NOW).partitions
+        assert partition.cause.kind is KIND.DIRTY_RATIO
+        return partition.cause.bytes_max
+
+    assert most(30) == most(0) > 0
 
 
 def test_nobody_is_told_to_delete_the_state_of_share_groups(tmp_path: Path) -> None:

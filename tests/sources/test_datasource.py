@@ -281,3 +281,8 @@ spark.stop()
 @pytest.mark.slow
 def test_a_session_of_spark_connect_reads_and_follows(logs: Path, tmp_path: Path) -> None:
     run_connected(_CONNECT, logs, work=tmp_path)
+
+
+def test_the_memory_of_a_process_is_refused_as_a_place_for_a_table(spark: SparkSession, counter: ReadCounter) -> None:
+    with pytest.raises(PySparkException, match="memory:// is the memory of one process"):
+        reader(spark).load("memory://store/logs").count()

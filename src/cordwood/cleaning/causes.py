@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -220,6 +221,16 @@ class WhyPartition:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.cause.what}"
+
+
+def could_lose(partitions: Iterable[WhyPartition]) -> int:
+    """The most bytes that partitions could lose together: of duplicates, each of which could go, one stays."""
+    most, copies = 0, dict[TopicPartition | None, list[int]]()
+    for one in partitions:
+        most += one.could_lose_bytes
+        if one.cause.kind is CauseKind.DUPLICATE:
+            copies.setdefault(one.topic_partition, []).append(one.could_lose_bytes)
+    return most - sum(min(sizes) for sizes in copies.values() if len(sizes) > 1)
 
 
 @dataclass(frozen=True, slots=True)

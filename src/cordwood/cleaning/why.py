@@ -42,6 +42,7 @@ from cordwood.cleaning.plan import (
 from cordwood.cleaning.retention import plan_retention
 from cordwood.cleaning.selection import segments_between
 from cordwood.config import TopicConfig
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA, SHARE_GROUP_STATE
 from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
@@ -147,7 +148,9 @@ def _broken(facts: PartitionFacts) -> Iterator[Cause]:
     elif plan.decision is Decision.REFUSE and plan.compaction is None and facts.kind is None:
         yield of_reason(CauseKind.DAMAGED, plan.reason, size, f"cordwood check {plan.path} shows what is wrong")
     elif facts.kind is None and facts.log is None and plan.log_end_offset <= plan.log_start_offset:
-        yield of_reason(CauseKind.EMPTY, plan.reason, 0)
+        # Of a log that ends below its start, the next load deletes the segments.
+        step = f"if it is not to go, correct its line in {LOG_START_OFFSETS} before a load" if facts.usage.logs else ""
+        yield of_reason(CauseKind.EMPTY, plan.reason, facts.usage.logs, step)
 
 
 # ---- compaction ------------------------------------------------------------------------------------------------------
@@ -196,7 +199,9 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
     plan, compaction = facts.plan, facts.plan.compaction
     if compaction is None or facts.log is None or facts.config is None:
         return
-    size = facts.compactable(compaction.total_bytes if compaction.cleanable_bytes else 0)
+    # Kafka's figures count the segment twice that the first dirty offset is inside of.
+    read = [one for one in facts.log.segments if one.base_offset < compaction.range.first_uncleanable_offset]
+    size = facts.compactable(_sum(read) if compaction.cleanable_bytes else 0)
     dirty = Evidence(
         f"first dirty offset {compaction.range.first_dirty_offset}, "
         f"first uncleanable offset {compaction.range.first_uncleanable_offset}",

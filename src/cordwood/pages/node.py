@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cordwood.cleaning.causes import CauseKind, WhyPartition
+from cordwood.cleaning.causes import CauseKind, WhyPartition, could_lose
 from cordwood.cleaning.plan import utc
 from cordwood.commands.view import NodeLook, Step
 from cordwood.pages import groups, transactions
@@ -110,7 +110,7 @@ def _title(look: NodeLook) -> str:
 
 
 def _figures(look: NodeLook, listing: Listing) -> Markup:
-    could = None if look.why is None else sum(one.could_lose_bytes for one in look.why.partitions)
+    could = None if look.why is None else could_lose(look.why.partitions)
     hanging = None if look.transactions is None else len(look.transactions.with_outlook(Outlook.HANGING))
     pairs = [
         ("On disk", bytes_text(sum(one.disk_bytes for one in listing.partitions))),
@@ -155,11 +155,11 @@ def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
     topics = sorted(listing.topics, key=lambda one: (-one.disk_bytes, one.name))
     if not topics:
         return paragraph("There is no topic.")
-    could: dict[str, int] = {}
+    partitions: dict[str, list[WhyPartition]] = {}
     for one in () if look.why is None else look.why.partitions:
         if one.topic_partition is not None:
-            topic = one.topic_partition.topic
-            could[topic] = could.get(topic, 0) + one.could_lose_bytes
+            partitions.setdefault(one.topic_partition.topic, []).append(one)
+    could = {topic: could_lose(some) for topic, some in partitions.items()}
     tiles = [_tile(one, could.get(one.name), links) for one in topics[:_TILES_MAX]]
     others = topics[_TILES_MAX:]
     if others:
@@ -250,7 +250,7 @@ def _could_go(look: NodeLook, links: Links) -> Content:
 
 
 def _sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
-    return sum(one.usage.total_bytes for one in partitions), sum(one.could_lose_bytes for one in partitions)
+    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:

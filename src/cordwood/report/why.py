@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult
+from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult, could_lose
 from cordwood.presentable import register
 from cordwood.storage.index.key_sample import KeyCounts
 from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
@@ -92,7 +92,7 @@ def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
 
 
 def _sums(partitions: list[WhyPartition] | tuple[WhyPartition, ...]) -> tuple[int, int]:
-    return sum(one.usage.total_bytes for one in partitions), sum(one.could_lose_bytes for one in partitions)
+    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 def document(result: WhyResult) -> dict[str, Any]:

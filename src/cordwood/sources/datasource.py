@@ -16,6 +16,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from cordwood.errors import RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.sources.counter import ReadCounter, Sum
@@ -106,7 +107,10 @@ class LogDataSource(DataSource):
         """The store that paths lead to."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
-        return self._store_of([*options.path, options.metadata, options.index_dir]).location()
+        location = self._store_of([*options.path, options.metadata, options.index_dir]).location()
+        if location.in_this_process:
+            raise RequestError("memory:// is the memory of one process, and the tasks of a table are in others")
+        return location
 
 
 def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:
