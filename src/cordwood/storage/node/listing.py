@@ -407,13 +407,15 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
         None: "clean shutdown" if directory.clean_shutdown else "not in use",
     }[state]
     meta = directory.meta
+    # In an object store each file takes a request: there, what the listing has no need of is not read.
+    by_request = directory.fs.reads_by_request(directory.path)
     return DirectoryListing(
         path=directory.path,
         state=state,
         summary=summary,
         node_id=None if meta is None else meta.node_id,
         cluster_id=None if meta is None else meta.cluster_id,
-        problems=directory.unreadable,
+        problems=tuple(directory.problems) if by_request else directory.unreadable,
         own_bytes=own_bytes(directory),
         disk_size_bytes=size_bytes,
     )
