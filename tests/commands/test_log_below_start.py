@@ -15,6 +15,8 @@ import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.plan import Decision
+from cordwood.cli.clean import exit_code_of
+from cordwood.cli.main import EXIT_DAMAGE
 from cordwood.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Kind
@@ -126,3 +128,5 @@ def test_copy_says_that_it_has_none_of_the_records(directory: Path, tmp_path: Pa
     result = clean(str(directory), output=str(tmp_path / "new"), engine="here", topics=["sessions"], now_ms=NOW_MS)
     (orders,) = [one for one in result.partitions if one.topic_partition == ORDERS]
     assert any("no record of it is in the copy" in note for note in orders.notes)
+    assert orders.left_out_bytes == sum(path.stat().st_size for path in (directory / "orders-0").glob("*.log"))
+    assert exit_code_of(result) == EXIT_DAMAGE

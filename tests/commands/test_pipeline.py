@@ -233,7 +233,7 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
         "moving-0": 5364,
         "plain-1": 1350,
     }
-    assert "plain-1: whole batches of 1,350 B are behind the cut, so only the original has them" in result.text()
+    assert "plain-1: whole batches of 1,350 B are not in the copy: only the original has them" in result.text()
     assert exit_code_of(result) == EXIT_DAMAGE
     assert exit_code_of(replace(result, partitions=(by_name["plain-0"],))) == EXIT_OK
     assert (target / filenames.CLEAN_SHUTDOWN).exists()

@@ -109,6 +109,41 @@ def test_a_log_that_ends_below_its_start_begins_anew_there_as_in_a_copy(tmp_path
     assert contents(inside) == contents(target)
 
 
+def test_cut_in_front_of_the_recovery_point_is_a_cut_too(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    for base in (0, 100):
+        batches = [encode_batch([Record(at, 1000, b"k", b"v")]) for at in range(base, base + 5)]
+        if base == 0:
+            batches[1] = b"\x01" * len(batches[1])
+        (tmp_path / "t-0" / offset_name(base, FileKind.LOG)).write_bytes(b"".join(batches))
+        (tmp_path / "t-0" / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
+    (tmp_path / "t-0" / offset_name(0, FileKind.OFFSET_INDEX)).unlink()
+    before, log = contents(tmp_path / "t-0"), LogView(str(tmp_path / "t-0"), fs=posix)
+    with pytest.raises(CorruptBatchError, match="no whole batch, but there are some behind it"):
+        recover_in_place(posix, log, crashed=True, recovery_point=1000, now_ms=NOW_MS)
+    assert contents(tmp_path / "t-0") == before
+    (tmp_path / "new").mkdir()
+    came = recover_into_copy(posix, log, str(tmp_path / "new"), recovery_point=1000, now_ms=NOW_MS)
+    whole = len(encode_batch([Record(0, 1000, b"k", b"v")]))
+    assert came.left_out_bytes == 3 * whole
+    # The later segment stays, as in Kafka.
+    assert [one.base_offset for one in LogView(str(tmp_path / "new"), fs=posix).segments] == [0, 100]
+
+
+def test_partition_that_a_crash_left_without_a_segment_gets_an_empty_one(tmp_path: Path) -> None:
+    log = LogView(str(a_folder(tmp_path / "t-0")), fs=posix, log_start_offset=7)
+    came = recover_into_copy(posix, log, str(a_folder(tmp_path / "new")), recovery_point=0, now_ms=NOW_MS)
+    assert (came.next_offset, came.notes, came.left_out_bytes) == (7, (), 0)
+    assert recover_in_place(posix, log, crashed=True, recovery_point=0, now_ms=NOW_MS) == came
+    empty = dict.fromkeys([offset_name(7, kind) for kind in (FileKind.LOG, *TWO_INDEXES)], b"")
+    assert contents(tmp_path / "new") == contents(tmp_path / "t-0") == empty
+
+
+def a_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def torn_start(folder: Path) -> LogView:
     """A log whose last segment begins with damage, and that seems to end below its start; whole batches follow."""
     (folder / "t-0").mkdir()

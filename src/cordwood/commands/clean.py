@@ -30,6 +30,7 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.copies import (
     explain_full_disk,
     left_by_another_run,
+    left_out_bytes,
     name_source,
     not_recovered,
     plan_recovered,
@@ -215,8 +216,8 @@ def _build(
             _copy(fs, node, copy, place, log, replacement, now_ms, link=link)
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
-        left_out = 0 if came is None else came.left_out_bytes
-        result = replace(result, why=name_source(result.why, copy, place), left_out_bytes=left_out)
+        why = name_source(result.why, copy, place)
+        result = replace(result, why=why, left_out_bytes=left_out_bytes(place, came))
         if log.ends_below_start and broker_would_load(place.name):
             result = replace(result, notes=(*result.notes, _emptied(log)))
         return _Built(copy, place, plans.get(path), result, log.size_bytes, output)

@@ -133,6 +133,18 @@ def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link
     return restored
 
 
+def left_out_bytes(place: LocatedPartition, came: Recovered | None) -> int:
+    """Bytes of whole batches that the copy of a partition lacks.
+
+    Args:
+        came: what its recovery came to; None: it needed none.
+    """
+    if came is not None:
+        return came.left_out_bytes
+    log = place.log()
+    return log.size_bytes if log.ends_below_start and broker_would_load(place.name) else 0
+
+
 def not_recovered(
     copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
 ) -> Iterator[tuple[str, Failure]]:

@@ -12,6 +12,7 @@ from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.clock import Clock, system_clock
 from cordwood.commands.copies import (
     explain_full_disk,
+    left_out_bytes,
     name_source,
     needs_recovery,
     not_recovered,
@@ -129,7 +130,7 @@ def _foretell(
         yield replace(
             result,
             why=name_source(result.why, copy, place),
-            left_out_bytes=0 if came is None else came.left_out_bytes,
+            left_out_bytes=left_out_bytes(place, came),
             bytes_before=place.log().size_bytes,
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),

@@ -51,7 +51,8 @@ class PartitionResult:
         probed: little was dirty, so all records were looked up in a table of the dirty keys.
         segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
             Kafka's offset map made several rounds necessary.
-        left_out_bytes: of whole batches that its copy lacks, as a crash damaged the log in front of them.
+        left_out_bytes: of whole batches that its copy lacks: they are behind damage that a crash left, or the log ends
+            below its start.
     """
 
     path: str

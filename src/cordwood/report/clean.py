@@ -211,7 +211,7 @@ def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
     for one in result.partitions:
         yield from (f"{printable(one.name)}: {printable(note)}" for note in one.notes)
         if one.left_out_bytes:
-            what = f"whole batches of {one.left_out_bytes:,} B are behind the cut, so only the original has them"
+            what = f"whole batches of {one.left_out_bytes:,} B are not in the copy: only the original has them"
             yield f"{printable(one.name)}: {what}"
         if one.segments_retained_away:
             what = f"{number(one.segments_retained_away, 'old segment')}, {bytes_text(one.bytes_retained_away)}"

@@ -39,6 +39,7 @@ from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.into_copy import (
+    Cut,
     Recovered,
     RecoverySettings,
     Rewritten,
@@ -100,8 +101,9 @@ def recover_in_place(
 
 def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
     """Replace files of a log by those that were written to the work folder."""
-    if keep is None and new.cut is not None:
-        _check_cut(log, new.cut)
+    if keep is None and new.cuts:
+        for cut in new.cuts:
+            _check_cut(log, cut)
     elif keep is None and not new.kept and log.size_bytes:
         # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to get here.
         raise DataError(
@@ -135,15 +137,14 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
     return Recovered(new.next_offset, new.notes)
 
 
-def _check_cut(log: LogView, cut: tuple[int, int]) -> None:
+def _check_cut(log: LogView, cut: Cut) -> None:
     """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them."""
     if whole_behind(log, cut):
-        base_offset, position = cut
         raise CorruptBatchError(
             "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
             "Clean into a copy (--output), keep what goes (--keep-old), or let a broker start on it",
-            path=f"{log.path}/{offset_name(base_offset, FileKind.LOG)}",
-            position=position,
+            path=f"{log.path}/{offset_name(cut.base_offset, FileKind.LOG)}",
+            position=cut.position,
         )
 
 

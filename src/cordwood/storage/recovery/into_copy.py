@@ -73,20 +73,35 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a log lost its end, or one of its segments did.
+
+    Attributes:
+        base_offset: of the segment.
+        position: in it, of the first byte that goes.
+        is_end: all later segments go, too. They stay if the segment is in front of the recovery point.
+    """
+
+    base_offset: int
+    position: int
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Rewritten:
     """What recovery writes for a log, into another folder: files of segments, leader epochs, producer snapshots.
 
     Attributes:
         kept: base offsets of the log's segments that are not behind a cut.
         segments: per segment that was read the base offsets of those that it became.
-        cut: base offset of the segment in which the log is cut, and the position there; None: it is not cut.
+        cuts: where segments are cut.
     """
 
     next_offset: int
     notes: tuple[str, ...]
     kept: frozenset[int]
     segments: Mapping[int, tuple[int, ...]]
-    cut: tuple[int, int] | None = None
+    cuts: tuple[Cut, ...] = ()
 
     def stays(self, log: LogView, name: str, file: PartitionFile | None) -> bool:
         """Whether a file of the log is taken as it is.
@@ -130,22 +145,22 @@ def recover_into_copy(
         if new.stays(log, source, file):
             is_log = file is not None and file.kind is FileKind.LOG
             copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if is_log else None)
-    return Recovered(new.next_offset, new.notes, left_out_bytes=whole_behind(log, new.cut))
+    return Recovered(new.next_offset, new.notes, left_out_bytes=_left_out(log, new))
 
 
-def whole_behind(log: LogView, cut: tuple[int, int] | None) -> int:
-    """Bytes of whole batches that are behind where a log is cut; of later segments, of which none stays, all bytes.
+def _left_out(log: LogView, new: Rewritten) -> int:
+    """Bytes of whole batches that a log no longer has; of one that is emptied although nothing cut it, all bytes."""
+    if new.cuts or new.kept:
+        return sum(whole_behind(log, cut) for cut in new.cuts)
+    return log.size_bytes
 
-    Args:
-        cut: as in `Rewritten`.
-    """
-    if cut is None:
-        return 0
-    base_offset, position = cut
-    at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == base_offset)
-    found = sum(segment.size_bytes for segment in log.segments[at + 1 :])
+
+def whole_behind(log: LogView, cut: Cut) -> int:
+    """Bytes of whole batches that are behind a cut; of later segments, where none stays, all bytes."""
+    at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == cut.base_offset)
+    found = sum(segment.size_bytes for segment in log.segments[at + 1 :]) if cut.is_end else 0
     with log.segments[at].open() as file:
-        for item in WindowReader(file, Checks.WHOLE, base_offset=base_offset, start=position):
+        for item in WindowReader(file, Checks.WHOLE, base_offset=cut.base_offset, start=cut.position):
             if isinstance(item, BatchWindow):
                 found += int(item.batches["size_bytes"][is_valid(item.batches)].sum(dtype=np.int64))
             del item
@@ -176,17 +191,21 @@ def rewrite_unflushed(
             does not load such a log, and what is in these files would be lost.
     """
     _check_versions(log)
+    if not log.segments:
+        return Rewritten(_begin_empty(fs, log, folder), (), frozenset(), {})
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
     rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), leader_epochs_of(log))
-    cut = None
+    cuts: list[Cut] = []
     for at, segment in enumerate(log.segments):
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
             rewrite.producers = None
             continue
         end = rewrite.add(segment, whole_too=whole_too)
+        if end is not None:
+            cuts.append(Cut(segment.base_offset, end, is_end=at >= unflushed))
         if end is not None and at >= unflushed:
-            cut, left = (segment.base_offset, end), log.segments[at + 1 :]
+            left = log.segments[at + 1 :]
             if left:
                 size = sum(behind.size_bytes for behind in left)
                 rewrite.notes.append(f"{len(left)} segments behind the cut are left out, {size} bytes")
@@ -194,11 +213,11 @@ def rewrite_unflushed(
             break
     next_offset = rewrite.next_offset
     if next_offset < log.log_start_offset:
-        return start_anew(fs, log, folder, clean_shutdown=False, notes=rewrite.notes, cut=cut)
+        return start_anew(fs, log, folder, clean_shutdown=False, notes=rewrite.notes, cuts=tuple(cuts))
     _write_epochs(fs, log, folder, rewrite.epochs, next_offset)
     if rewrite.producers is not None and next_offset > 0:
         _write_snapshot(fs, folder, rewrite.producers, next_offset)
-    return Rewritten(next_offset, tuple(rewrite.notes), frozenset(bases), rewrite.segments, cut)
+    return Rewritten(next_offset, tuple(rewrite.notes), frozenset(bases), rewrite.segments, tuple(cuts))
 
 
 @dataclass
@@ -269,7 +288,7 @@ def start_anew(
     *,
     clean_shutdown: bool,
     notes: Sequence[str] = (),
-    cut: tuple[int, int] | None = None,
+    cuts: tuple[Cut, ...] = (),
 ) -> Rewritten:
     """Write the empty log that replaces a log that ends below its start.
 
@@ -280,7 +299,7 @@ def start_anew(
     Args:
         folder: an existing directory; segments and snapshots that are in it go.
         notes: what was cut off before, in words.
-        cut: base offset of the segment in which the log was cut before, and the position there.
+        cuts: where.
 
     Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; UnifiedLog.rebuildProducerState.
     """
@@ -289,14 +308,20 @@ def start_anew(
         file = parse_file(info.name)
         if file is not None and file.kind in (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT):
             fs.unlink(f"{folder}/{info.name}")
+    start = _begin_empty(fs, log, folder)
+    if clean_shutdown:
+        _write_snapshot(fs, folder, Producers(), start)
+    note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
+    return Rewritten(start, (*notes, note), frozenset(), {}, cuts)
+
+
+def _begin_empty(fs: TargetStore, log: LogView, folder: str) -> int:
+    """Write a log without records from the log start offset on, which is returned."""
     start = log.log_start_offset
     like = log.segments[0].files.log if log.segments else log.fs.stat(log.path)
     SegmentWriter(fs, folder, start, IndexLimits(), mode=like.mode & ALL_READ_AND_WRITE | OWNER_WRITES).finish()
     _write_epochs(fs, log, folder, LeaderEpochs(), start)
-    if clean_shutdown:
-        _write_snapshot(fs, folder, Producers(), start)
-    note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
-    return Rewritten(start, (*notes, note), frozenset(), {}, cut)
+    return start
 
 
 def complete_indexes(fs: TargetStore, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
