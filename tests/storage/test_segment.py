@@ -193,6 +193,28 @@ def test_batches_that_a_wrong_size_swallowed_are_read_all_the_same() -> None:
         assert gaps == []
 
 
+@pytest.mark.parametrize("largest", [100, 1 << 20])
+@pytest.mark.parametrize("swallowed", range(1, 6))
+def test_batches_that_a_wrong_size_covers_exactly_are_read_all_the_same(
+    swallowed: int, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "LARGEST_WINDOW_BYTES", largest)
+    parts = [bytearray(batch(3 * number)) for number in range(7)]
+    size = len(parts[0])
+    parts[1][8:12] = (size * (swallowed + 1) - 12).to_bytes(4, "big")
+    whole = [at for number in (0, *range(2, 7)) for at in range(3 * number, 3 * number + 3)]
+    for window_bytes in (61, 100, 1 << 20):
+        assert offsets(b"".join(parts), window_bytes=window_bytes) == whole
+
+
+def test_a_batch_within_a_record_of_a_damaged_batch_is_no_batch_of_the_log() -> None:
+    around = bytearray(encode_batch([Record(3, 1000, b"k", batch(4) + batch(7))]))
+    around[-1] ^= 1
+    data = batch(0) + bytes(around)
+    for behind, found in ((b"", []), (batch(20), [20, 21, 22]), (batch(4), [4, 5, 6])):
+        assert offsets(data + behind) == [0, 1, 2, *found]
+
+
 def test_a_batch_behind_damage_must_have_an_offset_of_this_segment_and_place() -> None:
     damage = b"\xff" * 30
     assert offsets(batch(5) + damage + batch(2), base_offset=5) == [5, 6, 7]

@@ -59,6 +59,8 @@ MAX_OFFSETS = 2**31
 PIECE_BYTES = 1 << 20
 #: Ends of a walk at bytes that no entry starts with.
 _BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
+#: A scan that goes on within its last batch.
+_SPANNED = -1
 _SEARCH_BYTES = 8 << 20
 
 
@@ -183,8 +185,13 @@ class WindowReader:
         data = self._read()
         scanned, status, next_valid = 0, scan.ROWS, -1
         while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
+            before = self._last_offset
             rows, consumed, status = self._scan(data, scanned)
-            if status in _BROKEN:
+            if self._checks in _WHOLE:
+                rows, next_valid = self._search_within(rows, before)
+            if next_valid >= 0:
+                status = _SPANNED
+            elif status in _BROKEN:
                 rows, next_valid = self._search_overrun(rows)
             if rows.size:
                 pieces = pieces_of(self._file, self._piece_bytes)
@@ -202,8 +209,11 @@ class WindowReader:
                 if size <= LARGEST_WINDOW_BYTES or self._checks is Checks.DEFERRED:
                     self._read_bytes = size
                 else:
-                    yield self._too_large(size)
-                    self._position += size
+                    before = self._last_offset
+                    large = self._too_large(size)
+                    yield large
+                    found = self._search_within(large.batches, before)[1] if self._checks in _WHOLE else -1
+                    self._position = found if found >= 0 else self._position + size
             case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
                 overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
                 if next_valid > overrun_end:
@@ -288,6 +298,40 @@ class WindowReader:
         next_valid = self._search(int(rows["position"][first_wrong]) + 1)
         return (rows, -1) if next_valid < 0 else (rows[: first_wrong + 1], next_valid)
 
+    def _search_within(self, rows: BatchRows, last_offset: int) -> tuple[BatchRows, int]:
+        """Look for valid batches within one whose checksum is wrong, and that ends where a batch starts.
+
+        Its damaged size may have taken in whole batches behind it. Those follow each other up to its end; what a record
+        holds, even if it is a batch itself, does not reach to the end of its batch.
+
+        Args:
+            rows: of a scan, or of a batch that is not held whole.
+            last_offset: of the last valid batch before them.
+
+        Returns:
+            (rows without those behind the one that spans valid batches, position of the first of these); (rows, -1) if
+            none does.
+        """
+        valid, last_valid = rows["crc"] == rows["computed_crc"], self._last_offset
+        if valid.all():
+            return rows, -1
+        # Nothing is missing between a batch and one whose offsets go on.
+        goes_on = np.append(rows["base_offset"][1:] == rows["last_offset"][:-1] + 1, False)
+        for at in np.flatnonzero(~valid & ~goes_on).tolist():
+            before = rows["last_offset"][:at][valid[:at]]
+            self._last_offset = int(before[-1]) if before.size else last_offset
+            position, end = int(rows["position"][at]), int(rows["position"][at] + rows["size_bytes"][at])
+            found = self._search(position + 1, end)
+            if found >= 0 and self._is_chain(found, end):
+                return rows[: at + 1], found
+        self._last_offset = last_valid
+        return rows, -1
+
+    def _is_chain(self, start: int, end: int) -> bool:
+        """Whether batches follow each other from one position to another."""
+        reader = WindowReader(self._file, Checks.HEADERS, start=start, end=end, search=False)
+        return not any(isinstance(item, Gap) for item in reader)
+
     def _usual_read_bytes(self, window_bytes: int, scanned: int) -> int:
         """Size of the read behind a window; `scanned` is larger than the window when its last batch reaches beyond."""
         reads_on = self._checks is not Checks.HEADERS
@@ -333,13 +377,14 @@ class WindowReader:
             return Gap(position, found - position, GapKind.DAMAGE, what)
         return Gap(position, left, GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE, what)
 
-    def _search(self, at: int) -> int:
-        """Position from `at` on where a valid batch starts that fits the segment, or -1."""
+    def _search(self, at: int, end: int | None = None) -> int:
+        """Position from `at` on where a valid batch starts that fits the segment and ends up to `end`, or -1."""
+        end = self._end if end is None else end
         below = min(self._base_offset + MAX_OFFSETS, 2**63 - 1)
-        while self._search_budget >= 0 and at < self._end:
-            data = read_cached(self._file, at, min(_SEARCH_BYTES, self._end - at))
+        while self._search_budget >= 0 and at < end:
+            data = read_cached(self._file, at, min(_SEARCH_BYTES, end - at))
             found, self._search_budget = scan.find_batch(
-                data.ctypes.data, data.size, self._end - at, self._last_offset, below, self._search_budget
+                data.ctypes.data, data.size, end - at, self._last_offset, below, self._search_budget
             )
             if found >= 0:
                 return at + int(found)
