@@ -7,6 +7,7 @@ looked at, so memory stays bounded for files of any size. Damage is reported at 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import posixpath
 import re
@@ -26,7 +27,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import CODEC_MASK
 from cordwood.record.batch import Batch
-from cordwood.record.columns import BatchWindow, RecordColumns, decode
+from cordwood.record.columns import BatchWindow, RecordColumns, decode, report_wrong
 from cordwood.record.control import control_type, coordinator_epoch
 from cordwood.storage.formats import (
     filenames,
@@ -40,7 +41,7 @@ from cordwood.storage.log.last_records import start_of_last
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.tail import Tail, find_tail
-from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look, nothing_selected
@@ -248,6 +249,8 @@ class Dump:
             last = None if tail is None else tail.next_offset
             first = start_of_last(log, choice.tail, first, last or end, choice.isolation, transactions)
         self._range(log, first, end, transactions, only, path)
+        if choice.isolation == READ_COMMITTED and only is None and not choice.follow:
+            log.report_behind(transactions, end, functools.partial(self._wrong_behind, log))
 
     def _goes_on(self, followed: _Followed) -> bool:
         """Show what was appended to a log since; False: it is gone."""
@@ -362,8 +365,9 @@ class Dump:
                 self._damage(item.what, item.position, size_bytes=item.size_bytes)
         else:
             if self.choice.isolation is not None:
-                batches = item.batches[transactions.visible(item.batches, self.choice.isolation)]
-                item = BatchWindow(item.position, item.data, batches, item.read)
+                visible = transactions.visible(item.batches, self.choice.isolation)
+                report_wrong(item.batches[~visible], self._wrong)
+                item = BatchWindow(item.position, item.data, item.batches[visible], item.read)
             if item.batches.size:
                 _Window(self, item, first, end).show()
         self.flush()
@@ -408,6 +412,13 @@ class Dump:
             self._left -= count
             if self._left <= 0:
                 raise _LimitReached
+
+    def _wrong(self, error: DataError) -> None:
+        self._damage(error.what, error.position, error.offset)
+
+    def _wrong_behind(self, log: LogView, error: DataError) -> None:
+        self._begin(error.path or log.path, log.name.topic_partition if log.name else None)
+        self._wrong(error)
 
     def _damage(
         self, what: str, position: int | None, offset: int | None = None, size_bytes: int | None = None

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import DELETE_HORIZON
-from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
 from cordwood.record.headers import has_flag, is_control, is_transactional_data
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
@@ -194,7 +194,9 @@ class History:
                 if not is_last or (item.kind is GapKind.DAMAGE and not log.live):
                     self._on_damage(gap_error(segment, item))
                 continue
-            data = item.batches[~is_control(item.batches)]
+            control = is_control(item.batches)
+            report_wrong(item.batches[control], on_damage)
+            data = item.batches[~control]
             for columns in decode(BatchWindow(item.position, item.data, data, item.read), on_damage=on_damage):
                 found += (
                     key_record(columns, at, key, segment.base_offset)

@@ -26,7 +26,7 @@ from cordwood.arguments import checked, shown
 from cordwood.errors import CorruptFileError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
-from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage
+from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage, report_wrong
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
 from cordwood.storage.formats.filenames import FileKind, parsed_directory
@@ -281,12 +281,13 @@ class LogView:
                 if not self._is_end(segment, item):
                     on_damage(gap_error(segment, item))
                 continue
-            window = item
+            window, on_wrong = item, locate_damage(on_damage, segment)
             if isolation is not None:
                 keep = transactions.visible(item.batches, isolation)
                 if not keep.all():
+                    report_wrong(item.batches[~keep], on_wrong)
                     window = BatchWindow(item.position, item.data, item.batches[keep], item.read)
-            for columns in decode(window, on_damage=locate_damage(on_damage, segment), max_batch_bytes=max_batch_bytes):
+            for columns in decode(window, on_damage=on_wrong, max_batch_bytes=max_batch_bytes):
                 offsets, timestamps = columns.rows["offset"], columns.rows["timestamp"]
                 mask: npt.NDArray[np.bool_] = (offsets >= start_offset) & (offsets < end_offset)
                 if since_ms is not None:
@@ -297,6 +298,26 @@ class LogView:
                 if selected.rows.size:
                     yield segment, selected
                 del columns, selected  # as above
+        if isolation == READ_COMMITTED:
+            self.report_behind(transactions, end_offset, on_damage)
+
+    def report_behind(self, transactions: Transactions, end_offset: int, on_damage: OnDamage) -> None:
+        """Report damage behind an open transaction, which keeps readers of committed data from reading on.
+
+        It may be damage that keeps the transaction open: of its end, or of the batch that seems to begin it.
+
+        Args:
+            end_offset: reading ended there.
+        """
+        stable = transactions.last_stable_offset
+        if stable is None or end_offset < stable:
+            return
+        for segment, item in self.windows(start_offset=stable):
+            if isinstance(item, BatchWindow):
+                report_wrong(item.batches, locate_damage(on_damage, segment))
+            elif not self._is_end(segment, item):
+                on_damage(gap_error(segment, item))
+            del item
 
     def scope(
         self,
