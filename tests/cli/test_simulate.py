@@ -67,6 +67,11 @@ def test_the_report_has_charts_with_their_tables_and_what_is_printed(against: tu
     assert html.count("<details>") == sets and html.index("<svg") < html.index("<table")
 
 
+def test_records_that_go_at_once_are_said_to_go_late() -> None:
+    text = simulate("--rate", "10k", "--config", "retention.ms=0")
+    assert "retention.ms=0 is short beside a step, so what it limits comes late" in text
+
+
 def test_shares_and_rates_are_read_as_people_write_them(tmp_path: Path) -> None:
     options = ("--tombstones", "5%", "--transactions", "10", "--aborted", "0.02", "--keys", "50000", "--skew", "0.9")
     chart = tmp_path / "chart.svg"

@@ -80,6 +80,27 @@ def test_a_log_without_a_trace_is_certified(tmp_path: Path) -> None:
     assert run("erase-check", partition, "--keys", tmp_path / "keys").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        pytest.param(b"\xef\xbb\xbfKEY\n", 1, "TRACES REMAIN", id="a byte order mark"),
+        pytest.param("KEY\n".encode("utf-16"), 2, "is in UTF-16", id="UTF-16"),
+        pytest.param(b"KEY\rnobody\r", 2, "a CR alone", id="lines of an old Mac"),
+    ],
+)
+def test_a_file_of_keys_that_an_editor_wrote_its_own_way_hides_no_key(
+    tmp_path: Path, text: bytes, code: int, said: str
+) -> None:
+    partition = partition_of(tmp_path)
+    (partition / SEGMENT).write_bytes(RECORD)
+    key = ERASED.decode()
+    encoded = key.encode("utf-16-le") if b"\0" in text else ERASED
+    pattern = "KEY".encode("utf-16-le") if b"\0" in text else b"KEY"
+    (tmp_path / "keys").write_bytes(text.replace(pattern, encoded))
+    found = run("erase-check", partition, "--keys", tmp_path / "keys")
+    assert (found.exit_code, said in found.output) == (code, True), found.output
+
+
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 IN_LOGS = {

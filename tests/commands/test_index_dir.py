@@ -118,6 +118,15 @@ def test_a_folder_in_a_log_directory_is_refused(logs: Path, tmp_path: Path, is_i
     assert everything(logs).items() - {(".lock", b"")} == before.items()
 
 
+@pytest.mark.parametrize("is_in", ["others", "others/deeper"])
+def test_a_folder_in_the_log_directory_of_another_disk_is_refused(logs: Path, tmp_path: Path, is_in: str) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "meta.properties").touch()
+    with pytest.raises(RequestError, match="where a broker would stumble over it"):
+        cordwood.index(str(logs / "t-0"), index_dir=str(tmp_path / is_in))
+    assert [path.name for path in (tmp_path / "others").iterdir()] == ["meta.properties"]
+
+
 def test_partitions_of_the_same_name_do_not_share_a_folder(logs: Path, tmp_path: Path) -> None:
     shutil.copytree(logs, tmp_path / "other")
     with pytest.raises(RequestError, match="share the key indexes"):

@@ -149,6 +149,15 @@ def test_the_command_prints_a_table_a_document_and_a_chart(tmp_path: Path) -> No
     assert "<svg" in (tmp_path / "chart.svg").read_text()
 
 
+@pytest.mark.parametrize("name", ["legacy-v0-before", "legacy-v1-before"])
+def test_a_log_that_was_written_at_once_is_explained_too(name: str) -> None:
+    """Messages of magic 0 have no timestamps."""
+    partition = next(path for path in sorted(fixture(name).iterdir()) if path.is_dir() and path.name[:2] != "__")
+    result = CliRunner().invoke(app, ["explain", str(partition), "--config", "cleanup.policy=compact"])
+    assert result.exit_code == 0, result.output
+    assert "disk" in result.stdout
+
+
 def test_what_cannot_be_is_refused_in_a_line() -> None:
     assert "One topic can be explained at a time" in explain(str(LOGS), code=2)
     assert "--against goes with --config" in explain(str(LOGS), "--against", "retention.ms=1", code=2)

@@ -20,6 +20,8 @@ KeysFile = Annotated[
 
 #: More keys than this are no list that somebody wrote.
 _FILE_BYTES_MAX = 1 << 30
+#: How a file in UTF-16 begins.
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
@@ -42,7 +44,13 @@ def key_lines(path: str) -> str:
     data = _read(path)
     if len(data) > _FILE_BYTES_MAX:
         raise RequestError(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: too many for a list of keys")
-    return str(data, "utf-8", "surrogateescape").replace("\r\n", "\n")
+    if data[:2] in _UTF_16:
+        raise RequestError(f"{path} is in UTF-16, so its keys would not be found. Write it as UTF-8")
+    # Some editors begin a file with a mark of its encoding, which is no part of the first key.
+    text = str(data, "utf-8-sig", "surrogateescape").replace("\r\n", "\n")
+    if "\r" in text and "\n" not in text:
+        raise RequestError(f"{path} ends its lines with a CR alone, so all of it would be one key. End them with LF")
+    return text
 
 
 def _read(path: str) -> Bytes:

@@ -11,7 +11,9 @@ from typing import Annotated, ClassVar
 
 from cordwood.fs.base import Store
 from cordwood.option import METADATA, NOW, SERVER_PROPERTIES, TOPICS, Option
+from cordwood.storage.formats.filenames import index_folder
 from cordwood.storage.index.place import check_root
+from cordwood.storage.node.directory import check_outside_logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,10 @@ class IndexPlace:
         """
         root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
         check_root(fs, root, partitions)
+        if root is not None and not fs.reads_by_request(root):
+            # The folder of a partition in it must be in no log directory, of whatever broker.
+            for partition in [*partitions][:1]:
+                check_outside_logs(fs, index_folder(partition, root))
         return root
 
 

@@ -161,10 +161,13 @@ def notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
 def _over_time(outcomes: Sequence[Outcome], partitions: int, of: str) -> Iterator[list[str]]:
     """The disk in each part of the time: on average, and at its peak."""
     histories = [one.history for one in outcomes]
+    parts = min(_PARTS, *map(len, histories))
+    if not parts:
+        return  # it was over at once
     yield [f"disk of the {of} over time", *("average · peak" for _ in histories)]
     begin = 0
-    for part in range(1, _PARTS + 1):
-        end = len(histories[0]) * part // _PARTS
+    for part in range(1, parts + 1):
+        end = len(histories[0]) * part // parts
         cells = []
         for history in histories:
             points = history[begin:end]
