@@ -701,6 +701,23 @@ def test_what_is_known_of_a_damaged_state_before_is_compared_and_nothing_else(
         assert one.counts[Count.RECORDS_SAME] == one.counts[Count.RECORDS_BEFORE]
 
 
+@pytest.mark.parametrize("flip", [1, 16, 1 << 20])
+def test_batch_of_the_state_before_that_is_not_where_it_belongs_is_damage_there(flip: int, tmp_path: Path) -> None:
+    after = example().write(tmp_path / "after" / "t-0")
+    pairs, offsets = [], [40, 44]
+    for offset in offsets:
+        state = example()
+        entries, at = state.find(offset)
+        data = bytearray(entries[at].data)
+        data[:8] = (offset ^ flip).to_bytes(8, "big")  # no checksum covers it
+        entries[at] = Stored(bytes(data), entries[at].header, entries[at].records)
+        before = state.write(tmp_path / "before" / str(offset) / "t-0")
+        pairs.append(Pair(TopicPartition("t", 0), Side(str(before), 0), Side(str(after), 0), now_ms=NOW))
+    for offset, one in zip(offsets, verify_pairs(pairs), strict=True):
+        assert B.DAMAGE_BEFORE in one.totals, (offset, flip)
+        assert not {B.INVENTED, B.ORDER, B.TWICE, B.KEY} & set(one.totals), (offset, flip, one.totals)
+
+
 @pytest.mark.parametrize("gone", ["before", "after", "both"])
 def test_a_state_without_segments_gets_a_verdict(gone: str, tmp_path: Path) -> None:
     sides = {state: example().write(tmp_path / state / "t-0") for state in ("before", "after")}

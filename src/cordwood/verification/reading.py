@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cordwood.errors import CorruptBatchError
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
-from cordwood.verification.facts import Facts
+from cordwood.verification.facts import BoolArray, Facts, Int64Array
 from cordwood.verification.pairs import ViolationKind
 from cordwood.verification.ranges import Range
 
@@ -68,6 +69,8 @@ class RangeWindows:
                 last = segment.base_offset - 1
                 for item in segment.windows(checks=Checks.ONCE, ordered=False):
                     if isinstance(item, BatchWindow):
+                        if self.damage is ViolationKind.DAMAGE_BEFORE:
+                            yield from self._up_to_misplaced(segment, item, last, end)
                         last = self._check_order(item.batches, last, end)
                     yield segment, item
                     del item
@@ -79,6 +82,22 @@ class RangeWindows:
             ):
                 yield segment, item
                 del item
+
+    def _up_to_misplaced(
+        self, segment: Segment, item: BatchWindow, last: int, end: int
+    ) -> Iterator[tuple[Segment, BatchWindow]]:
+        """The batches in front of one that does not stand where its offsets belong; nothing if there is none.
+
+        Raises:
+            CorruptBatchError: there is one. It may be any batch of the log, so nothing behind it can be compared.
+        """
+        wrong, ends = _misplaced(item.batches, last, end)
+        if wrong.any():
+            # Of two batches that overlap, either may be the wrong one.
+            at = max(int(np.argmax(wrong)) - 1, 0)
+            yield segment, BatchWindow(item.position, item.data, item.batches[:at], item.read)
+            what, position = "a batch that does not stand where its offsets belong", int(item.batches["position"][at])
+            raise CorruptBatchError(what, path=segment.path, position=position, offset=int(ends[at]) + 1)
 
     def _check_segment(self, segment: Segment, end: int) -> None:
         last = segment.base_offset - 1
@@ -92,11 +111,17 @@ class RangeWindows:
 
         What a clean left may not be so; if the state before is, nothing is proved.
         """
-        lasts = rows["last_offset"]
-        firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
-        ends = np.concatenate([np.array([last]), lasts[:-1]])
+        wrong, ends = _misplaced(rows, last, end)
         if self.damage is ViolationKind.DAMAGE_AFTER:
-            self.facts.broken_batches(ViolationKind.ORDER, rows, (firsts <= ends) | (lasts >= end))
+            self.facts.broken_batches(ViolationKind.ORDER, rows, wrong)
         else:
-            self.facts.broken_at(self.damage, ends[(lasts <= ends) | (lasts >= end)] + 1)
-        return int(lasts[-1])
+            self.facts.broken_at(self.damage, ends[wrong] + 1)
+        return int(rows["last_offset"][-1])
+
+
+def _misplaced(rows: BatchRows, last: int, end: int) -> tuple[BoolArray, Int64Array]:
+    """(which batches start at or below the last one's end, or end beyond the segment; where the last ones end)."""
+    lasts = rows["last_offset"]
+    firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
+    ends = np.concatenate([np.array([last]), lasts[:-1]])
+    return (firsts <= ends) | (lasts >= end), ends
