@@ -57,7 +57,7 @@ def test_damage_that_hides_or_shows_a_transaction_is_told(tmp_path: Path, at: in
     assert [line for line in result.stdout.splitlines() if line.startswith("DAMAGE") and f"offset={offset} " in line]
 
 
-def test_key_whose_transaction_seems_to_have_ended_otherwise_is_shown_with_the_damage(tmp_path: Path) -> None:
+def test_get_tells_the_damage_of_a_marker_that_a_key_hangs_on(tmp_path: Path) -> None:
     log, _ = flipped(tmp_path, MARKER_TYPE, 1, marker=True)
     arguments = ["get", str(log), "--key", "ben", "--config", "cleanup.policy=compact"]
     result = CliRunner().invoke(app, arguments)
