@@ -13,7 +13,6 @@ from cordwood.fs.base import Store
 from cordwood.option import METADATA, NOW, SERVER_PROPERTIES, TOPICS, Option
 from cordwood.storage.formats.filenames import index_folder
 from cordwood.storage.index.place import check_root
-from cordwood.storage.node.directory import check_outside_logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +71,9 @@ class IndexPlace:
         root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
         check_root(fs, root, partitions)
         if root is not None and not fs.reads_by_request(root):
+            # It loads kernels, and options are known before Java is started.
+            from cordwood.storage.node.directory import check_outside_logs
+
             # The folder of a partition in it must be in no log directory, of whatever broker.
             for partition in [*partitions][:1]:
                 check_outside_logs(fs, index_folder(partition, root))
