@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -231,6 +231,11 @@ def could_lose(partitions: Iterable[WhyPartition]) -> int:
         if one.cause.kind is CauseKind.DUPLICATE:
             copies.setdefault(one.topic_partition, []).append(one.could_lose_bytes)
     return most - sum(min(sizes) for sizes in copies.values() if len(sizes) > 1)
+
+
+def sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
+    """What partitions take on the disk, and the most that they could lose together."""
+    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 @dataclass(frozen=True, slots=True)

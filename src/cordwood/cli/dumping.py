@@ -391,7 +391,7 @@ class Dump:
                 if kind != "rest":
                     self.count(1)
         except DataError as error:
-            self._damage(error.what, error.position, error.offset)
+            self._wrong(error)
 
     # ---- lines -------------------------------------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ class Dump:
 
     def damage(self, error: DataError) -> None:
         """Tell damage where it lies."""
-        self._damage(error.what, error.position, error.offset)
+        self._wrong(error)
 
 
 class _Window:

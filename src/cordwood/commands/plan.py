@@ -41,7 +41,7 @@ from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
-from cordwood.storage.formats.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS, META_PROPERTIES
+from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -328,9 +328,8 @@ def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:
         yield "a broker is running on this directory: the plan may be outdated, and a clean will refuse to start"
     elif place.directory.holder is None and place.directory.crashed and broker_would_load(place.name):
         yield "no clean shutdown: a clean first cuts the log where a batch is not whole, as a broker does (see --exact)"
-    guessed = {f"{place.directory.path}/{name}" for name in (CLEANER_OFFSETS, HIGH_WATERMARKS)}
-    for error in place.directory.unreadable:
-        if error.path in guessed:
+    for error in (place.directory.cleaner_failure, place.directory.high_watermarks_failure):
+        if error is not None:
             yield f"planned as if it had no entry in a file that cannot be read: {error}"
     if log.recovery.actions:
         count = len(log.recovery.actions)

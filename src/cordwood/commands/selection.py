@@ -70,13 +70,13 @@ class IndexPlace:
         """
         root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
         check_root(fs, root, partitions)
-        if root is not None and not fs.reads_by_request(root):
+        first = next(iter(partitions), None)
+        if root is not None and first is not None and not fs.reads_by_request(root):
             # It loads kernels, and options are known before Java is started.
             from cordwood.storage.node.directory import check_outside_logs
 
             # The folder of a partition in it must be in no log directory, of whatever broker.
-            for partition in [*partitions][:1]:
-                check_outside_logs(fs, index_folder(partition, root))
+            check_outside_logs(fs, index_folder(first, root))
         return root
 
 

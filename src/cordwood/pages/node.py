@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cordwood.cleaning.causes import CauseKind, WhyPartition, could_lose
+from cordwood.cleaning.causes import CauseKind, WhyPartition, could_lose, sums
 from cordwood.cleaning.plan import utc
 from cordwood.commands.view import NodeLook, Step
 from cordwood.pages import groups, transactions
@@ -206,10 +206,10 @@ def _could_go(look: NodeLook, links: Links) -> Content:
     by_kind: dict[CauseKind, list[WhyPartition]] = {}
     for one in partitions:
         by_kind.setdefault(one.cause.kind, []).append(one)
-    sums = sorted(((kind, *_sums(some), some) for kind, some in by_kind.items()), key=lambda row: (-row[2], -row[1]))
+    ranked = sorted(((kind, *sums(some), some) for kind, some in by_kind.items()), key=lambda row: (-row[2], -row[1]))
     chart = [
         Bar(kind, size, could / size if size else 0, f"{bytes_text(could)} of {bytes_text(size)}")
-        for kind, size, could, _ in sums[:_ROWS_MAX]
+        for kind, size, could, _ in ranked[:_ROWS_MAX]
     ]
     causes = [
         [
@@ -219,7 +219,7 @@ def _could_go(look: NodeLook, links: Links) -> Content:
             bytes_text(could),
             _names(some, links),
         ]
-        for kind, size, could, some in sums
+        for kind, size, could, some in ranked
     ]
     first = partitions[:_ROWS_MAX]
     rows = [
@@ -247,10 +247,6 @@ def _could_go(look: NodeLook, links: Links) -> Content:
         ),
         paragraph(_how_known(look), class_="quiet"),
     ]
-
-
-def _sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
-    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult, could_lose
+from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult, sums
 from cordwood.presentable import register
 from cordwood.storage.index.key_sample import KeyCounts
 from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
@@ -34,7 +34,7 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
         yield ""
     yield from table(*_summary(result))
     yield ""
-    total, lost = map(bytes_text, _sums(result.partitions))
+    total, lost = map(bytes_text, sums(result.partitions))
     yield f"{number(len(result.partitions), 'partition')}: {total} on disk, up to {lost} could go"
     if 0 < len(shown) < len(result.partitions):
         yield f"the {len(shown):,} that could lose most are above; --limit shows more"
@@ -86,18 +86,14 @@ def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
     by_kind: dict[CauseKind, list[WhyPartition]] = {}
     for partition in result.partitions:
         by_kind.setdefault(partition.cause.kind, []).append(partition)
-    sums = sorted(((kind, some, _sums(some)) for kind, some in by_kind.items()), key=lambda row: -row[2][1])
-    rows = [[kind, f"{len(some):,}", *map(bytes_text, both)] for kind, some, both in sums]
+    ranked = sorted(((kind, some, sums(some)) for kind, some in by_kind.items()), key=lambda row: -row[2][1])
+    rows = [[kind, f"{len(some):,}", *map(bytes_text, both)] for kind, some, both in ranked]
     return [Column("MAIN CAUSE"), *figures], rows
-
-
-def _sums(partitions: list[WhyPartition] | tuple[WhyPartition, ...]) -> tuple[int, int]:
-    return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 def document(result: WhyResult) -> dict[str, Any]:
     """The result as one JSON value; null is what is not known."""
-    total, lost = _sums(result.partitions)
+    total, lost = sums(result.partitions)
     return {
         "now_ms": result.now_ms,
         "partitions": [_partition(one) for one in result.partitions],
@@ -157,7 +153,7 @@ def html(result: WhyResult) -> str:
         [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_bytes), one.cause.what]
         for one in result.partitions
     ]
-    total, lost = _sums(result.partitions)
+    total, lost = sums(result.partitions)
     return html_table(columns, rows, f"{bytes_text(total)} on disk, up to {bytes_text(lost)} could go")
 
 

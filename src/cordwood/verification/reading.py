@@ -71,7 +71,9 @@ class RangeWindows:
                     if isinstance(item, BatchWindow):
                         if self.damage is ViolationKind.DAMAGE_BEFORE:
                             yield from self._up_to_misplaced(segment, item, last, end)
-                        last = self._check_order(item.batches, last, end)
+                            last = int(item.batches["last_offset"][-1])
+                        else:
+                            last = self._check_order(item.batches, last, end)
                     yield segment, item
                     del item
                 continue

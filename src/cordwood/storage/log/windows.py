@@ -187,8 +187,7 @@ class WindowReader:
         while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
             before = self._last_offset
             rows, consumed, status = self._scan(data, scanned)
-            if self._checks in _WHOLE:
-                rows, next_valid = self._search_within(rows, before)
+            rows, next_valid = self._search_within(rows, before)
             if next_valid >= 0:
                 status = _SPANNED
             elif status in _BROKEN:
@@ -212,7 +211,7 @@ class WindowReader:
                     before = self._last_offset
                     large = self._too_large(size)
                     yield large
-                    found = self._search_within(large.batches, before)[1] if self._checks in _WHOLE else -1
+                    _, found = self._search_within(large.batches, before)
                     self._position = found if found >= 0 else self._position + size
             case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
                 overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
@@ -313,7 +312,7 @@ class WindowReader:
             none does.
         """
         valid, last_valid = rows["crc"] == rows["computed_crc"], self._last_offset
-        if valid.all():
+        if self._checks not in _WHOLE or valid.all():
             return rows, -1
         # Nothing is missing between a batch and one whose offsets go on.
         goes_on = np.append(rows["base_offset"][1:] == rows["last_offset"][:-1] + 1, False)

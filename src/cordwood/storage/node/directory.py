@@ -179,13 +179,21 @@ class LogDirectory:
     def cleaner_failure(self) -> DataError | None:
         """Why the cleaner's checkpoint cannot be read, so that nothing can be recorded in it; None if it can."""
         _ = self.cleaner_offsets  # to read them is to find out
-        path = f"{self.path}/{filenames.CLEANER_OFFSETS}"
+        return self._problem(filenames.CLEANER_OFFSETS)
+
+    @property
+    def high_watermarks_failure(self) -> DataError | None:
+        """Why the checkpoint of high watermarks cannot be read; None if it can."""
+        _ = self.high_watermarks  # to read them is to find out
+        return self._problem(filenames.HIGH_WATERMARKS)
+
+    def _problem(self, name: str) -> DataError | None:
+        path = f"{self.path}/{name}"
         return next((one for one in self.problems if one.path == path), None)
 
     def no_high_watermark(self, name: TopicPartition) -> str:
         """Why nothing says which of a partition's records are on all replicas, for an error; it has no entry here."""
-        path = f"{self.path}/{filenames.HIGH_WATERMARKS}"
-        error = next((one for one in self.unreadable if one.path == path), None)
+        path, error = f"{self.path}/{filenames.HIGH_WATERMARKS}", self.high_watermarks_failure
         why = f"{path} has no entry for {name}" if error is None else f"{path} cannot be read ({error.what})"
         return f"{why}, so nothing says which records of {name} are on all replicas"
 

@@ -441,7 +441,7 @@ def _partition(
                 )
             log_start = log.log_start_offset
             next_offset = _next_offset(log, segments)
-            recovery = log.recovery.actions
+            recovery, is_emptied = log.recovery.actions, bool(segments) and log.ends_below_start
             usage = usage_of(node.fs, log, counted)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break
@@ -450,7 +450,7 @@ def _partition(
         except NotFoundError:
             return None
         except OSError as error:
-            segments, log_start, next_offset, recovery = (), 0, 0, ()
+            segments, log_start, next_offset, recovery, is_emptied = (), 0, 0, (), False
             unreadable = (f"{error.filename or place.path} {why_unreadable(error)}",)
             break
     else:
@@ -474,7 +474,7 @@ def _partition(
             else None
         ),
         recovery=tuple(str(action) for action in recovery),
-        notes=(*_notes(node, place), *_below_start(log_start, next_offset, segments)),
+        notes=(*_notes(node, place), *(_emptied(log_start) if is_emptied else ())),
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
@@ -521,12 +521,11 @@ def _notes(node: Node, place: LocatedPartition) -> Iterator[str]:
             yield f"is being copied to {other.path}"
 
 
-def _below_start(log_start: int, next_offset: int, segments: Sequence[SegmentListing]) -> Iterator[str]:
-    if segments and next_offset < log_start:
-        yield (
-            f"ends below its log start offset, {log_start}: the next load empties it; if it is not to go, correct its "
-            f"line in {LOG_START_OFFSETS}"
-        )
+def _emptied(log_start: int) -> Iterator[str]:
+    yield (
+        f"ends below its log start offset, {log_start}: the next load empties it; if it is not to go, correct its line "
+        f"in {LOG_START_OFFSETS}"
+    )
 
 
 def _policy(node: Node, topic: str | None) -> Policy:

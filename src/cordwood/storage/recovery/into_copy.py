@@ -202,9 +202,10 @@ def rewrite_unflushed(
             rewrite.producers = None
             continue
         end = rewrite.add(segment, whole_too=whole_too)
-        if end is not None:
-            cuts.append(Cut(segment.base_offset, end, is_end=at >= unflushed))
-        if end is not None and at >= unflushed:
+        if end is None:
+            continue
+        cuts.append(Cut(segment.base_offset, end, is_end=at >= unflushed))
+        if cuts[-1].is_end:
             left = log.segments[at + 1 :]
             if left:
                 size = sum(behind.size_bytes for behind in left)
