@@ -46,7 +46,6 @@ from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
 from cordwood.tables.result import PartitionOffsets, TableResult
 from cordwood.tables.rows import TableFormat
 from cordwood.tables.runs import TableRun, cut
-from cordwood.tables.warm import scan_warm
 from cordwood.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -153,20 +152,10 @@ def _key_decoder(text: str, fs: Store) -> Decoder:
 
 
 def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:
-    """The tasks that give the last records of a table.
-
-    Key indexes tell most of them, where a log has some; else a runner's tasks find them, if there is much to read.
-    """
+    """Find the last record of each key: here if there is little to read, else by a runner's tasks."""
     if made.is_small:
         return scan_here(made.logs)
-    warm = [scan_warm(runs) for runs in made.logs]
-    without = [runs for runs, found in zip(made.logs, warm, strict=True) if found is None]
-    scanned = iter(scan_by_tasks(functools.partial(run_each, runner), without, folder, runner.cores))
-    return [
-        task
-        for runs, found in zip(made.logs, warm, strict=True)
-        for task in ([next(scanned) for _ in runs] if found is None else found)
-    ]
+    return scan_by_tasks(functools.partial(run_each, runner), made.logs, folder, runner.cores)
 
 
 @dataclass(frozen=True, slots=True)
