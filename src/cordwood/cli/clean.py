@@ -12,7 +12,7 @@ import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named
 from cordwood.cli.options import Directories, Json, with_options
-from cordwood.cli.output_file import check_output, write_output
+from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions, TaskOptions
 from cordwood.errors import RequestError
@@ -36,10 +36,7 @@ def main(
     replacing: InPlaceOptions,
     options: PlanOptions,
     tasks: TaskOptions,
-    report: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
-    ] = None,
+    report: Report = None,
     as_json: Json = False,
 ) -> int:
     """Clean logs by the rules of Kafka's cleaner: into a copy that a broker can start on, or in place.
@@ -55,8 +52,7 @@ def main(
     _check_target(directories, output, in_place=in_place)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
-    if report is not None:
-        check_output(report, "the report")
+    check_report(report)
     paths = [named(directory) for directory in directories]
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
@@ -69,10 +65,7 @@ def main(
                 result = clean(paths, output, options, copy, run)
             else:
                 result = clean_in_place(paths, options, replacing, run)
-    if report is not None:
-        from cordwood.pages.results import file_page
-
-        write_output(report, file_page(result))
+    write_report(report, result)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result)
 

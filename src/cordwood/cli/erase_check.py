@@ -33,6 +33,8 @@ def main(
     certificate: Annotated[
         list[str] | None,
         typer.Option(
+            "--report",
+            "--certificate",
             metavar="FILE",
             help="Write the result to this file: as a page if its name ends with .html, else as JSON. Repeatable.",
         ),

@@ -11,7 +11,7 @@ import typer
 
 from cordwood.cli.main import EXIT_OK, named
 from cordwood.cli.options import Directories, Json, with_options
-from cordwood.cli.output_file import check_output, write_output
+from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.explain_options import ExplainOptions
 from cordwood.simulation.explain import explain
@@ -24,10 +24,7 @@ def main(
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Write a chart of the disk over time to this file.")
     ] = None,
-    report: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
-    ] = None,
+    report: Report = None,
     as_json: Json = False,
 ) -> int:
     """Tell what would become of a topic's log under other configs: at once, and over the last weeks.
@@ -36,15 +33,11 @@ def main(
     configs and with those of --config. Of several partitions the largest is taken; --partition chooses another. Changes
     nothing; a broker may be running.
     """
-    if report is not None:
-        check_output(report, "the report")
+    check_report(report)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = explain([named(directory) for directory in directories], options, on_progress=progress.update_part)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     if chart is not None:
         Path(chart).write_text(result.svg())
-    if report is not None:
-        from cordwood.pages.results import file_page
-
-        write_output(report, file_page(result))
+    write_report(report, result)
     return EXIT_OK

@@ -1,9 +1,19 @@
-"""A file that a command writes its result to, besides what it prints."""
+"""Files that a command writes besides its output: a result as an HTML page, among others."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.by_url import file_system_for
+from cordwood.presentable import Paged
+
+Report = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
+]
 
 
 def check_output(path: str, what: str) -> None:
@@ -23,3 +33,18 @@ def check_output(path: str, what: str) -> None:
 def write_output(path: str, text: str) -> None:
     """Write the file, in the place of one that may be there."""
     file_system_for([path]).put(path, text.encode("utf-8", "backslashreplace"))
+
+
+def check_report(path: str | None) -> None:
+    """Refuse a report's file that could not be written once the work is done; see `check_output`."""
+    if path is not None:
+        check_output(path, "the report")
+
+
+def write_report(path: str | None, result: Paged) -> None:
+    """Write a result as an HTML page, if `--report` names a file."""
+    if path is not None:
+        # A second of imports, for most commands in vain.
+        from cordwood.pages.results import file_page
+
+        write_output(path, file_page(result))

@@ -11,7 +11,7 @@ import typer
 
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json, with_options
-from cordwood.cli.output_file import check_output, write_output
+from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.simulation.simulate import simulate
@@ -23,10 +23,7 @@ def main(
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="Write a chart of the disk over time to this file.")
     ] = None,
-    report: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
-    ] = None,
+    report: Report = None,
     as_json: Json = False,
 ) -> int:
     """Predict the disk that a topic will take, under one set of configs, or compare two.
@@ -34,15 +31,11 @@ def main(
     Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
     No broker and no directory is needed, and nothing is written but the chart and the report.
     """
-    if report is not None:
-        check_output(report, "the report")
+    check_report(report)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = simulate(options, on_progress=lambda part: progress.update_part("simulating", part))
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     if chart is not None:
         Path(chart).write_text(result.svg())
-    if report is not None:
-        from cordwood.pages.results import file_page
-
-        write_output(report, file_page(result))
+    write_report(report, result)
     return EXIT_OK

@@ -10,6 +10,7 @@ import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
 from cordwood.cli.options import Json, with_options
+from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import Where
 from cordwood.commands.options import VerifyOptions
@@ -22,12 +23,14 @@ def main(
     ],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="The log after the clean.")],
     options: VerifyOptions,
+    report: Report = None,
     as_json: Json = False,
 ) -> int:
     """Prove that a clean kept its guarantees, from the two states of a log alone, without the cleaner's code.
 
     Changes nothing. Exit status 1 if there is any violation; each is listed with its key, offset and file.
     """
+    check_report(report)
     where = Where.of(options.tasks, None, options.tasks.archive)
     with Progress(enabled=sys.stderr.isatty()) as progress, where.begun():
         # To load this takes as long as Java to start.
@@ -40,5 +43,6 @@ def main(
             on_start=progress.begin,
             on_progress=progress.update,
         )
+    write_report(report, result)
     print(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK if result.holds else EXIT_DAMAGE

@@ -1,4 +1,4 @@
-"""`cordwood view`: the pages of a broker's directories, or of a result, in a browser or as one file."""
+"""`cordwood view`: the pages of a broker's directories, in a browser or as one file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ import typer
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
-from cordwood.cli.options import with_options
+from cordwood.cli.options import Directories, with_options
 from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
 from cordwood.commands.view import NodeLook, look_at_all
-from cordwood.commands.view_result import read_result
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
 from cordwood.pages.report import PARTITIONS, report_page
-from cordwood.pages.results import file_page
 from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
-from cordwood.web.serving import PageServer, ResultServer, ViewServer
+from cordwood.web.serving import ViewServer
 
 #: JSON of records that a page gives out at once.
 _LINES_BYTES_MAX = 16 << 20
@@ -35,19 +33,9 @@ _LINES_BYTES_MAX = 16 << 20
 
 @with_options
 def main(
-    directories: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DIR...]", help="Log directories of one broker, or partition directories."),
-    ] = None,
+    directories: Directories,
     *,
     options: WhyOptions,
-    result: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead of DIR, show the result that clean, erase-check, simulate or explain printed, as JSON.",
-        ),
-    ] = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write the pages to this HTML file, which needs no network, and end."),
@@ -67,28 +55,16 @@ def main(
 
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
     running. The pages show how far the first look has come, and are looked up again when they are loaded later.
-
-    With --result it shows what a clean did, or what an erasure check, a simulation or a what-if found.
     """
-    paths = [named(directory) for directory in directories or ()]
-    if bool(paths) == (result is not None):
-        raise RequestError(
-            "Give either the directories to show, or --result FILE with what a command printed with --json"
-        )
+    paths = [named(directory) for directory in directories]
     if output is not None:
         check_output(output, "the pages")
-    if result is not None:
-        found = read_result(result)
-        if output is not None:
-            write_output(output, file_page(found))
-            return EXIT_OK
-        return _serve(ResultServer(found, host=host, port=port), no_browser=no_browser)
     if output is not None:
         return _write(paths, options, output)
     return _serve(ViewServer(paths, options, dump_lines, host=host, port=port), no_browser=no_browser)
 
 
-def _serve(server: PageServer, *, no_browser: bool) -> int:
+def _serve(server: ViewServer, *, no_browser: bool) -> int:
     with server:
         print(server.url, flush=True)
         if sys.stderr.isatty():

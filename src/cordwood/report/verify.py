@@ -1,4 +1,4 @@
-"""The result of a verification, for people."""
+"""The result of a verification as text and JSON, and the sentences of its page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cordwood.presentable import register
-from cordwood.text import bytes_text, number, printable
+from cordwood.text import Cells, Column, bytes_text, number, printable
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.result import VerifyResult
 from cordwood.verification.violations import MEANINGS, Violation
@@ -26,17 +26,23 @@ _PROVED = (
 
 def lines(result: VerifyResult) -> Iterator[str]:
     """What was proved and what was not, as lines for people."""
-    for verdict in result.verdicts:
-        if verdict.holds:
+    for compared in result.verdicts:
+        if compared.holds:
             continue
-        yield f"{printable(verdict.pair.before.path)} → {printable(verdict.pair.after.path)}"
-        yield from _violation_lines(verdict.violations, verdict.totals)
+        yield f"{printable(compared.pair.before.path)} → {printable(compared.pair.after.path)}"
+        yield from _violation_lines(compared.violations, compared.totals)
     if result.violations:
         yield "Other files"
         totals: dict[str, int] = {}
         for one in result.violations:
             totals[one.kind] = totals.get(one.kind, 0) + 1
         yield from _violation_lines(result.violations, totals)
+    yield from proved(result)
+    yield verdict(result)
+
+
+def proved(result: VerifyResult) -> Iterator[str]:
+    """Yield a line for each guarantee that was proved, with its count."""
     counts = result.counts
     yield (
         f"{number(len(result.verdicts), 'partition')}: {counts[Count.RECORDS_BEFORE]:,} records before,"
@@ -53,21 +59,34 @@ def lines(result: VerifyResult) -> Iterator[str]:
             f"  {unknown:>12,}  not judged: delete horizons or old tombstones whose time depends on when segments were "
             "written, and a copy has lost that"
         )
-    total = sum(result.totals.values())
+
+
+def verdict(result: VerifyResult) -> str:
+    """Return the verdict as a sentence, with the next step where configs may explain the violations."""
     if result.holds:
-        yield "All guarantees hold that can be judged" if unknown else "All guarantees hold"
-    else:
-        yield f"{number(total, 'violation')}: a correct clean cannot leave this"
-        if result.totals.get(ViolationKind.UNTOUCHED):
-            yield (
-                "How far a clean may go depends on the topic's configs: if it was given --config, --server-properties, "
-                "--metadata or --high-watermark, give verify the same."
-            )
+        return "All guarantees hold that can be judged" if result.counts[Count.NOT_JUDGED] else "All guarantees hold"
+    found = f"{number(sum(result.totals.values()), 'violation')}: a correct clean cannot leave this"
+    if result.totals.get(ViolationKind.UNTOUCHED):
+        found += (
+            "\nHow far a clean may go depends on the topic's configs: if it was given --config, --server-properties, "
+            "--metadata or --high-watermark, give verify the same."
+        )
+    return found
+
+
+def all_violations(result: VerifyResult) -> list[Violation]:
+    """Return the named violations of the directories and of each partition."""
+    return [*result.violations, *(violation for verdict in result.verdicts for violation in verdict.violations)]
+
+
+def kinds(result: VerifyResult) -> Iterator[tuple[str, int, str]]:
+    """Yield each kind of violation with its total and meaning."""
+    for kind, total in result.totals.items():
+        yield kind, total, MEANINGS[ViolationKind(kind)]
 
 
 def document(result: VerifyResult) -> dict[str, Any]:
     """The result as one JSON value."""
-    every = [*result.violations, *(one for verdict in result.verdicts for one in verdict.violations)]
     return {
         "before": result.before,
         "after": result.after,
@@ -77,7 +96,7 @@ def document(result: VerifyResult) -> dict[str, Any]:
         **result.counts,
         "violations": sum(result.totals.values()),
         "by_kind": dict(result.totals),
-        "named": [_violation_document(one) for one in every],
+        "named": [_violation_document(violation) for violation in all_violations(result)],
         "excused": list(result.excused),
         "seconds": round(result.seconds, 3),
     }
@@ -116,5 +135,14 @@ def _violation_lines(violations: Sequence[Violation], totals: Mapping[str, int])
         if total > len(named):
             yield f"    … and {total - len(named):,} more"
 
+
+#: Columns of a table of violations.
+VIOLATIONS: Cells = (
+    (Column("KIND"), lambda violation: violation.kind),
+    (Column("FILE"), lambda violation: printable(violation.path) or "-"),
+    (Column("OFFSET", right=True), lambda violation: "-" if violation.offset is None else str(violation.offset)),
+    (Column("KEY"), lambda violation: "-" if violation.key is None else _key_text(violation.key)),
+    (Column("FACT"), lambda violation: printable(violation.what)),
+)
 
 register(VerifyResult, lines=lines, document=document)

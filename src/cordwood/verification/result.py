@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cordwood.presentable import Presentable
+from cordwood.presentable import Paged
 from cordwood.text import number
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.violations import Verdict, Violation
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyResult(Presentable):
+class VerifyResult(Paged):
     """The comparison of two states.
 
     Attributes:
