@@ -151,7 +151,7 @@ def test_json_and_python_have_the_same_transactions(cluster: Path) -> None:
     document = json.loads(run("transactions", cluster, "--now", NOW, "--json"))
     listing = cordwood.transactions(str(cluster), now_ms=int(NOW))
     assert document == json.loads(json.dumps(listing.document()))
-    assert document["now"] == int(NOW) and document["logs"] == 10
+    assert document["now_ms"] == int(NOW) and document["logs"] == 10
     (late,) = listing.with_outlook(cordwood.Outlook.LONG)
     assert late.known is not None and late.age_ms is not None
     assert (late.known.transactional_id, late.logs[0].first_uncleanable_offset) == ("payments-3", 4)

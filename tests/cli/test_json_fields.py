@@ -35,6 +35,7 @@ COMMANDS = {
     "get": ("DIR", "--topic", "orders", "--key", "p0-key-1", *NOW),
     "erase-check": ("DIR", "--topic", "orders", "--key", "p0-key-1", *NOW),
     "index": ("DIR", "--index-dir", "INDEXES"),
+    "groups": ("DIR",),
     "clean": ("DIR", "--output", "COPY", "--engine", "here", *NOW),
 }
 
@@ -93,3 +94,38 @@ def test_a_command_shows_the_fields_that_are_promised_and_no_unknown_ones(verb: 
         ]
         FILE.write_text("".join(lines))
     assert found == promised()[verb]
+
+
+#: What a thing is called in every document, and names for it that some had.
+ONE_NAME = {
+    "log_end_offset": {"next_offset", "end"},
+    "now_ms": {"now", "as_of"},
+    "size_bytes": {"bytes"},
+    "cleanable_ratio": {"dirty_ratio"},
+    "topic": {"topic_partition", "topic_name"},
+    "partition": {"partition_index", "partition_id"},
+    "partition_count": {"partitions_count", "partitions_number"},
+}
+
+
+def test_a_thing_has_one_name_in_all_documents() -> None:
+    """Totals and the summary line are counts by their nature; a workload has the names of its options.
+
+    A metadata log has a `next_offset`: its snapshots may hold all that is below. `dump` has the names of Kafka's tool.
+    Counts and traces of `erase-check` go by kind, and one kind is `bytes`.
+    """
+    for verb, paths in promised().items():
+        for path, types in paths.items():
+            above, _, name = path.rpartition(".")
+            is_metadata = verb in ("topics", "configs", "brokers") or above == ".metadata"
+            if verb == "dump" or above in (".counts", ".files[].traces") or (name == "next_offset" and is_metadata):
+                continue
+            instead = [one for one, others in ONE_NAME.items() if name in others]
+            assert not instead, f"{verb} {path} is {instead[0]} elsewhere"
+            if name == "partitions":
+                assert types <= {"null"} or ".totals" in f"{above}." or above in ("<summary>", ".workload"), (verb, path)
+            if name == "partition":
+                topics = {f"{above}.topic", f"{above.rpartition('.')[0]}.topic"}
+                assert types <= {"int", "null"} and topics & paths.keys(), (verb, path)
+            if name.endswith(("_bytes", "_offset")):
+                assert types <= {"int", "null"}, (verb, path)

@@ -104,7 +104,7 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
                 listing = json.loads(output)
                 assert [one["state"] for one in listing["directories"]] == ["live"]
                 assert not [one for one in listing["partitions"] if one["damage"]]
-                next_offsets.append(sum(one["next_offset"] for one in listing["partitions"]))
+                next_offsets.append(sum(one["log_end_offset"] for one in listing["partitions"]))
                 states |= {state for one in listing["partitions"] for state in one["state"]}
         assert all(answer.get("ok") for answer in client.result())
     # The broker did what makes this hard, while we read.

@@ -62,7 +62,7 @@ def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
     ("order", "key"),
     [
         ("disk", lambda one: -one["disk_bytes"]),
-        ("size", lambda one: -one["bytes"]),
+        ("size", lambda one: -one["size_bytes"]),
         ("dirty", lambda one: -(one["dirty_bytes"] or 0)),
         ("clean", lambda one: -(one["clean_bytes"] or 0)),
         ("records", lambda one: -one["records"]),
@@ -84,8 +84,8 @@ def test_topics_have_the_sums_of_their_partitions() -> None:
     listing = document(fixture("kraft-after"))
     orders = next(one for one in listing["topics"] if one["topic"] == "orders")
     partitions = [one for one in listing["partitions"] if one["topic"] == "orders"]
-    assert orders["partitions"] == len(partitions) > 1
-    for name in ("segments", "bytes", "disk_bytes", "records", "clean_bytes", "dirty_bytes"):
+    assert orders["partition_count"] == len(partitions) > 1
+    for name in ("segments", "size_bytes", "disk_bytes", "records", "clean_bytes", "dirty_bytes"):
         assert orders[name] == sum(one[name] for one in partitions) > 0
     lines = run(fixture("kraft-after"), "--by-topic").splitlines()
     titles = "TOPIC PARTITIONS OF THESE SEGMENTS BYTES ON DISK RECORDS POLICY CLEAN DIRTY"
@@ -100,7 +100,7 @@ def test_a_topic_says_how_much_of_it_is_on_its_way_out(tmp_path: Path) -> None:
     (broker / "orders-1").rename(broker / f"orders-1.{'1' * 32}-delete")
     size = sum(one["disk_bytes"] for one in document(broker)["partitions"] if one["path"].endswith("-delete"))
     (orders,) = (one for one in document(broker)["topics"] if one["topic"] == "orders")
-    assert orders["states"] == [{"state": "to be deleted", "partitions": 2, "disk_bytes": size}]
+    assert orders["states"] == [{"state": "to be deleted", "partition_count": 2, "disk_bytes": size}]
     lines = {line.split()[0]: line for line in run(broker, "--by-topic").splitlines() if line and line[0] != " "}
     assert " PARTITIONS  OF THESE " in lines["TOPIC"]
     assert " 2 to be deleted (" in lines["orders"]
@@ -118,10 +118,10 @@ def test_json_of_every_fixture_has_the_bytes_and_segments_that_its_broker_left(n
     swapped = {"crash-0"} if re.fullmatch("kraft-crashed-(swap|swapping)", name) else set()
     for path, expected in shape_of(name).items():
         if path not in swapped:  # shown as it will be once the swap is finished
-            assert {"bytes": shape[path]["bytes"], "segments": shape[path]["segments"]} == expected
+            assert {"bytes": shape[path]["size_bytes"], "segments": shape[path]["segments"]} == expected
     totals = found["totals"]
     assert totals["partitions"] == len(shape) == len(shape_of(name))
-    for key in ("segments", "bytes", "records"):
+    for key in ("segments", "size_bytes", "records"):
         assert totals[key] == sum(one[key] for one in found["partitions"])
 
 
@@ -141,9 +141,9 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
         "partition": 0,
         "state": [],
         "segments": 9,
-        "bytes": 3765,
+        "size_bytes": 3765,
         "log_start_offset": 0,
-        "next_offset": 406,
+        "log_end_offset": 406,
         "records": 64,
         "records_exact": True,
         "policy": ["compact"],
@@ -167,7 +167,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
     assert (first["base_offset"], first["files"]) == (0, ["log", "index", "timeindex"])
     assert last == {
         "base_offset": 362,
-        "bytes": 2298,
+        "size_bytes": 2298,
         "batches": 13,
         "records": 44,
         "records_exact": True,

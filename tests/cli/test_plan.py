@@ -112,7 +112,7 @@ def test_json_says_all_there_is_to_say() -> None:
     found = document(fixture("kraft-before-2"), "--topic", "orders", "--partition", "2", *NOW, "--single-copy")
     assert (found["now_ms"], found["choices"]["single_copy"]) == (TIMES[0], True)
     (one,) = found["partitions"]
-    assert one["topic_partition"] == {"topic": "orders", "partition": 2}
+    assert (one["topic"], one["partition"]) == ("orders", 2)
     assert one["decision"] == "clean" and one["deletes_for_good"] is True and one["replicas"] == 1
     assert one["high_watermark"] == {"offset": 645, "source": "replication-offset-checkpoint"}
     compaction = one["compaction"]

@@ -284,7 +284,7 @@ def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(se
     with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
         listed = json.loads(CliRunner().invoke(app, ["ls", url, "--segments", "--json"]).stdout)
     assert listed["totals"] == {
-        **{"partitions": 12, "segments": 50, "bytes": 369_918},
+        **{"partitions": 12, "segments": 50, "size_bytes": 369_918},
         **{"disk_bytes": 370_062, "records": 12_164, "records_exact": True},
     }
     entries = [one["index_entries"] for partition in listed["partitions"] for one in partition["by_segment"]]

@@ -57,13 +57,13 @@ def test_the_page_shows_what_came_what_went_and_what_each_log_is(tmp_path: Path)
         node.look()
         client = client_of(node)
         found, page = client.get("/live.json").document, check_harmless(client.get("/").text)
-        sizes = {topic: row_of(client, topic)["bytes"] for topic in ("t", "u")}
+        sizes = {topic: row_of(client, topic)["size_bytes"] for topic in ("t", "u")}
         assert sizes == {name.topic: log.size_bytes for name, log in node.manager.logs.items()}
         assert found["size_bytes"] == sum(sizes.values()) and found["healthy"] and found["failed"] == 0
         assert found["appended_bytes"] == sum(map(len, batches)) == row_of(client, "t")["appended_bytes"]
         assert found["removed_bytes"] >= sum(one.bytes_read - one.bytes_written for one in cleans) > 0
         assert found["deleted_bytes"] == row_of(client, "u")["deleted_bytes"] > 0
-        assert row_of(client, "u")["bytes"] < 1_500
+        assert row_of(client, "u")["size_bytes"] < 1_500
         traffic = node.manager.cleaner.runner.traffic
         assert (found["written_bytes"], found["new_bytes"]) == (traffic.written, traffic.new)
         for words in ("t-0", "u-0", "waits", "cleaned t-0: dirty offsets", "No problem was seen.", "compact"):
@@ -82,7 +82,7 @@ def test_the_page_shows_what_a_thread_cleans_and_how_far_it_is(tmp_path: Path) -
 
         until(lambda: 0 < look()["bytes_read"] < look()["bytes_max"])
         thread, page = look(), check_harmless(client.get("/").text)
-        assert (thread["state"], thread["partition"]) == ("cleans", {"topic": "t", "partition": 0})
+        assert (thread["state"], thread["topic"], thread["partition"]) == ("cleans", "t", 0)
         assert thread["seconds"] > 0 and "kafka-log-cleaner-thread-0" in page.text and " of up to " in page.text
         assert row_of(client, "t")["state"] == "in progress"
 

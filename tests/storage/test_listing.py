@@ -89,7 +89,7 @@ def test_offsets_records_and_times_are_those_that_a_consumer_met(name: str) -> N
     for end in ends:
         path = f"{end['topic']}-{end['partition']}"
         one = listing[path]
-        assert (one.log_start_offset, one.next_offset) == (end["log_start_offset"], end["end_offset"])
+        assert (one.log_start_offset, one.log_end_offset) == (end["log_start_offset"], end["end_offset"])
         if one.log_start_offset != one.segments[0].base_offset:
             continue  # it met none of those below
         assert (one.records, one.records_exact) == (end["records"], True)
@@ -152,7 +152,7 @@ def test_a_checkpoint_entry_outside_of_the_log_counts_as_none(tmp_path: Path, en
     (path / f"{0:020d}.log").unlink()
     (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\nt 0 {entry}\n")
     (one,) = ls(str(tmp_path)).partitions
-    assert (one.log_start_offset, one.next_offset, one.first_dirty_offset) == (10, 21, first_dirty)
+    assert (one.log_start_offset, one.log_end_offset, one.first_dirty_offset) == (10, 21, first_dirty)
     assert one.clean_bytes == sum(base < first_dirty for base in (10, 20)) * len(a_batch(10))
 
 
@@ -264,13 +264,13 @@ def test_bytes_that_are_no_batch_are_damage_with_their_place(tmp_path: Path) -> 
     assert one.states == ("damaged",)
     (damage,) = one.damage
     assert (damage.path, damage.position) == (f"{path}/{0:020d}.log", 70)
-    assert (one.records, one.next_offset, one.segments[0].last_offset) == (3, 11, 2)
+    assert (one.records, one.log_end_offset, one.segments[0].last_offset) == (3, 11, 2)
 
 
 @pytest.mark.parametrize("tail", [a_batch(11)[:-1], bytes(500), b"\0\0"])
 def test_what_a_stop_leaves_at_the_end_is_damage_anywhere_but_there(tmp_path: Path, tail: bytes) -> None:
     (at_end,) = ls(str(a_partition(tmp_path / "t-0", a_batch(0), a_batch(10) + tail))).partitions
-    assert (at_end.states, at_end.next_offset) == ((), 11)
+    assert (at_end.states, at_end.log_end_offset) == ((), 11)
     (before,) = ls(str(a_partition(tmp_path / "t-1", a_batch(0) + tail, a_batch(10)))).partitions
     assert before.states == ("damaged",)
 

@@ -70,7 +70,7 @@ def test_partitions_are_searched_sorted_and_cut_by_the_server(client: Client) ->
     by_name = {one["path"]: one for one in printed("ls", fixture(BROKER))["partitions"]}
     assert found["partitions_found"] == 3
     assert found["partitions"] == [by_name[one["path"]] for one in found["partitions"]]
-    sizes = [one["bytes"] for one in found["partitions"]]
+    sizes = [one["size_bytes"] for one in found["partitions"]]
     assert sizes == sorted(sizes, reverse=True)
     assert client.get("/partitions.json?page=2").document["partitions"] == []
     assert "No partition matches." in client.get("/partitions?search=%3Cb%3E").text

@@ -55,7 +55,7 @@ def test_the_page_of_a_partition_draws_each_segment_and_says_why(client: Client,
     drawn = [
         label for tag, one in page.tags if tag == "a" and (label := one.get("aria-label") or "").startswith("segm")
     ]
-    with_bytes = [one for one in found["ls"]["partitions"][0]["by_segment"] if one["bytes"]]
+    with_bytes = [one for one in found["ls"]["partitions"][0]["by_segment"] if one["size_bytes"]]
     assert len(drawn) >= len(with_bytes), "once for each width"
     for mark in found["marks"]:
         assert mark["what"] in page.text
@@ -66,7 +66,7 @@ def test_the_page_of_a_partition_draws_each_segment_and_says_why(client: Client,
 def test_bytes_of_a_segment_add_up(client: Client) -> None:
     for name in PARTITIONS:
         found = ask(client, "partition.json", fixture(BROKER) / name).document
-        sizes = {one["base_offset"]: one["bytes"] for one in found["ls"]["partitions"][0]["by_segment"]}
+        sizes = {one["base_offset"]: one["size_bytes"] for one in found["ls"]["partitions"][0]["by_segment"]}
         assert {one["base_offset"]: sum(one["bytes"].values()) for one in found["contents"]["segments"]} == sizes
 
 

@@ -38,7 +38,7 @@ _ORDERS: Mapping[str, Callable[[Sequence[PartitionStatus]], list[PartitionStatus
     "worst first": worst_first,
     "name": lambda found: sorted(found, key=lambda status: status.partition),
     "size": lambda found: sorted(found, key=lambda status: -status.size_bytes),
-    "dirty": lambda found: sorted(found, key=lambda status: -(status.dirty_ratio or 0)),
+    "dirty": lambda found: sorted(found, key=lambda status: -(status.cleanable_ratio or 0)),
     "appended": lambda found: sorted(found, key=lambda status: -status.appended_bytes),
 }
 
@@ -341,7 +341,7 @@ def _partitions_table(shown: Sequence[PartitionStatus], caption: str) -> Markup:
     cells = [
         [
             *row[:at],
-            None if one.dirty_ratio is None else share_bar(one.dirty_ratio, f"{one.dirty_ratio:.0%} dirty"),
+            None if one.cleanable_ratio is None else share_bar(one.cleanable_ratio, f"{one.cleanable_ratio:.0%} dirty"),
             bytes_text(one.appended_bytes),
             bytes_text(one.deleted_bytes),
             f"{one.log_start_offset} to {one.log_end_offset}",

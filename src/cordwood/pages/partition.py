@@ -126,7 +126,7 @@ def _figures(look: PartitionLook) -> Content:
         facts(
             [
                 ("Policy", policy_text(listing.policy)),
-                ("Offsets", f"{listing.log_start_offset} to {listing.next_offset}"),
+                ("Offsets", f"{listing.log_start_offset} to {listing.log_end_offset}"),
                 ("Times", f"{time_text(listing.oldest_ms)} to {time_text(listing.newest_ms)} UTC"),
                 ("Codecs", ", ".join(listing.codecs) or "none"),
                 *(("Note", printable(note)) for note in (*listing.notes, *listing.recovery[:_ROWS_MAX])),
@@ -165,7 +165,7 @@ def _log(look: PartitionLook, links: Links, name: str) -> Content:
 def _drawn(look: PartitionLook, name: str) -> DrawnLog:
     listing = look.listing
     contents = {} if look.contents is None else {one.base_offset: one.bytes_of for one in look.contents.segments}
-    ends = [*(one.base_offset for one in listing.segments[1:]), listing.next_offset]
+    ends = [*(one.base_offset for one in listing.segments[1:]), listing.log_end_offset]
     segments = tuple(
         DrawnSegment(
             one.base_offset,
@@ -207,7 +207,7 @@ def _marks(look: PartitionLook) -> Iterator[tuple[Mark, str]]:
             Mark("high watermark", log.high_watermark.offset),
             f"all replicas have what is below: {log.high_watermark.source}",
         )
-    yield Mark("end", listing.next_offset), "the offset of the next record"
+    yield Mark("end", listing.log_end_offset), "the offset of the next record"
 
 
 def _mark_rows(look: PartitionLook) -> list[Sequence[Content]]:

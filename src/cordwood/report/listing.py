@@ -60,7 +60,7 @@ def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
         "totals": {
             "partitions": len(listing.partitions),
             "segments": sum(len(one.segments) for one in listing.partitions),
-            "bytes": sum(one.size_bytes for one in listing.partitions),
+            "size_bytes": sum(one.size_bytes for one in listing.partitions),
             "disk_bytes": sum(one.disk_bytes for one in listing.partitions),
             "records": sum(one.records for one in listing.partitions) if _headers_read(listing) else None,
             "records_exact": all(one.records_exact for one in listing.partitions),
@@ -77,9 +77,9 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
         "partition": None if name is None else name.partition,
         "state": list(listing.states),
         "segments": len(listing.segments),
-        "bytes": listing.size_bytes,
+        "size_bytes": listing.size_bytes,
         "log_start_offset": listing.log_start_offset,
-        "next_offset": listing.next_offset,
+        "log_end_offset": listing.log_end_offset,
         "records": listing.records if listing.headers_read else None,
         "records_exact": listing.records_exact,
         "policy": None if listing.policy.value is None else list(listing.policy.value),
@@ -106,10 +106,10 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
 def _topic(topic: TopicListing) -> dict[str, Any]:
     return {
         "topic": topic.name,
-        "partitions": topic.partitions,
-        "states": [{"state": state, "partitions": count, "disk_bytes": size} for state, count, size in topic.states],
+        "partition_count": topic.partitions,
+        "states": [{"state": state, "partition_count": count, "disk_bytes": size} for state, count, size in topic.states],
         "segments": topic.segment_count,
-        "bytes": topic.size_bytes,
+        "size_bytes": topic.size_bytes,
         "disk_bytes": topic.disk_bytes,
         "disk_share": topic.disk_share,
         "records": topic.records if topic.headers_read else None,
@@ -125,7 +125,7 @@ def _topic(topic: TopicListing) -> dict[str, Any]:
 def _segment(segment: SegmentListing) -> dict[str, Any]:
     return {
         "base_offset": segment.base_offset,
-        "bytes": segment.size_bytes,
+        "size_bytes": segment.size_bytes,
         "batches": segment.batches,
         "records": segment.records,
         "records_exact": segment.records_exact,
@@ -186,7 +186,7 @@ PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = 
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
     (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
     (Column("START", right=True), lambda one: str(one.log_start_offset)),
-    (Column("NEXT", right=True), lambda one: str(one.next_offset)),
+    (Column("NEXT", right=True), lambda one: str(one.log_end_offset)),
     (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
     (Column("POLICY"), lambda one: policy_text(one.policy)),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),

@@ -35,7 +35,7 @@ class PartitionStatus:
         policy: `cleanup.policy`; empty: everything is kept.
         appended_bytes: since it was loaded.
         deleted_bytes: of old segments, since it was loaded.
-        dirty_ratio: the part of a compacted log that could be cleaned; None: it is not compacted.
+        cleanable_ratio: the part of a compacted log that could be cleaned; None: it is not compacted.
         state: what the cleaner does to it: `in progress`, `aborted`, `paused(1)`; None: nothing.
         is_due: it is to be cleaned as soon as a thread is free.
         failures: how many cleans have failed, one after the other; 0: the last one has not.
@@ -56,7 +56,7 @@ class PartitionStatus:
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
-    dirty_ratio: float | None
+    cleanable_ratio: float | None
     state: str | None
     is_due: bool
     failures: int
@@ -76,7 +76,7 @@ def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
 
     def rank(status: PartitionStatus) -> tuple[object, ...]:
         waits = status.is_due or status.state is not None
-        return not status.failures, not waits, -(status.dirty_ratio or 0), status.partition
+        return not status.failures, not waits, -(status.cleanable_ratio or 0), status.partition
 
     return sorted(found, key=rank)
 
@@ -178,7 +178,7 @@ class LiveLook:
 
 
 def _dirty(status: PartitionStatus) -> str:
-    return "" if status.dirty_ratio is None else f"{status.dirty_ratio:.0%}"
+    return "" if status.cleanable_ratio is None else f"{status.cleanable_ratio:.0%}"
 
 
 #: Of the table on a terminal, and of pages.
@@ -204,7 +204,7 @@ def document(look: LiveLook, samples: Sequence[Sample]) -> dict[str, Any]:
         "problems": list(look.health.problems),
         **asdict(look.now),
         "written_per_new_byte": look.now.written_per_new_byte,
-        "partitions": len(look.partitions),
+        "partition_count": len(look.partitions),
         "threads": [_thread_document(one) for one in look.threads],
         "cannot_be_cleaned": [partition_document(one) for one in look.partitions if one.failures],
         "samples": [asdict(one) for one in samples],
@@ -218,13 +218,13 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
         "path": printable(status.directory),
         "policy": status.policy,
         "segments": status.segments,
-        "bytes": status.size_bytes,
+        "size_bytes": status.size_bytes,
         "appended_bytes": status.appended_bytes,
         "deleted_bytes": status.deleted_bytes,
         "log_start_offset": status.log_start_offset,
         "log_end_offset": status.log_end_offset,
         "high_watermark": status.high_watermark,
-        "dirty_ratio": status.dirty_ratio,
+        "cleanable_ratio": status.cleanable_ratio,
         "state": status.state,
         "due": status.is_due,
         "failures": status.failures,
@@ -233,8 +233,8 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
 
 
 def _thread_document(status: ThreadStatus) -> dict[str, Any]:
-    cleans = None if status.partition is None else _name(status.partition)
-    return {**asdict(status), "partition": cleans, "last": status.last or None}
+    cleans = {"topic": None, "partition": None} if status.partition is None else _name(status.partition)
+    return {**asdict(status), **cleans, "last": status.last or None}
 
 
 def _name(partition: TopicPartition) -> dict[str, Any]:

@@ -134,6 +134,8 @@ def document(plan: Plan) -> dict[str, Any]:
 
 def _partition_document(plan: PartitionPlan) -> dict[str, Any]:
     values = asdict(plan)
+    name = values.pop("topic_partition") or {"topic": None, "partition": None}
+    values |= {"topic": name["topic"], "partition": name["partition"]}
     if plan.compaction is not None:
         values["compaction"] |= {
             "cleanable_ratio": plan.compaction.cleanable_ratio,

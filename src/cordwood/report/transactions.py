@@ -23,7 +23,7 @@ from cordwood.types import TopicPartition
 def document(listing: TransactionListing) -> dict[str, Any]:
     """The listing as one JSON value; null is what does not apply or is not known."""
     return {
-        "now": listing.now_ms,
+        "now_ms": listing.now_ms,
         "transactions": [_transaction(one) for one in listing.transactions],
         "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
         "state_topic": {

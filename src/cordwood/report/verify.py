@@ -92,7 +92,7 @@ def document(result: VerifyResult) -> dict[str, Any]:
         "after": result.after,
         "now_ms": result.now_ms,
         "holds": result.holds,
-        "partitions": len(result.verdicts),
+        "partition_count": len(result.verdicts),
         **result.counts,
         "violations": sum(result.totals.values()),
         "by_kind": dict(result.totals),

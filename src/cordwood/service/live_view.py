@@ -63,7 +63,7 @@ class LiveView:
             read_bytes=traffic.read,
             written_bytes=traffic.written,
             new_bytes=traffic.new,
-            dirtiest_ratio=max((one.dirty_ratio or 0.0 for one in partitions), default=0.0),
+            dirtiest_ratio=max((one.cleanable_ratio or 0.0 for one in partitions), default=0.0),
             due=sum(one.is_due for one in partitions),
             failed=sum(bool(one.failures) for one in partitions),
         )

@@ -103,7 +103,8 @@ class CleanerStats:
         """All figures for programs; `size_reduction` is the part of the bytes read that is gone."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return fields | {
-            "partition": str(self.partition),
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
             "size_reduction": 1 - self.bytes_written / max(self.bytes_read, 1),
             "bytes_per_second": round(self.bytes_read / max(self.seconds, 1e-9)),
         }

@@ -50,9 +50,9 @@ def _of_each(shown: Iterable[PartitionStatus]) -> Iterator[tuple[MetricName, int
     for one in shown:
         tags = (("topic", one.partition.topic), ("partition", str(one.partition.partition)))
         yield MetricName(_GROUP, "Partition", "size-bytes", tags), one.size_bytes
-        if one.dirty_ratio is not None:
+        if one.cleanable_ratio is not None:
             yield MetricName(_GROUP, "Partition", "dirty-bytes", tags), one.dirty_bytes
-            yield MetricName(_GROUP, "Partition", "dirty-ratio", tags), one.dirty_ratio
+            yield MetricName(_GROUP, "Partition", "dirty-ratio", tags), one.cleanable_ratio
         if one.seconds_since_clean is not None:
             yield MetricName(_GROUP, "Partition", "seconds-since-clean", tags), one.seconds_since_clean
         if one.failures:

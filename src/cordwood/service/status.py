@@ -93,7 +93,7 @@ def _status(
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
-        dirty_ratio=None,
+        cleanable_ratio=None,
         state=None if state is None else str(state),
         is_due=False,
         failures=0 if uncleanable is None else uncleanable.failures,
@@ -129,7 +129,7 @@ def _with_compaction(
         reason = replace(reason, until="")
     return replace(
         status,
-        dirty_ratio=compaction.cleanable_ratio or 0.0,
+        cleanable_ratio=compaction.cleanable_ratio or 0.0,
         dirty_bytes=compaction.cleanable_bytes,
         is_due=decision is Decision.CLEAN,
         reason=reason,

@@ -89,7 +89,8 @@ def explain(
         outcomes.append(_replayed(one, script, options.seed, on_part))
     at_once = {label: _at_once(one, place, now_ms) for label, one in nodes.items()}
     replayed = ReplayedLog(
-        str(name.topic_partition),
+        name.topic_partition.topic,
+        name.topic_partition.partition,
         len(places),
         sum(sizes.values()),
         trace.log_bytes,

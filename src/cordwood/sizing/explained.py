@@ -19,7 +19,7 @@ class AtOnce:
         deleted_by: why, in words.
         is_cleaned: whether the log would be cleaned.
         reason: why, or why not and when, in words.
-        dirty_ratio: None: it is not compacted.
+        cleanable_ratio: None: it is not compacted.
         removed_bytes_max: the most that its clean can remove.
     """
 
@@ -28,7 +28,7 @@ class AtOnce:
     deleted_by: tuple[str, ...]
     is_cleaned: bool
     reason: str
-    dirty_ratio: float | None
+    cleanable_ratio: float | None
     removed_bytes_max: int
 
 
@@ -37,7 +37,7 @@ class ReplayedLog:
     """What is replayed.
 
     Attributes:
-        partition: the name of the log.
+        topic, partition: the name of the log.
         topic_partitions, topic_bytes: how many logs of its topic there are in the directories, and what they take.
         log_bytes: what this one takes: its segments.
         records: that are there.
@@ -49,7 +49,8 @@ class ReplayedLog:
         damage: the first that was met, in words.
     """
 
-    partition: str
+    topic: str
+    partition: int
     topic_partitions: int
     topic_bytes: int
     log_bytes: int

@@ -151,7 +151,7 @@ class PartitionListing:
     states: tuple[State, ...]
     segments: tuple[SegmentListing, ...]
     log_start_offset: int
-    next_offset: int
+    log_end_offset: int
     policy: Policy
     replicas: int | None
     first_dirty_offset: int | None
@@ -166,7 +166,7 @@ class PartitionListing:
         states = f", {', '.join(self.states)}" if self.states else ""
         return (
             f"{self.name}: {len(self.segments)} segments, {self.size_bytes} bytes, "
-            f"start offset {self.log_start_offset}, next offset {self.next_offset}{states}"
+            f"start offset {self.log_start_offset}, log end offset {self.log_end_offset}{states}"
         )
 
     @property
@@ -440,7 +440,7 @@ def _partition(
                     _segment(log, one, _Tally(), index_entries=False, is_read=False) for one in log.segments
                 )
             log_start = log.log_start_offset
-            next_offset = _next_offset(log, segments)
+            log_end = _log_end_offset(log, segments)
             recovery, is_emptied = log.recovery.actions, bool(segments) and log.ends_below_start
             usage = usage_of(node.fs, log, counted)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
@@ -450,7 +450,7 @@ def _partition(
         except NotFoundError:
             return None
         except OSError as error:
-            segments, log_start, next_offset, recovery, is_emptied = (), 0, 0, (), False
+            segments, log_start, log_end, recovery, is_emptied = (), 0, 0, (), False
             unreadable = (f"{error.filename or place.path} {why_unreadable(error)}",)
             break
     else:
@@ -465,11 +465,11 @@ def _partition(
         states=tuple(_states(node, place, segments, unreadable)),
         segments=segments,
         log_start_offset=log_start,
-        next_offset=next_offset,
+        log_end_offset=log_end,
         policy=policy,
         replicas=node.replica_count(topic_partition) if topic_partition is not None and current else None,
         first_dirty_offset=(
-            _first_dirty(place, topic_partition, policy, log_start, next_offset)
+            _first_dirty(place, topic_partition, policy, log_start, log_end)
             if topic_partition is not None and current
             else None
         ),
@@ -545,14 +545,14 @@ def _policy(node: Node, topic: str | None) -> Policy:
 
 
 def _first_dirty(
-    place: LocatedPartition, partition: TopicPartition, policy: Policy, log_start: int, next_offset: int
+    place: LocatedPartition, partition: TopicPartition, policy: Policy, log_start: int, log_end: int
 ) -> int | None:
     """Where the cleaner would continue. An entry in Kafka's checkpoint shows compaction where no policy is known."""
     said = place.directory.cleaner_offsets.get(partition)
     if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
         return None
     said = _own_checkpoint(place) or said
-    return said if said is not None and log_start <= said <= next_offset else log_start
+    return said if said is not None and log_start <= said <= log_end else log_start
 
 
 def _own_checkpoint(place: LocatedPartition) -> int | None:
@@ -561,7 +561,7 @@ def _own_checkpoint(place: LocatedPartition) -> int | None:
     return None if own is None else own.cleaned_to
 
 
-def _next_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
+def _log_end_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
     if not segments:
         return log.log_start_offset
     if not segments[-1].headers_read:
