@@ -123,7 +123,10 @@ def test_a_thing_has_one_name_in_all_documents() -> None:
             instead = [one for one, others in ONE_NAME.items() if name in others]
             assert not instead, f"{verb} {path} is {instead[0]} elsewhere"
             if name == "partitions":
-                assert types <= {"null"} or ".totals" in f"{above}." or above in ("<summary>", ".workload"), (verb, path)
+                assert types <= {"null"} or ".totals" in f"{above}." or above in ("<summary>", ".workload"), (
+                    verb,
+                    path,
+                )
             if name == "partition":
                 topics = {f"{above}.topic", f"{above.rpartition('.')[0]}.topic"}
                 assert types <= {"int", "null"} and topics & paths.keys(), (verb, path)

@@ -111,7 +111,8 @@ def many(count: int) -> list[PartitionStatus]:
         seconds_since_clean=5,
     )
     found = [
-        replace(one, partition=TopicPartition("t", at), cleanable_ratio=at / count, dirty_bytes=at) for at in range(count)
+        replace(one, partition=TopicPartition("t", at), cleanable_ratio=at / count, dirty_bytes=at)
+        for at in range(count)
     ]
     found[count // 2] = replace(found[count // 2], failures=3, failure_kind="other")
     return found

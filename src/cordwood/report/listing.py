@@ -107,7 +107,9 @@ def _topic(topic: TopicListing) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partition_count": topic.partitions,
-        "states": [{"state": state, "partition_count": count, "disk_bytes": size} for state, count, size in topic.states],
+        "states": [
+            {"state": state, "partition_count": count, "disk_bytes": size} for state, count, size in topic.states
+        ],
         "segments": topic.segment_count,
         "size_bytes": topic.size_bytes,
         "disk_bytes": topic.disk_bytes,
