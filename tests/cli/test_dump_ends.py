@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import subprocess
@@ -14,13 +15,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cordwood import LogManager, PosixFileSystem, TopicPartition
 from cordwood.cli.main import app
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
+from cordwood.service.log import Log
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from tests.cli.running import ENVIRONMENT
 from tests.fixtures import fixture, partitions
+from tests.kafka_tools import Broker
+from tests.sources.kafka_source import Producer
 
 T0 = 1_700_000_000_000
 TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
@@ -170,6 +175,129 @@ def test_committed_records_are_shown_when_their_transaction_ends(tmp_path: Path,
         assert [line["offset"] for line in shown.lines(2)] == [1, 2]
         file.write(encode_marker(Marker(5, T0, 7, 0, committed=False)) + some(6))
     assert [line["offset"] for line in shown.lines(1)] == [6]
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object], *words: object) -> list[int]:
+    """The offsets that `dump --follow` shows while the steps are taken, one between two looks; then the log is gone."""
+
+    def take_next(_seconds: float) -> None:
+        if next(steps, steps) is steps:
+            path.rename(path.parent / "gone")
+
+    monkeypatch.setattr("cordwood.cli.dumping.time.sleep", take_next)
+    return [line["offset"] for line in dump(path, "--follow", "--isolation", "read_committed", *words)]
+
+
+def transactions_of_three(log: Log) -> Iterator[None]:
+    """Appends of three producers whose transactions are ended in another order than they began, over two segments."""
+    with log.transaction(2) as second, contextlib.suppress(KeyError), log.transaction(3) as third:
+        third.append({"c": "1"})
+        yield
+        second.append({"b": "2"})
+        log.roll()
+        log.append({"plain": "3"})
+        yield
+        raise KeyError  # aborts the third
+    yield
+    with log.transaction(3) as third:
+        third.append([("c", "1"), ("c", "2")])
+        yield
+    yield
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_open_at_the_start_is_shown_once_it_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    shown, at_once, expected = [], [], []
+    for words in ([], ["--tail", 3], ["--records"]):
+        with LogManager(PosixFileSystem(), [tmp_path / f"of {len(shown)}"]) as manager:
+            log = manager.get_or_create_log(TopicPartition("t", 0), is_new=True)
+            path = Path(log.directory)
+            log.append([("k", "0"), ("k", "1"), ("k", "2"), ("k", "3")])
+
+            def steps(log: Log = log, path: Path = path) -> Iterator[None]:
+                with contextlib.suppress(KeyError), log.transaction(1) as first:
+                    first.append([("a", "1"), ("a", "2")])
+                    log.append({"k": "4"})
+                    yield from transactions_of_three(log)
+                    if not is_committed:
+                        raise KeyError
+                yield
+                expected.append([line["offset"] for line in dump(path, "--isolation", "read_committed")])
+
+            script = steps()
+            next(script)  # the transaction is open before the first look
+            at_once.append([line["offset"] for line in dump(path, "--isolation", "read_committed", *words)])
+            shown.append(follow(monkeypatch, path, script, *words))
+            path.with_name("gone").rename(path)
+    whole = expected[0]
+    assert at_once == [[0, 1, 2, 3], [1, 2, 3], [0, 1, 2, 3]]
+    assert shown == [whole, whole[1:], whole]
+    assert len(whole) == (11 if is_committed else 9)
+
+
+def test_records_that_replace_truncated_ones_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t-0"
+    path.mkdir()
+    log = path / offset_name(0, FileKind.LOG)
+    log.write_bytes(some(0, 2) + some(2) + some(3, **TRANSACTION))
+
+    def steps() -> Iterator[None]:
+        log.write_bytes(some(0, 2))
+        yield
+        log.write_bytes(some(0, 2) + some(2) + some(3) + some(4))
+        yield
+
+    assert follow(monkeypatch, path, steps()) == [0, 1, 2, 2, 3, 4]
+
+
+def test_what_a_broker_commits_is_shown_whatever_was_open_when_following_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka_broker: Broker
+) -> None:
+    data = tmp_path / "logs"
+    kafka_broker.start(data)
+    topic = {"topic": "t", "partition": 0, "key": "k"}
+    with Producer(data) as producer:
+        producer({"do": "create_topic", "topic": "t", "partitions": 1, "config": {"internal.segment.bytes": "2000"}})
+        for name in "abc":
+            config = {"transactional.id": name, "linger.ms": "0"}
+            producer({"do": "producer", "id": name, "config": config})
+
+        def send(name: str, *ends: str, begins: bool = True) -> None:
+            sends = [{"do": "send", "id": name, "value": "v" * 300, **topic} for _ in range(3)]
+            begin = [{"do": "begin", "id": name}] if begins else []
+            producer(*begin, *sends, {"do": "flush", "id": name}, *({"do": end, "id": name} for end in ends))
+
+        read: list[int] = []
+
+        def steps() -> Iterator[None]:
+            send("a")
+            send("b")
+            send("c", "commit")
+            yield
+            send("b", "commit", begins=False)
+            yield
+            send("b", "abort")
+            send("c")
+            yield
+            send("a", "commit", begins=False)
+            yield
+            producer({"do": "commit", "id": "c"})
+            consumed = tmp_path / "consumed.jsonl"
+            kafka_broker.client(
+                data, [{"do": "consume", "isolation": "read_committed", "topics": ["t"], "to": str(consumed)}]
+            )
+            lines = map(json.loads, consumed.read_text().splitlines())
+            read.extend(line["offset"] for line in lines if "offset" in line)
+            yield
+            kafka_broker("kill", data)
+
+        script = steps()
+        next(script)
+        shown = follow(monkeypatch, data / "t-0", script)
+    assert shown == read
+    assert len(read) == 18
 
 
 def test_a_log_that_is_deleted_is_followed_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,8 +40,8 @@ from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.last_records import start_of_last
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
-from cordwood.storage.log.tail import Tail, find_tail
-from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
+from cordwood.storage.log.tail import FollowedLog
+from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look, nothing_selected
@@ -96,14 +96,6 @@ class Choice:
         return self.tail is not None or self.follow
 
 
-@dataclass
-class _Followed:
-    """A log that is followed, and up to where it was shown."""
-
-    log: LogView
-    tail: Tail
-
-
 class _LimitReached(Exception):  # noqa: N818
     """Enough was shown: no error."""
 
@@ -132,7 +124,7 @@ class Dump:
         self._left = choice.limit
         self._place = Place("")
         self._opened: dict[str, LogView] = {}
-        self._followed: list[_Followed] = []
+        self._followed: list[FollowedLog] = []
 
     def run(self, paths: Sequence[str]) -> None:
         """Dump paths, until the limit."""
@@ -147,7 +139,7 @@ class Dump:
             while self._followed:
                 self.flush()
                 time.sleep(_FOLLOW_SECONDS)
-                self._followed = [one for one in self._followed if self._goes_on(one)]
+                self._followed = [followed for followed in self._followed if self._goes_on(followed)]
         except _LimitReached:
             pass
         finally:
@@ -235,41 +227,50 @@ class Dump:
 
     def _log(self, log: LogView, only: Segment | None = None, path: str = "") -> None:
         choice = self.choice
+        if choice.follow and log.segments:
+            first, _, _ = log.scope(
+                start_offset=choice.start_offset,
+                since_ms=choice.since_ms,
+                isolation=None if choice.isolation is None else READ_UNCOMMITTED,
+            )
+            followed = FollowedLog(log, first, choice.isolation)
+            followed.look()
+            if choice.tail is not None:
+                end = self._end(followed)
+                followed.next_offset = start_of_last(
+                    log, choice.tail, first, end, choice.isolation, followed.transactions
+                )
+            self._show_readable(followed)
+            self._followed.append(followed)
+            return
         first, end, transactions = log.scope(
             start_offset=choice.start_offset,
             end_offset=choice.end_offset,
             since_ms=choice.since_ms,
             isolation=choice.isolation,
         )
-        tail = find_tail(log) if choice.follow and log.segments else None
-        if tail is not None:
-            self._followed.append(_Followed(log, tail))
-            end = min(end, tail.next_offset)
         if choice.tail is not None and log.segments:
-            last = None if tail is None else tail.next_offset
-            first = start_of_last(log, choice.tail, first, last or end, choice.isolation, transactions)
+            first = start_of_last(log, choice.tail, first, end, choice.isolation, transactions)
         self._range(log, first, end, transactions, only, path)
-        if choice.isolation == READ_COMMITTED and only is None and not choice.follow:
+        if choice.isolation == READ_COMMITTED and only is None:
             log.report_behind(transactions, end, functools.partial(self._wrong_behind, log))
 
-    def _goes_on(self, followed: _Followed) -> bool:
-        """Show what was appended to a log since; False: it is gone."""
-        log, before = followed.log, followed.tail
+    def _goes_on(self, followed: FollowedLog) -> bool:
+        """Show what became readable in a log since the last look; False: the log is gone."""
         try:
-            log.list_again()
-            followed.tail = find_tail(log, before)
-        except FileNotFoundError:
-            return True  # a segment was rolled or deleted meanwhile; the next look finds the others
+            followed.look()
         except NotFoundError:
-            return False
-        first, end = before.next_offset, followed.tail.next_offset
-        if end > first:
-            _, stable, transactions = log.scope(start_offset=first, isolation=self.choice.isolation)
-            if stable < end:  # with read_committed: what is open is shown once it is committed
-                followed.tail = dataclasses.replace(followed.tail, next_offset=max(first, stable))
-            limit = MAX_OFFSET if self.choice.end_offset is None else self.choice.end_offset
-            self._range(log, first, min(end, stable, limit), transactions)
+            return self._fs.exists(followed.log.path)
+        self._show_readable(followed)
         return True
+
+    def _show_readable(self, followed: FollowedLog) -> None:
+        self._range(followed.log, followed.next_offset, self._end(followed), followed.transactions)
+        followed.next_offset = max(followed.next_offset, followed.end_offset)
+
+    def _end(self, followed: FollowedLog) -> int:
+        limit = self.choice.end_offset
+        return followed.end_offset if limit is None else min(followed.end_offset, limit)
 
     def _range(
         self,

@@ -183,11 +183,7 @@ class Follower:
         for partition, offset in offsets.items():
             one = self._followed.get(partition)
             if one is not None and one.transactions is not None:
-                left = {
-                    producer: [each for each in some if each[1] >= offset]
-                    for producer, some in one.transactions.aborted.items()
-                }
-                one.transactions.aborted = {producer: some for producer, some in left.items() if some}
+                one.transactions.forget_below(offset)
 
     def marks(self, offsets: Offsets) -> Marks:
         """What shows later that the partitions are still those that were read up to these offsets."""

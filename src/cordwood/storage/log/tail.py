@@ -6,21 +6,31 @@ its checksum is right.
 
 A tail is found again from the one before it: as long as the last batch of then is still where it was, only what came
 since is looked at.
+
+A reader of committed records stops at the last stable offset and must continue from there, not from the log's end:
+records of an open transaction count once its marker is written. `FollowedLog` remembers that offset.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, field
 
-from cordwood.errors import CorruptBatchError
+from cordwood.errors import CorruptBatchError, NotFoundError
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import crc_error, is_valid
 from cordwood.storage.log.cuts import Cut, cut_before
 from cordwood.storage.log.order import headers_in_order
+from cordwood.storage.log.outcomes import follow
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
+from cordwood.types import Isolation
+
+#: How often a log is looked at whose files vanish meanwhile.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,53 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
     batch = batches[-1]
     position, next_offset = int(batch["position"] + batch["size_bytes"]), int(batch["last_offset"]) + 1
     return Tail(next_offset, Cut(last.base_offset, position, next_offset), cut_before(last.base_offset, batch), damage)
+
+
+@dataclass
+class FollowedLog:
+    """A log that grows while it is read, with at least one segment.
+
+    Attributes:
+        next_offset: offset from which records were not read yet; the reader advances it, up to `end_offset`.
+        isolation: None: everything up to the log's end is readable.
+        end_offset: end of the readable records at the last look: the log's end, or its last stable offset.
+        transactions: those below the log's end at the last look; of aborted ones only what `next_offset` needs.
+    """
+
+    log: LogView
+    next_offset: int
+    isolation: Isolation | None
+    end_offset: int = 0
+    transactions: Transactions = field(default_factory=Transactions)
+    _tail: Tail | None = None
+    _resume: Cut | None = None
+
+    def look(self) -> None:
+        """Find out how far the log may be read now.
+
+        Raises:
+            NotFoundError: the log is gone, or changes too fast to be read.
+        """
+        for _ in range(_ATTEMPTS):
+            self.log.list_again()
+            with contextlib.suppress(FileNotFoundError):  # a segment was rolled or deleted meanwhile
+                self._look()
+                return
+        raise NotFoundError(f"{self.log.path} changes too fast to be read")
+
+    def _look(self) -> None:
+        tail = find_tail(self.log, self._tail)
+        if self._tail is not None and tail.next_offset < self._tail.next_offset:
+            # Truncated: the offsets behind the new end will have other records.
+            self.next_offset = min(self.next_offset, tail.next_offset)
+            self.transactions = Transactions()
+        self._tail = tail
+        self.end_offset = tail.next_offset
+        if self.isolation == READ_COMMITTED:
+            self.transactions.forget_below(self.next_offset)
+            self._resume = follow(self.transactions, self.log, tail.next_offset, self._resume) or self._resume
+            stable = self.transactions.last_stable_offset
+            self.end_offset = tail.next_offset if stable is None else stable
 
 
 def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:

@@ -68,6 +68,14 @@ class Transactions:
                 if first is not None and marker is ControlType.ABORT:
                     self.aborted.setdefault(producer_id, []).append((first, last_offset))
 
+    def forget_below(self, offset: int) -> None:
+        """Forget aborted transactions that ended below an offset, for a reader that is past it."""
+        for producer_id, ranges in list(self.aborted.items()):
+            if ranges[0][1] < offset:
+                self.aborted[producer_id] = [one for one in ranges if one[1] >= offset]
+                if not self.aborted[producer_id]:
+                    del self.aborted[producer_id]
+
     @property
     def last_stable_offset(self) -> int | None:
         """Where the earliest open transaction starts; None if none is open."""
