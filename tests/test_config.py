@@ -288,7 +288,7 @@ def test_broker_synonyms_count_in_kafkas_order_and_units(
     texts: dict[str, str], name: str, value: Value, said_as: str
 ) -> None:
     found = resolve("t", [Layer(Source(SourceKind.SERVER_PROPERTIES, "f"), texts)])[name]
-    assert (found.value, found.name) == (value, said_as)
+    assert (found.value, found.set_as) == (value, said_as)
 
 
 def test_a_dynamic_retention_ms_hides_the_minutes_of_the_file() -> None:
@@ -337,14 +337,24 @@ def test_what_is_said_for_all_topics_deletes_nothing_of_kafkas_own(topic: str) -
 
 def test_internal_segment_bytes_wins_over_segment_bytes() -> None:
     config = resolve("orders", [metadata(internal_segment_bytes="2500"), *overrides(["segment.bytes=2000000"])])
-    assert str(config.segment_bytes) == "2500 (topic orders in __cluster_metadata-0)"
-    assert resolve("orders", [metadata(segment_bytes="2000000")]).segment_bytes.value == 2_000_000
+    assert str(config[config.segment_bytes_name]) == "2500 (topic orders in __cluster_metadata-0)"
+    assert resolve("orders", [metadata(segment_bytes="2000000")]).segment_bytes == 2_000_000
     with pytest.raises(ConfigError, match="leaves no room"):
         resolve("orders", [metadata(internal_segment_bytes="0")])
 
 
-def test_small_segments_that_an_older_broker_allowed_are_read_from_its_metadata_only() -> None:
-    assert resolve("orders", [metadata(segment_bytes="2500")]).segment_bytes.value == 2500
+SMALL = {"log.segment.bytes": "2500"}
+
+
+def test_small_segments_that_an_older_broker_allowed_are_read_from_its_files_only() -> None:
+    assert resolve("orders", [metadata(segment_bytes="2500")]).segment_bytes == 2500
+    for file in (server_properties(b"log.segment.bytes=2500", "f"), Layer(Source(SourceKind.CLUSTER, "m"), SMALL)):
+        assert resolve("orders", [file]).segment_bytes == 2500
+        assert resolve_broker([file])["log.segment.bytes"].value == 2500
+    with pytest.raises(ConfigError):
+        server_properties(b"log.segment.bytes=13", "f")
+    with pytest.raises(ConfigError):
+        overrides(["log.segment.bytes=2500"])
     with pytest.raises(ConfigError):
         resolve("orders", [metadata(segment_bytes="13")])
     with pytest.raises(ConfigError):
@@ -444,8 +454,8 @@ def test_server_properties_are_read_as_java_reads_them() -> None:
 def test_a_server_properties_file_is_checked_at_once_and_only_for_what_concerns_logs() -> None:
     layer = server_properties(b"listeners=PLAINTEXT://:9092\nlog.retention.hours=1\ncleanup.policy=?\n", "/x/f")
     assert dict(layer.texts) == {"log.retention.hours": "1"}
-    with pytest.raises(ConfigError, match=r"log\.segment\.bytes=1000 \(server\.properties: /x/f\)"):
-        server_properties(b"log.segment.bytes=1000\n", "/x/f")
+    with pytest.raises(ConfigError, match=r"log\.segment\.bytes=13 \(server\.properties: /x/f\)"):
+        server_properties(b"log.segment.bytes=13\n", "/x/f")
     with pytest.raises(ConfigError, match="not in the properties format"):
         server_properties(b"log.roll.ms=\\u12\n", "/x/f")
 

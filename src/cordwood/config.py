@@ -177,6 +177,7 @@ _RANK = {kind: rank for rank, kind in enumerate(SourceKind)}
 _SETS_BROKER = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.OVERRIDE}
 _OF_ONE_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE, SourceKind.UPDATE}
 _SETS_TOPIC = {*_OF_ONE_TOPIC, SourceKind.OVERRIDE}
+_FILES = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.TOPIC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +228,13 @@ class ConfigValue:
 
     Attributes:
         value: in the unit of the config that was asked for.
-        name: the name it was said under: the config's own or a broker synonym, such as `log.retention.hours`.
+        set_as: the name in its source: the config's own or a broker synonym, such as `log.retention.hours`. For people
+            only: no table has its values by this name.
     """
 
     value: Value
     source: Source
-    name: str
+    set_as: str
 
     @property
     def explicit(self) -> bool:
@@ -278,6 +280,10 @@ class Definition:
         """What a value may be, in words."""
         return self.type.words if self.valid is None else f"{self.type.words}, {self.valid.words}"
 
+    def limits(self, source: Source | None) -> Validity | None:
+        """Return the rule for values of a source: files may be older than the rule of Kafka 4.3.1."""
+        return _VALID_ONCE.get(self.name, self.valid) if source and source.kind in _FILES else self.valid
+
     def parse(self, text: str, source: Source | None = None) -> Value:
         """Read a value as Kafka does.
 
@@ -288,7 +294,7 @@ class Definition:
             value = self.type.read(text.strip(_BLANKS))
         except (ValueError, KeyError):
             raise _refused(self.name, text, source, self.allowed) from None
-        valid = _VALID_ONCE.get(self.name, self.valid) if source and source.kind is SourceKind.TOPIC else self.valid
+        valid = self.limits(source)
         if valid is not None and not valid.allows(value):
             raise _refused(self.name, text, source, self.allowed)
         if isinstance(value, tuple) and isinstance(valid, OneOf):
@@ -363,8 +369,9 @@ TOPIC_CONFIGS: Mapping[str, Definition] = {
     )
 }
 
-#: What brokers before 4.0 let a topic have. Such values live on in the metadata; 4.3.1 itself stumbles over them.
-_VALID_ONCE: Mapping[str, Validity] = {"segment.bytes": Range(14)}
+#: Limits of brokers before 4.0. Such values live on in metadata and in server.properties; 4.3.1 itself stumbles over
+#: them in the metadata, and does not start with them in the file.
+_VALID_ONCE: Mapping[str, Validity] = {"segment.bytes": Range(14), "log.segment.bytes": Range(14)}
 
 
 def _broker_configs() -> Iterator[Definition]:
@@ -413,6 +420,10 @@ def _first_of_each(definitions: Iterable[Definition]) -> Mapping[str, Definition
 
 
 BROKER_CONFIGS: Mapping[str, Definition] = _first_of_each(_broker_configs())
+
+
+#: Broker configs that give topics their defaults.
+SYNONYMS = {synonym.name for definition in TOPIC_CONFIGS.values() for synonym in definition.synonyms}
 
 
 def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
@@ -563,10 +574,14 @@ class TopicConfig(Config):
         return min(segment_ms, lag_ms) if self.compact and 0 < lag_ms < LONG_MAX else segment_ms
 
     @property
-    def segment_bytes(self) -> ConfigValue:
-        """How large a segment may get; `internal.segment.bytes`, made for tests, wins where it is set."""
-        internal = self["internal.segment.bytes"]
-        return self["segment.bytes"] if internal.value is None else internal
+    def segment_bytes_name(self) -> str:
+        """Name the config that limits segments: `internal.segment.bytes`, made for tests, wins where it is set."""
+        return "segment.bytes" if self["internal.segment.bytes"].value is None else "internal.segment.bytes"
+
+    @property
+    def segment_bytes(self) -> int:
+        """How large a segment may get."""
+        return self.integer(self.segment_bytes_name)
 
 
 _Said: TypeAlias = tuple[str, Source]
@@ -605,14 +620,18 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
     rate = config["log.cleaner.io.max.bytes.per.second"]
     if threads.value == 0:
         raise ConfigError(
-            f"{threads.name}={threads}: Kafka does not start. To clean nothing, set log.cleaner.enable=false."
+            f"log.cleaner.threads={threads}: Kafka does not start. To clean nothing, set log.cleaner.enable=false."
         )
-    if config.integer(buffer.name) // config.integer(threads.name) <= DEDUPE_BUFFER_BYTES_MIN:
-        raise ConfigError(f"{buffer.name}={buffer} must be more than 1 MiB for each of {threads.name}={threads}.")
+    share = config.integer("log.cleaner.dedupe.buffer.size") // config.integer("log.cleaner.threads")
+    if share <= DEDUPE_BUFFER_BYTES_MIN:
+        raise ConfigError(
+            f"log.cleaner.dedupe.buffer.size={buffer} must be more than 1 MiB for each of "
+            f"log.cleaner.threads={threads}."
+        )
     if rate.value == 0:
         raise ConfigError(
-            f"{rate.name}={rate}: Kafka's cleaner would wait forever. For no limit set a negative number; to clean "
-            "nothing, set log.cleaner.enable=false."
+            f"log.cleaner.io.max.bytes.per.second={rate}: Kafka's cleaner would wait forever. For no limit set a "
+            "negative number; to clean nothing, set log.cleaner.enable=false."
         )
     return config
 
@@ -666,7 +685,8 @@ def _from_broker(definition: Definition, said: Mapping[str, _Said]) -> ConfigVal
                 raise _refused(synonym.name, text, source, "at least 1, or negative for no limit")
             value = max(value, -1)
         # The synonyms in other units have no limits of their own.
-        if definition.valid is not None and not definition.valid.allows(value):
+        valid = definition.limits(source)
+        if valid is not None and not valid.allows(value):
             raise _refused(synonym.name, text, source, definition.allowed)
     return ConfigValue(value, source, synonym.name)
 

@@ -575,5 +575,5 @@ def utc(timestamp_ms: int) -> str:
 
 def config_reason(name: str, value: ConfigValue, why: str = "", until: str = "") -> Reason:
     """A reason that is a config."""
-    source = str(value.source) if value.name == name else f"{value.name}, {value.source}"
+    source = str(value.source) if value.set_as == name else f"{value.set_as}, {value.source}"
     return Reason(f"{name}={show(value.value) or '(empty)'}" + (f": {why}" if why else ""), source, until)

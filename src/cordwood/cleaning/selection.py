@@ -231,7 +231,7 @@ def _plan_from(facts: LogFacts, first_dirty: int, why: str, config: TopicConfig,
     groups = group_segments(
         rewritten,
         end,
-        segment_bytes=segment_bytes(config),
+        segment_bytes=config.segment_bytes,
         index_bytes=config.integer("segment.index.bytes"),
     )
     return Compaction(
@@ -268,13 +268,6 @@ def _by_group(
         interval = config.integer("index.interval.bytes")
         yield bytes_of(group, headers[at : at + len(group)], index_interval_bytes=interval)
         at += len(group)
-
-
-def segment_bytes(config: TopicConfig) -> int:
-    """`internal.segment.bytes` if it is set, which is meant for tests; else `segment.bytes`."""
-    value = config.segment_bytes.value
-    assert isinstance(value, int)
-    return value
 
 
 def _bounds(rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts]) -> Bounds:

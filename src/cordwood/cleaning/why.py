@@ -208,7 +208,7 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
         compaction.first_dirty_reason,
     )
     if not facts.cleaner.enabled.value:
-        said = config_reason(facts.cleaner.enabled.name, facts.cleaner.enabled)
+        said = config_reason("log.cleaner.enable", facts.cleaner.enabled)
         yield Cause(
             CauseKind.CLEANER_OFF,
             f"its broker does not clean at all: {said.what}",
@@ -397,7 +397,7 @@ def _active(facts: PartitionFacts) -> Iterator[Cause]:
         "a smaller segment.bytes or segment.ms rolls it earlier",
         rolls_at(facts, active),
         (
-            facts.of_config(config.segment_bytes.name),
+            facts.of_config(config.segment_bytes_name),
             facts.of_config("segment.ms"),
             *facts.if_set("max.compaction.lag.ms"),
         ),
@@ -407,8 +407,7 @@ def _active(facts: PartitionFacts) -> Iterator[Cause]:
 def rolls_at(facts: PartitionFacts, active: SegmentFacts) -> str:
     """When an active segment rolls: by size, or with the first record that is so much younger than its first batch."""
     assert facts.config is not None, "it is known"
-    limit = facts.config.segment_bytes.value
-    assert isinstance(limit, int)
+    limit = facts.config.segment_bytes
     left = f"it rolls after {bytes_text(max(0, limit - active.size_bytes))} more"
     if facts.active_first_ms < 0:
         return left

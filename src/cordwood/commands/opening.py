@@ -66,9 +66,10 @@ def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
         memory, source = choices.offset_map, f"--offset-map {choices.offset_map}"
     elif buffer.explicit or choices.strict_kafka:
         threads = max(1, config.integer("log.cleaner.threads"))
-        memory = config.integer(buffer.name) // threads
+        memory = config.integer("log.cleaner.dedupe.buffer.size") // threads
         shared = f" for {threads} threads" if threads > 1 else ""
-        source = f"{buffer.name}={buffer.value}{shared}, {buffer.source if buffer.explicit else '--strict-kafka'}"
+        said = buffer.source if buffer.explicit else "--strict-kafka"
+        source = f"log.cleaner.dedupe.buffer.size={buffer.value}{shared}, {said}"
     else:
         return None
     slots = slots_of(memory)

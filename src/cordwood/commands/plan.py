@@ -106,7 +106,7 @@ def plan_of(
     """The plan of partitions, each as `planner` plans it; see `plan_node`."""
     size = offset_map_size(node, choices)
     enabled = cleaner_enabled(node)
-    never = () if enabled.value else (f"the broker does not clean at all: {enabled.name}={enabled}",)
+    never = () if enabled.value else (f"the broker does not clean at all: log.cleaner.enable={enabled}",)
     partitions = []
     for place in places:
         planned = planner(place)
@@ -317,10 +317,9 @@ def _topic_partition(place: LocatedPartition) -> TopicPartition | None:
 
 def _settings(config: TopicConfig) -> Iterator[Setting]:
     for name in SETTINGS:
-        value = config.segment_bytes if name == "segment.bytes" else config[name]
+        value = config[config.segment_bytes_name if name == "segment.bytes" else name]
         assert isinstance(value.value, int | float)
-        said = str(value.source) if value.name == name else f"{value.name}, {value.source}"
-        yield Setting(name, value.value, said)
+        yield Setting(name, value.value, config_reason(name, value).source)
 
 
 def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:

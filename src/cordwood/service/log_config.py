@@ -55,8 +55,6 @@ class LogConfig:
         """The values of resolved configs."""
         number, word = config.integer, config.word("compression.type")
         codec = None if word == "producer" else Codec.NONE if word == "uncompressed" else Codec[word.upper()]
-        segment_bytes = config.segment_bytes.value
-        assert isinstance(segment_bytes, int)
         segment_ms = number("segment.ms")
         return cls(
             compact=config.compact,
@@ -78,7 +76,7 @@ class LogConfig:
             preallocate=config.flag("preallocate"),
             retention_bytes=number("retention.bytes"),
             retention_ms=number("retention.ms"),
-            segment_bytes=segment_bytes,
+            segment_bytes=config.segment_bytes,
             segment_index_bytes=number("segment.index.bytes"),
             segment_jitter_ms=min(number("segment.jitter.ms"), segment_ms),
             segment_ms=segment_ms,

@@ -21,6 +21,7 @@ from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition
 from cordwood.config import (
     DAY_MS,
+    SYNONYMS,
     TOPIC_CONFIGS,
     Layer,
     Source,
@@ -142,12 +143,11 @@ def _config_set(label: str, node: Node, topic: str) -> ConfigSet:
     """A topic's configs as those of the topic in memory."""
     config, broker = node.config_of(topic), resolve_broker(node.broker_layers())
     of_topic = {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
-    of_broker = {
-        name: show(value.value) for name, value in broker.items() if value.explicit and name not in TOPIC_CONFIGS
-    }
+    of_broker = {name: show(value.value) for name, value in broker.items() if value.explicit and name not in SYNONYMS}
     layers = (
         Layer(Source(SourceKind.OVERRIDE), of_broker),
-        Layer(Source(SourceKind.TOPIC_OVERRIDE, subject=TOPIC), of_topic),
+        # As if it were in the metadata: it may come from there, and be older than the limits of --config.
+        Layer(Source(SourceKind.TOPIC, subject=TOPIC), of_topic),
     )
     return ConfigSet(label, layers, config, broker)
 

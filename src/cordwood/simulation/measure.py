@@ -13,6 +13,7 @@ from cordwood.config import (
     BROKER_CONFIGS,
     DAY_MS,
     INT_MAX,
+    SYNONYMS,
     TOPIC_CONFIGS,
     BrokerConfig,
     Layer,
@@ -73,11 +74,8 @@ class ConfigSet:
         chosen = {
             name: show(value.value) for name, value in self.topic.items() if value.explicit and name in TOPIC_CONFIGS
         }
-        synonyms = {one.name for definition in TOPIC_CONFIGS.values() for one in definition.synonyms}
         chosen |= {
-            name: show(value.value)
-            for name, value in self.broker.items()
-            if value.explicit and name not in synonyms and name not in TOPIC_CONFIGS
+            name: show(value.value) for name, value in self.broker.items() if value.explicit and name not in SYNONYMS
         }
         return chosen
 

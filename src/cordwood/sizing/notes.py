@@ -43,8 +43,7 @@ def _without_effect(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
 
 
 def _on_segments(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
-    rolls, segment_bytes = outcome.rolls, topic.segment_bytes.value
-    assert isinstance(segment_bytes, int)
+    rolls, segment_bytes = outcome.rolls, topic.segment_bytes
     lag = topic["max.compaction.lag.ms"]
     by_lag = outcome.compact and topic.integer("max.compaction.lag.ms") < topic.integer("segment.ms")
     name, ms = ("max.compaction.lag.ms", lag.value) if by_lag else ("segment.ms", topic["segment.ms"].value)

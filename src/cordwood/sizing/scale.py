@@ -76,7 +76,7 @@ def choose_scale(
         records += workload.keys / workload.partitions
     batch_records = workload.records_per_batch
     record_bytes, mean_bytes = workload.record_size, workload.mean_record_size
-    segment_bytes = min(_segment_bytes(config) for config in configs)
+    segment_bytes = min(config.segment_bytes for config in configs)
     factor = asked
     if factor is None:
         batches = records / batch_records + records / (workload.transactions or records)
@@ -123,12 +123,6 @@ def _check_record(workload: Workload, configs: Sequence[TopicConfig]) -> None:
         )
 
 
-def _segment_bytes(config: TopicConfig) -> int:
-    value = config.segment_bytes.value
-    assert isinstance(value, int)
-    return value
-
-
 def _step_ms(workload: Workload, configs: Sequence[TopicConfig], duration_ms: int, segment_bytes: int) -> int:
     fill_ms = segment_bytes / (workload.bytes_per_second / workload.partitions) * 1000
     wanted = [duration_ms / STEPS_MIN, fill_ms / SEGMENT_STEPS]
@@ -158,7 +152,7 @@ def scaled_configs(config: TopicConfig, scale: Scale) -> dict[str, str]:
     factor = scale.factor
     # Half a batch more: that much is left free on average, as a batch is in one segment. Of a real one it is nothing.
     batch_bytes = HEADER.size + scale.batch_records * scale.record_bytes
-    segment_bytes = round(_segment_bytes(config) / factor + batch_bytes / 2)
+    segment_bytes = round(config.segment_bytes / factor + batch_bytes / 2)
     interval = max(config.integer("index.interval.bytes"), HEADER.size)
     # The file of an index has its full size from the start. On a disk that is a hole; here it takes memory.
     needed = _ENTRY_BYTES * (round(_SPARE_SHARE * segment_bytes / interval) + _SPARE_ENTRIES)

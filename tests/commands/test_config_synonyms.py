@@ -1,0 +1,47 @@
+"""A topic's config may have any of several names in a broker's configs; every command that explains takes them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cordwood
+from cordwood.commands.selection import Selection, WhyOptions
+from cordwood.commands.view_partition import look_at_partition, options_for
+from cordwood.config import TOPIC_CONFIGS, Type
+from tests.fixtures import fixture
+
+CASES = [
+    (definition.name, synonym.name, synonym.scale)
+    for definition in TOPIC_CONFIGS.values()
+    for synonym in definition.synonyms
+]
+#: Of configs whose default says little, or is no value that a file can have.
+TEXTS = {"cleanup.policy": "compact", "retention.bytes": "7", "message.timestamp.type": "LogAppendTime"}
+
+
+def text_of(name: str, scale: int) -> str:
+    """A value that a server.properties may have."""
+    definition = TOPIC_CONFIGS[name]
+    if definition.type is Type.BOOLEAN:
+        return "true"
+    return TEXTS.get(name) or str(2 if scale > 1 else definition.default)
+
+
+@pytest.mark.parametrize(("name", "synonym", "scale"), CASES)
+def test_every_command_that_explains_takes_a_config_by_any_synonym(
+    name: str, synonym: str, scale: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.cleanup.policy=compact,delete\n{synonym}={text_of(name, scale)}\n")
+    path = str(fixture("kraft-jbod-before") / "b" / "disk-0-0")
+    chosen = {"server_properties": str(file)}
+    assert cordwood.ls(path, **chosen).partitions
+    plan = cordwood.plan(path, retention=True, **chosen)
+    said = {one.name: one.source for one in plan.partitions[0].settings}
+    where = f"server.properties: {file}" if synonym == name else f"{synonym}, server.properties: {file}"
+    assert said.get(name, where) == where
+    assert cordwood.why(path, **chosen).text()
+    options = WhyOptions(selection=Selection(server_properties=str(file)))
+    assert look_at_partition(path, options_for(path, options, None)).plan.text()
