@@ -38,7 +38,12 @@ def _packed(name: str, suffix: str) -> Path:
 @functools.cache
 def fixture(name: str) -> Path:
     """The unpacked directory of one fixture, with its modification times; not to be changed."""
-    archive = _packed(name, ".tar.gz")
+    return unpacked(_packed(name, ".tar.gz")) / name
+
+
+@functools.cache
+def unpacked(archive: Path) -> Path:
+    """The folder with the contents of a tar, with modification times; not to be changed."""
     stamp = f"{archive.stat().st_size}-{archive.stat().st_mtime_ns}"
     target = UNPACKED / stamp
     UNPACKED.mkdir(mode=0o700, exist_ok=True)
@@ -51,7 +56,7 @@ def fixture(name: str) -> Path:
                 tar.extraction_filter = getattr(tarfile, "tar_filter", lambda member, path: member)
                 tar.extractall(aside)
             aside.rename(target)
-    return target / name
+    return target
 
 
 def copy_of(path: Path, target: Path) -> Path:

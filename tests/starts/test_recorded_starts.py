@@ -1,0 +1,58 @@
+"""A real broker still does with a planted fault what is recorded of it.
+
+A run takes a share of the faults; `.ci/full` takes all. CORDWOOD_REWRITE=1 records what the broker does now, also for
+faults that were not recorded before, to be reviewed as a diff.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests import knobs
+from tests.kafka_tools import Broker
+from tests.starts import outcomes
+from tests.starts.faults import FAULTS, Fault
+from tests.starts.nodes import STATES
+from tests.starts.observe import Answer, Starts
+
+#: A run takes one of so many faults, which is a minute's work.
+EVERY = 12
+RECORDED = outcomes.read()
+
+
+def observe(starts: Starts, fault: Fault, node: Path) -> Answer:
+    """Start a broker on a node with the fault; once more where the machine was too busy for the first."""
+    for attempt in range(2):
+        answer = starts(fault.plant(node / str(attempt)))
+        if not outcomes.is_late(answer):
+            break
+    return answer
+
+
+def test_at_least_120_faults_are_recorded_and_each_can_be_planted(tmp_path: Path) -> None:
+    assert len(RECORDED) >= 120
+    for number, name in enumerate(list(RECORDED)[knobs.SEED % EVERY :: knobs.step(EVERY)]):
+        FAULTS[name].plant(tmp_path / str(number))
+
+
+def test_a_broker_does_what_is_recorded(kafka_broker: Broker, tmp_path: Path) -> None:
+    names = list(FAULTS if knobs.REWRITE else RECORDED)
+    chosen = names[knobs.SEED % EVERY :: knobs.step(EVERY)]
+    seen = {}
+    with Starts() as starts:
+        controls = {s: observe(starts, FAULTS[f"{s}: nothing"], tmp_path / s) for s in STATES}
+        for number, name in enumerate(chosen):
+            if os.getuid() and FAULTS[name].family == "permissions":
+                continue
+            answer = observe(starts, FAULTS[name], tmp_path / str(number))
+            if not outcomes.is_late(answer):
+                seen[name] = outcomes.outcome_of(answer, controls[FAULTS[name].state])
+    if knobs.REWRITE:
+        new = RECORDED | seen
+        outcomes.write({name: new[name] for name in FAULTS if name in new})
+        return
+    # The reason is for people, and names the first of several threads.
+    assert {name: outcome | {"why": ""} for name, outcome in seen.items()} == {
+        name: RECORDED[name] | {"why": ""} for name in seen
+    }
