@@ -32,7 +32,7 @@ import org.apache.kafka.common.utils.*;
  */
 public class Starts {
     static final ObjectMapper JSON = new ObjectMapper();
-    static final long START_MS = 60_000, CLIENT_MS = 30_000, LEADER_MS = 4_000, READ_MS = 4_000, END_MS = 5_000;
+    static final long START_MS = 60_000, CLIENT_MS = 30_000, LEADER_MS = 4_000, READ_MS = 15_000, END_MS = 5_000;
 
     /** What ends a thread that asked for the end of the process. */
     static class Ended extends Error {

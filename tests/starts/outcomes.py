@@ -1,6 +1,6 @@
 """What a broker did with each fault: tests/data/starts/outcomes.jsonl, a line a fault.
 
-An outcome holds only what differs from the same node without a fault:
+An outcome holds only what differs from the same node without a fault; that one's holds what it serves:
 
 starts    false if the broker ends by itself; `why` is the first exception in its log
 offline   disks that it took offline

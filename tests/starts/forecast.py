@@ -1,0 +1,84 @@
+"""The forecast of a broker's start by `cordwood check`, held against what a real broker did."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cordwood.cli import check
+from tests.starts.outcomes import Outcome
+
+Forecast = dict[str, Any]
+Offsets = dict[str, tuple[int, int]]
+
+
+def forecast(node: Path) -> Forecast:
+    """Run `cordwood check --json` on the disks; the value `start`, and `damage`: the findings of that severity."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        check.main([str(node / disk) for disk in ("a", "b")], as_json=True)
+    lines = [json.loads(line) for line in printed.getvalue().splitlines()]
+    start: Forecast = lines[-1]["start"]
+    return start | {"damage": [line for line in lines if line.get("severity") == "damage"]}
+
+
+def disagreements(outcome: Outcome, usual: Outcome, told: Forecast, node: Path) -> Iterator[str]:
+    """Say in which points a forecast differs from an outcome; `usual` is the outcome without a fault."""
+    if told["starts"] != outcome["starts"]:
+        yield f"starts: {outcome['starts']}, foretold {told['starts']}"
+    elif told["starts"]:
+        yield from _differing("offline", outcome, {Path(p).name for p in _paths(told, "directory offline")})
+        yield from _differing("strays", outcome, {_in_node(p, node) for p in _paths(told, "stray")})
+        yield from _differing("cleaner", outcome, {"dead"} if _paths(told, "cleaner ends") else set())
+        yield from _differing(
+            "retained", outcome, {_partition(e) for e in told["events"] if e["what"] == "segment deleted"}
+        )
+        real, ours = _served(usual["served"] | outcome.get("served", {})), _foretold(told)
+        for name in sorted(real.keys() | ours.keys()):
+            if real.get(name) != ours.get(name):
+                yield f"{name}: {_text(real.get(name))}, foretold {_text(ours.get(name))}"
+    if outcome not in ({"starts": True}, usual) and not told["events"] and not told["damage"]:
+        yield "false good"
+
+
+def alarms(outcome: Outcome, told: Forecast) -> list[str]:
+    """Return what is foretold or found damaged where a broker serves everything as before."""
+    if outcome != {"starts": True}:
+        return []
+    events = [f"{event['what']}: {event['why']}" for event in told["events"]]
+    return events + [f"{finding['kind']}: {finding['what']}" for finding in told["damage"]]
+
+
+def _paths(told: Forecast, what: str) -> list[str]:
+    return [event["path"] for event in told["events"] if event["what"] == what]
+
+
+def _in_node(path: str, node: Path) -> str:
+    """Return `a/orders-0` of a path at or below that directory."""
+    return "/".join(Path(path).relative_to(node).parts[:2])
+
+
+def _partition(event: dict[str, Any]) -> str:
+    return f"{event['topic']}-{event['partition']}"
+
+
+def _differing(what: str, outcome: Outcome, told: set[str]) -> Iterator[str]:
+    real = {outcome[what]} if isinstance(outcome.get(what), str) else set(outcome.get(what, ()))
+    if real != told:
+        yield f"{what}: {sorted(real)}, foretold {sorted(told)}"
+
+
+def _served(served: dict[str, Any]) -> Offsets:
+    return {name: (read["start"], read["end"]) for name, read in served.items() if not isinstance(read, str)}
+
+
+def _foretold(told: Forecast) -> Offsets:
+    served = told["served"]
+    return {name: (at["log_start_offset"], at["log_end_offset"]) for name, at in served.items()}
+
+
+def _text(offsets: tuple[int, int] | None) -> str:
+    return f"{offsets[0]} to {offsets[1]}" if offsets else "not served"
