@@ -21,7 +21,10 @@ def run(*arguments: str | Path) -> Result:
 def test_a_directory_in_good_order_gives_one_line_and_exit_code_zero() -> None:
     result = run(fixture("kraft-jbod-before"))
     assert result.exit_code == 0
-    assert result.stdout == "checked 10 partitions (1 being moved), 213 files, 0.1 MB: no problem found\n"
+    assert result.stdout == (
+        "a broker starts and serves all 8 partitions\n\n"
+        "checked 10 partitions (1 being moved), 213 files, 0.1 MB: no problem found\n"
+    )
 
 
 def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_path: Path) -> None:
@@ -30,7 +33,7 @@ def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_pa
     result = run(partition.parent)
     assert result.exit_code == 1
     text = result.stdout
-    assert text.startswith("ERRORS: ")
+    assert text.startswith("a broker starts and serves its one partition\n\nERRORS: ")
     assert f"{partition}/{FIRST}.log at position 882 (offset 13)\n      CRC-32C mismatch: stored 0x" in text
     assert "      behind it, to offset 526: 496 records in 34.6 kB\n" in text
     assert "batch-crc: consumers and followers reject the batch" in text

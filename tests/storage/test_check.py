@@ -318,7 +318,7 @@ def test_the_summary_counts_what_was_looked_at() -> None:
 
 
 def test_a_topic_id_that_the_cluster_does_not_know_is_damage(tmp_path: Path) -> None:
-    directory = copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "a")
+    directory = copy_of(fixture("kraft-jbod-before"), tmp_path / "logs") / "a"
     other = (directory / "disk-2-0" / "partition.metadata").read_bytes()
     (directory / "disk-1-0" / "partition.metadata").write_bytes(other)
     assert damages(check(directory), directory) == [("topic-id", "disk-1-0/partition.metadata", None, None)]

@@ -24,7 +24,7 @@ def main(
         bool, typer.Option("--json", help="Print one JSON line per finding, and one with a summary at the end.")
     ] = False,
 ) -> int:
-    """Find every inconsistency, with its place and what it means for a broker.
+    """Foretell a broker's start: what it serves, what it refuses or loses, and every inconsistency with its place.
 
     Changes nothing; a broker may be running. Exit status 1 if anything is damaged. What a crash left and the next load
     repairs is explained; it does not count as damage.
@@ -38,9 +38,9 @@ def main(
             else:
                 found.append(finding)
     if as_json:
-        print(json.dumps(report.summary_document(check.summary)))
+        print(json.dumps(report.summary_document(check.summary, check.start)))
     else:
-        for line in report.lines(found, check.summary):
+        for line in report.lines(found, check.summary, check.start):
             print(line)
     return EXIT_DAMAGE if check.summary.damaged else EXIT_OK
 

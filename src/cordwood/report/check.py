@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from cordwood.storage.check import Behind, Finding, Kind, Severity, Summary
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.node.start import Start
 from cordwood.text import bytes_text, number, printable
 
 _TITLES = {
@@ -44,10 +45,35 @@ def finding_document(finding: Finding) -> dict[str, object]:
     }
 
 
-def summary_document(summary: Summary) -> dict[str, object]:
+def start_document(start: Start) -> dict[str, object]:
+    """What a broker does at its start, as one JSON value."""
+    return {
+        "starts": start.starts,
+        "line": start.line,
+        "events": [
+            {
+                "what": event.what.value,
+                "path": printable(event.path),
+                "topic": None if event.partition is None else event.partition.topic,
+                "partition": None if event.partition is None else event.partition.partition,
+                "why": printable(event.why),
+                "offset": event.offset,
+                "records": event.records,
+            }
+            for event in start.events
+        ],
+        "served": {
+            str(name): {"log_start_offset": at.log_start_offset, "log_end_offset": at.log_end_offset}
+            for name, at in sorted(start.served.items())
+        },
+    }
+
+
+def summary_document(summary: Summary, start: Start) -> dict[str, object]:
     """The summary as one JSON value."""
     return {
         "type": "summary",
+        "start": start_document(start),
         "partitions": summary.partitions.total(),
         **{state.value.removeprefix("-"): summary.partitions[state] for state in _STATES},
         "files": summary.files,
@@ -56,8 +82,11 @@ def summary_document(summary: Summary) -> dict[str, object]:
     }
 
 
-def lines(findings: Iterable[Finding], summary: Summary) -> Iterator[str]:
-    """Findings and summary as lines for people."""
+def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterator[str]:
+    """What a broker does at its start, findings and summary as lines for people."""
+    if start.is_node or start.partitions:
+        yield start.line
+        yield ""
     by_severity: dict[Severity, dict[Kind, dict[tuple[str, str], list[Finding]]]] = {}
     for finding in findings:
         kinds = by_severity.setdefault(finding.severity, {})

@@ -47,6 +47,7 @@ class Place:
         end_offset: base offset of the next segment; None for the last segment.
         live: a broker is running and may write to it.
         rebuilt: recovery reads it completely, and truncates an invalid end.
+        unread: a recovery is ahead, and does not read it: it was flushed before the crash.
         flushed_offset: offsets below this are known to be flushed to disk.
     """
 
@@ -55,6 +56,7 @@ class Place:
     end_offset: int | None = None
     live: bool = False
     rebuilt: bool = False
+    unread: bool = False
     flushed_offset: int = 0
 
 
@@ -173,18 +175,20 @@ class LostTail:
 
     Attributes:
         path, position: of the damage; None: there is none.
+        offset: where the log ends then.
     """
 
     path: str | None = None
     position: int = 0
+    offset: int = 0
     records: int = 0
     size_bytes: int = 0
     end_offset: int = 0
 
-    def begin(self, path: str, position: int) -> None:
+    def begin(self, path: str, position: int, offset: int) -> None:
         """Here a recovery would cut, unless it did before. Of one file, damage may be told out of order."""
         if self.path is None or (path == self.path and position < self.position):
-            self.path, self.position = path, position
+            self.path, self.position, self.offset = path, position, offset
 
     def covers(self, path: str, batches: BatchRows) -> BoolArray:
         """bool[batches]: those of a file that are lost."""
@@ -428,8 +432,9 @@ class LogCheck:
         meaning: str | None = None,
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
-        if kind in CUTS and severity is not Severity.RECOVERY and position is not None:
-            self._lost.begin(self.place.path, position)
+        cuts = kind in CUTS and severity is not Severity.RECOVERY and not self.place.unread
+        if cuts and position is not None:
+            self._lost.begin(self.place.path, position, self.last_offset + 1 if offset is None else offset)
         self.findings.add(
             kind, self.place.path, what, position=position, offset=offset, severity=severity, meaning=meaning
         )

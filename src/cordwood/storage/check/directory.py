@@ -12,11 +12,12 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
-from cordwood.storage.check.findings import Finding, Findings, Kind, Severity
+from cordwood.storage.check.findings import STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
+from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
     PartitionCheck,
     Stop,
@@ -40,7 +41,7 @@ from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
-from cordwood.storage.node.node import read_metadata
+from cordwood.storage.node.start import NOT_SERVED, Event, Served, Start, What
 from cordwood.types import NONE, TopicPartition
 
 #: For each checkpoint: what a broker does if the format is right, but a value is impossible.
@@ -103,6 +104,11 @@ class Check:
         self.bytes_done = 0
         self._on_progress = on_progress
         self._findings = Findings()
+        self._nodes: list[NodeToCheck] = []
+        self._events: list[Event] = []
+        self._served: dict[TopicPartition, Served] = {}
+        self._missing = 0
+        self._gone: set[TopicPartition] = set()
 
     def run(self, paths: Sequence[str]) -> Iterator[Finding]:
         """Check paths, and yield all findings, partition by partition.
@@ -114,15 +120,82 @@ class Check:
         directories: list[LogDirectory] = []
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
             todo += self._plan(path, directories)
+        self._nodes = nodes_of(self.fs, directories)
+        for node in self._nodes:
+            node.check_directories(self._findings)
+            self._missing += len(list(node.check_missing(self._findings)))
+        yield from self._counted(self._findings.take())
         for step in todo:
             yield from self._counted(step())
         self._duplicates(directories)
         yield from self._counted(self._findings.take())
 
+    @property
+    def start(self) -> Start:
+        """What a broker does when it starts on what was checked; complete once `run` has ended."""
+        offline = [event.path for event in self._events if event.what is What.DIRECTORY_OFFLINE]
+        inside = [
+            partition.name.topic_partition
+            for node in self._nodes
+            for directory in node.directories
+            if directory.path in offline
+            for partition in directory.partitions
+            if partition.name.state is DirectoryState.CURRENT
+            and partition.name.topic_partition.topic != CLUSTER_METADATA_TOPIC
+        ]
+        gone = self._gone | {event.partition for event in self._events if event.what is What.PARTITION_OFFLINE}
+        metadata = sum(node.metadata_place is not None for node in self._nodes)
+        return Start(
+            is_node=any(node.is_broker for node in self._nodes),
+            partitions=self.summary.partitions[DirectoryState.CURRENT] + self._missing - metadata,
+            events=tuple(sorted(self._events, key=lambda event: list(What).index(event.what))),
+            served={name: at for name, at in self._served.items() if name not in gone and name not in inside},
+            offline=len(inside),
+        )
+
     def _counted(self, findings: Iterator[Finding] | list[Finding]) -> Iterator[Finding]:
         for finding in findings:
-            self.summary.findings[finding.severity] += 1
-            yield finding
+            settled = self._settled(finding)
+            self.summary.findings[settled.severity] += 1
+            yield settled
+
+    def _settled(self, finding: Finding) -> Finding:
+        """A finding with its effect on the node: one that loses its only log directory, or its metadata, ends."""
+        if finding.effect is None:
+            return finding
+        node, directory = self._place_of(finding.path)
+        if finding.effect is What.DIRECTORY_OFFLINE and directory is not None and node.is_vital(directory.path):
+            finding = replace(finding, effect=What.DOES_NOT_START, meaning=VITAL)
+        effect = finding.effect
+        assert effect is not None
+        path = finding.path
+        if effect is What.DIRECTORY_OFFLINE and directory is not None:
+            path = directory.path
+            if any(event.what is effect and event.path == path for event in self._events):
+                return finding
+        inside = (
+            None
+            if directory is None
+            else _partition_name(f"{directory.path}/{_first_part(directory.path, finding.path)}")
+        )
+        partition = None
+        if inside is not None and inside.state is DirectoryState.CURRENT:
+            partition = inside.topic_partition
+        if finding.meaning == STRAY_ONLY and partition is not None:
+            self._gone.add(partition)
+        elif effect in NOT_SERVED and partition is not None:
+            self._served[partition] = Served(0, 0)
+        name = posixpath.basename(finding.path)
+        why = finding.what if path == finding.path or name in finding.what else f"{name}: {finding.what}"
+        self._events.append(Event(effect, path, why, partition))
+        return finding
+
+    def _place_of(self, path: str) -> tuple[NodeToCheck, LogDirectory | None]:
+        for node in self._nodes:
+            for directory in node.directories:
+                if path.startswith(f"{directory.path.rstrip('/')}/") or path == directory.path:
+                    return node, directory
+        return NodeToCheck(self.fs, ()), None
 
     def _progress(self, count: int) -> None:
         self.bytes_done += count
@@ -162,14 +235,14 @@ class Check:
         self,
         directory: LogDirectory | None,
         path: str,
-        topics: Mapping[str, str],
+        node: NodeToCheck | None,
         ends: dict[TopicPartition, int],
         only: int | None = None,
     ) -> list[Finding]:
         """The findings in one partition; in a live directory only those that a second check confirms."""
-        found = self._look(directory, path, topics, ends, only)
+        found = self._look(directory, path, node, ends, only)
         if directory is not None and directory.live and found:
-            again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, topics, {}, only)}
+            again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, node, {}, only)}
             found = [f for f in found if (f.path, f.kind, f.position, f.offset) in again]
         return found
 
@@ -177,7 +250,7 @@ class Check:
         self,
         directory: LogDirectory | None,
         path: str,
-        topics: Mapping[str, str],
+        node: NodeToCheck | None,
         ends: dict[TopicPartition, int],
         only: int | None,
     ) -> list[Finding]:
@@ -195,22 +268,38 @@ class Check:
         if name is not None and name.state is DirectoryState.CURRENT:
             if not check.damaged and log.segments:
                 ends[name.topic_partition] = check.log_end_offset
-            known = topics.get(name.topic_partition.topic)
-            if known is not None and check.topic_id not in (None, known):
-                what = f"topic id {check.topic_id}, the cluster's metadata has {known}"
-                findings.add(Kind.TOPIC_ID, f"{path}/{FileKind.PARTITION_METADATA}", what)
+            if node is not None and not (check.names_topic and check.topic_id is None):
+                node.check_topic_id(name.topic_partition, path, check.topic_id, findings)
+            if only is None:
+                self._loaded(name.topic_partition, log, check)
         found = findings.take()
         if is_deleted(log):
             note = "the directory only waits to be deleted"
             found = [Finding(f.path, f.kind, Severity.NOTE, f.what, note, f.position, f.offset) for f in found]
         return found
 
+    def _loaded(self, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
+        """Note what a load makes of a log: where it ends then, and what is cut off."""
+        if name.topic == CLUSTER_METADATA_TOPIC:
+            return
+        lost, end = check.lost, check.log_end_offset
+        if check.stop.crashed and lost.path is not None:
+            end = lost.offset
+            self._events.append(
+                Event(What.CUT, lost.path, "a batch is damaged there", name, offset=end, records=lost.records)
+            )
+        start = log.log_start_offset
+        if log.segments and end < start:
+            why = f"the log ends at {end:,}, below its log start offset {start:,}"
+            self._events.append(Event(What.STARTS_EMPTY, log.path, why, name, offset=start))
+        self._served.setdefault(name, Served(start, max(start, end)))
+
     def _lone_partition(self, path: str) -> Iterator[Finding]:
         directory = self._parent(path)
         name = _partition_name(path)
         self.summary.partitions[name.state if name else DirectoryState.CURRENT] += 1
         ends: dict[TopicPartition, int] = {}
-        yield from self._partition(directory, path, {}, ends)
+        yield from self._partition(directory, path, None, ends)
         if directory is not None and name is not None and name.topic_partition in ends:
             findings = Findings()
             for checkpoint in filenames.OFFSET_CHECKPOINTS:
@@ -228,11 +317,11 @@ class Check:
     # ---- log directories ---------------------------------------------------------------------------------------------
 
     def _directory(self, directory: LogDirectory) -> Iterator[Finding]:
-        topics = self._topic_ids(directory)
+        node, _ = self._place_of(directory.path)
         ends: dict[TopicPartition, int] = {}
         for partition in directory.partitions:
             self.summary.partitions[partition.name.state] += 1
-            yield from self._partition(directory, partition.path, topics, ends)
+            yield from self._partition(directory, partition.path, node, ends)
         findings = Findings()
         self._directory_names(directory, findings)
         self._directory_files(directory, findings, ends, _present(directory))
@@ -273,24 +362,16 @@ class Check:
     ) -> None:
         for name in filenames.OFFSET_CHECKPOINTS:
             self._checkpoint(directory, name, findings, ends, present)
-        self._meta(directory, findings)
         data = self._read(directory, filenames.CLEAN_SHUTDOWN, findings)
         if data and properties.decode_clean_shutdown(data) is None:
             path = f"{directory.path}/{filenames.CLEAN_SHUTDOWN}"
             findings.add(Kind.CLEAN_SHUTDOWN, path, f"{len(data)} bytes that hold no broker epoch")
         if directory.info(filenames.BOOTSTRAP_CHECKPOINT) is not None:
             path = f"{directory.path}/{filenames.BOOTSTRAP_CHECKPOINT}"
-            check_metadata_snapshot(self.fs, path, findings, self._progress)
-
-    def _meta(self, directory: LogDirectory, findings: Findings) -> None:
-        path = f"{directory.path}/{filenames.META_PROPERTIES}"
-        data = self._read(directory, filenames.META_PROPERTIES, findings)
-        if data is None:
-            return
-        try:
-            properties.meta_properties(properties.decode_properties(data, path), path)
-        except CorruptFileError as error:
-            findings.add(Kind.META_PROPERTIES, path, error.what, position=error.position)
+            node, _ = self._place_of(path)
+            holder = node.metadata_place
+            is_used = holder is None or holder[0].path == directory.path
+            check_metadata_snapshot(self.fs, path, findings, self._progress, is_used=is_used)
 
     def _checkpoint(
         self,
@@ -344,20 +425,6 @@ class Check:
             findings.add(Kind.UNREADABLE, path, why_unreadable(error))
             return None
 
-    def _topic_ids(self, directory: LogDirectory) -> dict[str, str]:
-        """Topic ids from the directory's own metadata log; empty if that log is missing, live or damaged."""
-        name = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
-        found = [p for p in directory.partitions if p.name.topic_partition == name and not p.name.state]
-        if not found or directory.live:
-            return {}
-        try:
-            metadata = read_metadata(self.fs, found[0].path)
-        except (OSError, NotFoundError):
-            return {}
-        if metadata.problems:
-            return {}  # its errors are reported when that partition is checked
-        return {topic.name: topic.topic_id for topic in metadata.topics.values()}
-
     def _duplicates(self, directories: Sequence[LogDirectory]) -> None:
         """Report partitions in two log directories of one node. Copies of the same log directory are not reported."""
         seen: dict[tuple[object, ...], list[tuple[object, Partition]]] = {}
@@ -392,7 +459,7 @@ class Check:
             check_metadata_snapshot(self.fs, own, findings, self._progress)
             found = findings.take()
         elif (partition := partition_of_key_index(own)) is not None:
-            found = self._partition(self._parent(partition), partition, {}, {}, parse_key_index(name))
+            found = self._partition(self._parent(partition), partition, None, {}, parse_key_index(name))
         elif name in _KNOWN_FILES:
             directory = LogDirectory.open(self.fs, parent)
             findings = Findings()
@@ -402,7 +469,7 @@ class Check:
             only = None
             if parsed and parsed.temporary is Temporary.NONE and parsed.kind in SEGMENT_KINDS:
                 only = parsed.offset
-            found = self._partition(self._parent(parent), parent, {}, {}, only)
+            found = self._partition(self._parent(parent), parent, None, {}, only)
         yield from (finding for finding in found if finding.path == own)
 
     def _ends(self, directory: LogDirectory) -> dict[TopicPartition, int]:
@@ -428,6 +495,11 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
         return parse_directory(posixpath.basename(path))
     except DataError:
         return None
+
+
+def _first_part(directory: str, path: str) -> str:
+    """The name of the entry of a directory that a path leads to or through."""
+    return path.removeprefix(directory.rstrip("/") + "/").partition("/")[0]
 
 
 def _stop(directory: LogDirectory | None, log: LogView) -> Stop:

@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from cordwood.storage.node.start import What
+
 #: The most findings of one kind listed per file, so that the report on a damaged file stays small.
 FINDINGS_MAX = 100
 #: The same limit for findings that are not damage.
@@ -111,6 +113,13 @@ class Kind(StrEnum):
     BAD_DIRECTORY_NAME = "bad-directory-name"
     DUPLICATE_PARTITION = "duplicate-partition"
     FUTURE_TWIN = "future-twin"
+    CHECKPOINT_DUPLICATE = "checkpoint-duplicate"
+    NOT_WRITABLE = "not-writable"
+    # the node
+    METADATA_LOG = "metadata-log"
+    DIRECTORY_MISSING = "directory-missing"
+    PARTITION_MISSING = "partition-missing"
+    SEGMENT_MISSING = "segment-missing"
 
 
 _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
@@ -118,10 +127,19 @@ _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
 #: What a broker does on start if reading a file fails. Each was tested with a broker that has two log directories.
 STOPS = "a broker does not start while it is there"
 OFFLINE = "a broker that loads it takes the whole log directory offline"
+NO_START = "a broker does not start"
+VITAL = "a broker does not start: it takes the log directory offline, and this is its only one or has the metadata log"
+ALL_STRAY = (
+    "a broker begins a cluster without topics and takes all partitions for strays, unless other nodes have the log"
+)
+STRAY = "a broker takes the partition for a stray, renames its directory and serves an empty log instead"
+STRAY_ONLY = "a broker takes the partition for a stray, renames its directory and does not serve it"
+EMPTY = "a broker starts an empty log instead, and serves that"
 _LOST_BEHIND = (
     "a read that reaches it fails; a recovery cuts the segment here and deletes all later segments, valid data included"
 )
 _MISDIRECTED = "a read by offset that uses this entry starts at the wrong position and fails or misses records"
+CLEANER_ENDS = "the cleaner threads of the broker end: nothing is compacted any more, in any log directory"
 _RESTARTS = "brokers ignore it; it is not used, and the next clean begins at Kafka's checkpoint"
 _UNUSED = "brokers ignore it; it is not used, and is made again"
 _MISDATED = "offset lookups by time and retention by time give wrong results in this segment"
@@ -218,7 +236,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
         "leader epochs never decrease in a log; a recovery would write a wrong epoch history",
     ),
     Kind.PARTITION_METADATA: (_D, OFFLINE),
-    Kind.TOPIC_ID: (_D, "the cluster knows this topic under another id: a broker takes the partition for a stray"),
+    Kind.TOPIC_ID: (_D, STRAY),
     Kind.QUORUM_STATE: (_D, "the node does not start: it cannot tell how it voted"),
     Kind.NO_SEGMENT: (_D, "a broker starts an empty log here"),
     Kind.KEY_INDEX_UNREADABLE: (_N, _UNUSED),
@@ -230,17 +248,35 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
     Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),
     Kind.CHECKPOINT_PARTITION: (_N, "the entry's partition is not in this directory; brokers ignore the entry"),
-    Kind.META_PROPERTIES: (
-        _D,
-        "a broker goes on without this directory; it does not start if this is its only one or has the metadata log",
-    ),
+    Kind.META_PROPERTIES: (_D, "a broker takes the log directory offline and goes on without it"),
     Kind.CLEAN_SHUTDOWN: (_N, "the shutdown counts as clean, but the broker epoch is not known"),
     Kind.BAD_DIRECTORY_NAME: (_D, STOPS),
     Kind.DUPLICATE_PARTITION: (_D, "a broker does not start with both"),
     Kind.FUTURE_TWIN: (_N, "a move between log directories has its source and its target in the same directory"),
+    Kind.CHECKPOINT_DUPLICATE: (_D, CLEANER_ENDS),
+    Kind.NOT_WRITABLE: (_D, OFFLINE),
+    Kind.METADATA_LOG: (_D, NO_START),
+    Kind.DIRECTORY_MISSING: (_D, NO_START),
+    Kind.PARTITION_MISSING: (_D, EMPTY),
+    Kind.SEGMENT_MISSING: (_D, "a broker serves the log without these records, and says nothing"),
 }
 
 assert set(KINDS) == set(Kind)
+
+#: What a broker does at its start, by the meaning of a finding; other findings change nothing of it.
+_EFFECTS = {
+    STOPS: What.DOES_NOT_START,
+    NO_START: What.DOES_NOT_START,
+    OFFLINE: What.DIRECTORY_OFFLINE,
+    KINDS[Kind.META_PROPERTIES][1]: What.DIRECTORY_OFFLINE,
+    VITAL: What.DOES_NOT_START,
+    STRAY: What.STRAY,
+    STRAY_ONLY: What.STRAY,
+    ALL_STRAY: What.STRAY,
+    EMPTY: What.STARTS_EMPTY,
+    CLEANER_ENDS: What.CLEANER_ENDS,
+    KINDS[Kind.DUPLICATE_PARTITION][1]: What.DOES_NOT_START,
+}
 
 #: At these a recovery cuts the log, whatever is behind.
 CUTS = frozenset({Kind.NOT_A_BATCH, Kind.TORN_SEGMENT, Kind.BATCH_CRC, Kind.NEGATIVE_OFFSET})
@@ -270,6 +306,7 @@ class Finding:
         severity: of this finding; may be less than its kind's.
         meaning: the consequence for a broker.
         behind: what a recovery that cuts the log here deletes, if it is the first place to do so.
+        effect: what a broker does at its start because of it; None: it starts as it would without it.
     """
 
     path: str
@@ -280,6 +317,7 @@ class Finding:
     position: int | None = None
     offset: int | None = None
     behind: Behind | None = None
+    effect: What | None = None
 
     def __str__(self) -> str:
         place = "" if self.position is None else f" at position {self.position}"
@@ -304,13 +342,16 @@ class Findings:
         offset: int | None = None,
         severity: Severity | None = None,
         meaning: str | None = None,
+        effect: What | None = None,
     ) -> None:
-        """Add a finding; severity and meaning default to those of its kind."""
+        """Add a finding; severity and meaning default to those of its kind, the effect to that of the meaning."""
         usual, usually = KINDS[kind]
         severity = severity or usual
         self._counts[path, kind] += 1
         if self._counts[path, kind] <= _limit(severity):
-            self.found.append(Finding(path, kind, severity, what, meaning or usually, position, offset))
+            meaning = meaning or usually
+            effect = effect or (_EFFECTS.get(meaning) if severity is Severity.DAMAGE else None)
+            self.found.append(Finding(path, kind, severity, what, meaning, position, offset, effect=effect))
 
     def count(self, kind: Kind, path: str, more: int) -> None:
         """Count further findings without listing them."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.fs.base import Store
+from cordwood.kernels.layout import BatchRows
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, LostTail, Observer, Place
-from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
+from cordwood.storage.check.findings import NO_START, OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
     OffsetIndexCheck,
@@ -36,6 +37,8 @@ from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.recovery import Reason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import snapshot_offsets
+from cordwood.types import NONE, ControlType
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ class PartitionCheck:
         log_end_offset: after `run`: the end of the log, as far as it can be read.
         damaged: after `run`: the log has errors, so its end is unknown.
         topic_id: after `run`: from `partition.metadata`, if there is one.
+        names_topic: after `run`: there is such a file, readable or not.
+        lost: after `run`: what a recovery cuts off.
     """
 
     def __init__(self, log: LogView, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
@@ -77,13 +82,14 @@ class PartitionCheck:
         self.progress = progress
         self.log_end_offset = 0
         self.topic_id: str | None = None
+        self.names_topic = False
         self._unread: set[str] = set()
         self._entries = {info.name: info for info in log.entries if not info.is_directory}
         self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
         self._transactions = OpenTransactions()
         self._epochs = state.EpochCheck(log.log_start_offset)
         self._key_indexes = KeyIndexes(log.fs, log.path, findings)
-        self._lost = LostTail()
+        self.lost = LostTail()
         self.damaged = False
         bases = [segment.base_offset for segment in log.segments]
         point = stop.recovery_point
@@ -121,7 +127,7 @@ class PartitionCheck:
                     self.damaged = True
                 if self.damaged:
                     snapshots.stop()
-        self._lost.tell(self.findings)
+        self.lost.tell(self.findings)
         if only is not None:
             return
         crashed, live = self.stop.crashed, self.stop.live
@@ -185,6 +191,7 @@ class PartitionCheck:
     def _small_files(self) -> None:
         path = f"{self.log.path}/{FileKind.PARTITION_METADATA}"
         data = self._read(path)
+        self.names_topic = data is not None or path in self._unread
         if data is not None:
             try:
                 self.topic_id = properties.encode_id(properties.decode_partition_metadata(data, path).topic_id)
@@ -198,10 +205,11 @@ class PartitionCheck:
                 quorum_state.decode(data, path)
             except CorruptFileError as error:
                 self.findings.add(Kind.QUORUM_STATE, path, error.what, position=error.position)
-        for info in self.log.entries:
-            parsed = None if info.is_directory else parse_file(info.name)
-            if parsed and parsed.kind is FileKind.CHECKPOINT_SNAPSHOT and parsed.temporary is Temporary.NONE:
-                check_metadata_snapshot(self.log.fs, f"{self.log.path}/{info.name}", self.findings, self.progress)
+        snapshots = snapshot_offsets(self.log)
+        newest = max(snapshots, default=NONE)
+        for offset, name in snapshots.items():
+            path = f"{self.log.path}/{name}"
+            check_metadata_snapshot(self.log.fs, path, self.findings, self.progress, is_used=offset == newest)
 
     def _snapshots(self) -> state.SnapshotCheck:
         files = {}
@@ -243,9 +251,10 @@ class PartitionCheck:
             None if following is None else following.base_offset,
             live=stop.live,
             rebuilt=rebuilt or (unknown and in_use),
+            unread=stop.crashed and not rebuilt,
             flushed_offset=stop.recovery_point or 0,
         )
-        check = LogCheck(place, self.findings, self._lost)
+        check = LogCheck(place, self.findings, self.lost)
         unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
         rebuilt |= unopened and segment.size_bytes > 0
         handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
@@ -306,13 +315,40 @@ class PartitionCheck:
 _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
 
 
-def check_metadata_snapshot(fs: Store, path: str, findings: Findings, progress: Callable[[int], None]) -> None:
-    """Check a KRaft snapshot, which has batches as in a log, with offsets from 0."""
+class _LastBatch:
+    """Watches for the end of a snapshot.
+
+    Attributes:
+        is_footer: the last batch so far is a snapshot's footer.
+    """
+
+    is_footer = False
+
+    def add(self, batches: BatchRows) -> None:
+        """The next good batches."""
+        self.is_footer = batches["control_type"][-1] == ControlType.SNAPSHOT_FOOTER
+
+
+def check_metadata_snapshot(
+    fs: Store, path: str, findings: Findings, progress: Callable[[int], None], *, is_used: bool = True
+) -> None:
+    """Check a KRaft snapshot, which has batches as in a log, with offsets from 0.
+
+    Args:
+        is_used: a broker reads it when it starts: it is the newest one.
+    """
+    own, last = Findings(), _LastBatch()
     try:
         with fs.open(path) as file:
-            LogCheck(Place(path), findings, LostTail()).run(file, [], [], progress)
+            LogCheck(Place(path), own, LostTail()).run(file, [last], [], progress)
+        if not (own.found or last.is_footer):
+            own.add(Kind.METADATA_LOG, path, "it ends before its footer, so a part of it is missing")
     except OSError as error:
-        findings.add(Kind.UNREADABLE, path, why_unreadable(error))
+        own.add(Kind.UNREADABLE, path, why_unreadable(error))
+    for one in own.take():
+        severity = Severity.DAMAGE if is_used else Severity.NOTE
+        meaning = NO_START if is_used else "a broker does not read this one at its start"
+        findings.add(one.kind, path, one.what, position=one.position, severity=severity, meaning=meaning)
 
 
 def open_log(fs: Store, path: str, *, live: bool, log_start_offset: int | None, findings: Findings) -> LogView | None:

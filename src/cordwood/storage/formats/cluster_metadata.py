@@ -120,6 +120,7 @@ class ClusterMetadata:
         features: finalized levels, `metadata.version` among them.
         problems: records that could not be read or did not fit what was before them, in order.
         next_offset: where a log continues this; lower offsets are already in it.
+        passed_over: damage in newer snapshots; an older one and the log hold everything, and were read instead.
     """
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class ClusterMetadata:
     features: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[DataError, ...] = ()
     next_offset: int = 0
+    passed_over: tuple[DataError, ...] = ()
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """What was set for a topic; nothing for one that is not known."""
@@ -202,6 +204,7 @@ class _Story:
         self.features = dict(onto.features)
         self.problems = list(onto.problems)
         self.next_offset = onto.next_offset
+        self.passed_over = onto.passed_over
         self.transaction: list[tuple[int, Message, dict[str, Any]]] | None = None
 
     def tell(self, offset: int, value: bytes | memoryview | None) -> None:
@@ -338,6 +341,7 @@ class _Story:
             features=self.features,
             problems=tuple(self.problems),
             next_offset=self.next_offset if next_offset is None else next_offset,
+            passed_over=self.passed_over,
         )
 
 

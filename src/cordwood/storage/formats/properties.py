@@ -72,14 +72,18 @@ def decode_partition_metadata(data: Bytes, path: str | None = None) -> Partition
         CorruptFileError: Kafka would take the log directory offline or not start, as the kind says.
     """
     found = lines(data, path)
+    version = 0
+    if found:
+        version_text = _value(1, found[0], path)
+        parsed = parse_integer(version_text, 32)
+        if parsed is None or parsed < 0:
+            what = f"line 1: version {shown(version_text)} is not an integer from 0 up"
+            raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
+        version = parsed
     if len(found) < 2:
         what = f"partition.metadata has {len(found)} lines; it has a version and a topic id"
         raise CorruptFileError(what, kind=TextProblem.MISSING_LINE, path=path)
-    version_text, id_text = (_value(number, line, path) for number, line in enumerate(found[:2], start=1))
-    version = parse_integer(version_text, 32)
-    if version is None or version < 0:
-        what = f"line 1: version {shown(version_text)} is not an integer from 0 up"
-        raise CorruptFileError(what, kind=TextProblem.MALFORMED, path=path)
+    id_text = _value(2, found[1], path)
     topic_id = decode_id(id_text)
     if topic_id is None or topic_id == NO_ID:
         kind = TextProblem.VALUE if topic_id is None else TextProblem.MALFORMED

@@ -391,18 +391,41 @@ def read_metadata(fs: Store, path: str, *, live: bool = False, end_offset: int |
     raise NotFoundError(f"{path} is gone, or changes too fast to be read")
 
 
-def _newest_snapshot(log: LogView, on_damage: OnDamage, end_offset: int | None) -> ClusterMetadata:
+def snapshot_offsets(log: LogView) -> Mapping[int, str]:
+    """Return the snapshots of a metadata log: where each ends, and its name."""
     parsed = [(filenames.parse_file(info.name), info.name) for info in log.entries if not info.is_directory]
     snapshots = [
         (file.offset, file.leader_epoch, name)
         for file, name in parsed
         if file is not None and file.kind is FileKind.CHECKPOINT_SNAPSHOT and file.temporary is Temporary.NONE
-        if end_offset is None or file.offset <= end_offset
     ]
-    if not snapshots:
-        return cluster_metadata.EMPTY
-    end_offset, _, name = max(snapshots)
-    return cluster_metadata.load_snapshot(_values(_snapshot(log.fs, f"{log.path}/{name}", on_damage)), end_offset)
+    return {offset: name for offset, _, name in sorted(snapshots)}
+
+
+def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None) -> ClusterMetadata:
+    """Read the newest snapshot; if it is damaged, an older one where the log holds everything behind that.
+
+    Args:
+        limit: snapshots that end behind this offset are passed over.
+    """
+    snapshots = {end: name for end, name in snapshot_offsets(log).items() if limit is None or end <= limit}
+    damaged: list[DataError] = []
+    newest = cluster_metadata.EMPTY
+    for end_offset, name in sorted(snapshots.items(), reverse=True):
+        problems: list[DataError] = []
+        records = _values(_snapshot(log.fs, f"{log.path}/{name}", problems.append))
+        metadata = cluster_metadata.load_snapshot(records, end_offset)
+        problems += metadata.problems
+        if not damaged:
+            newest = metadata
+        if not problems and (not damaged or log.first_offset <= end_offset):
+            return replace(metadata, passed_over=tuple(damaged))
+        damaged = damaged or problems
+    if damaged and log.first_offset == 0 and log.segments:
+        return replace(cluster_metadata.EMPTY, passed_over=tuple(damaged))
+    for error in damaged[: len(damaged) - len(newest.problems)]:
+        on_damage(error)
+    return newest
 
 
 def _snapshot(fs: Store, path: str, on_damage: OnDamage) -> Iterator[RecordColumns]:

@@ -1,0 +1,407 @@
+"""Checks the log directories of one broker together: whose they are, what the metadata says, which are missing.
+
+A KRaft node refuses to start, or begins with empty partitions, where a small file is missing that ties a directory to
+its cluster or a partition to its topic. So the absence of such a file is damage here. ZooKeeper-based brokers needed
+none of them: a directory counts as a KRaft node's where something shows that it is one.
+
+Source: Kafka KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble.verify, LogManager.isStrayKraftReplica,
+KafkaMetadataLog, LogCleanerManager.allCleanerCheckpoints.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cordwood.errors import NotFoundError
+from cordwood.fs.base import Store
+from cordwood.record.columns import is_valid
+from cordwood.storage.check.findings import ALL_STRAY, EMPTY, KINDS, NO_START, STRAY, STRAY_ONLY, Findings, Kind
+from cordwood.storage.formats import cluster_metadata, filenames, properties
+from cordwood.storage.formats.cluster_metadata import ClusterMetadata
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, FileKind
+from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap
+from cordwood.storage.node.directory import LogDirectory, Partition
+from cordwood.storage.node.node import read_metadata, snapshot_offsets
+from cordwood.storage.node.start import What
+from cordwood.types import NONE, TopicPartition
+
+#: A topic id that Kafka gives to no topic: the directory of a replica that no directory holds yet.
+_NO_DIRECTORY = frozenset(properties.encode_id(uuid.UUID(int=number)) for number in range(3))
+
+
+@dataclass(frozen=True)
+class NodeToCheck:
+    """The log directories of one broker.
+
+    Attributes:
+        directories: those that were given.
+        siblings: others of the same node in the folder where these are; only their metadata log is looked at.
+    """
+
+    fs: Store
+    directories: tuple[LogDirectory, ...]
+    siblings: tuple[LogDirectory, ...] = ()
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether a broker runs on one of them."""
+        return any(directory.live for directory in self.directories)
+
+    @cached_property
+    def metadata_place(self) -> tuple[LogDirectory, Partition] | None:
+        """The directory that holds the metadata log, and that log; None if none does."""
+        for directory in (*self.directories, *self.siblings):
+            for partition in directory.partitions:
+                if partition.path.endswith(f"/{cluster_metadata.NAME}"):
+                    return directory, partition
+        return None
+
+    @cached_property
+    def metadata(self) -> ClusterMetadata | None:
+        """What the metadata log says; None without one, or while a broker writes to it."""
+        if self.live:
+            return None
+        if self.metadata_place is None:
+            # A node that finds no metadata log begins one, and knows no topic.
+            return cluster_metadata.EMPTY if self.was_formatted else None
+        path = self.metadata_place[1].path
+        try:
+            read = read_metadata(self.fs, path)
+            # A broker cuts its metadata log at the first damage, whatever is behind.
+            return read_metadata(self.fs, path, end_offset=_first_damage(self.fs, path)) if read.problems else read
+        except (OSError, NotFoundError):
+            return None
+
+    @property
+    def believed(self) -> ClusterMetadata | None:
+        """The same, where nothing of it is in doubt."""
+        return None if self.metadata is None or self.metadata.problems else self.metadata
+
+    @cached_property
+    def is_broker(self) -> bool:
+        """Whether a broker made the directories; otherwise partitions were copied into them."""
+        return self.metadata_place is not None or any(one.is_brokers for one in self.directories)
+
+    @cached_property
+    def is_kraft(self) -> bool:
+        """Whether something shows that the node has no ZooKeeper."""
+        return (
+            self.metadata_place is not None
+            or self.was_formatted
+            or any(one.meta is not None and one.meta.version == 1 for one in self.directories)
+        )
+
+    @cached_property
+    def was_formatted(self) -> bool:
+        """Whether the directories are as they were formatted for KRaft; a copy of partitions lacks this file."""
+        return any(one.info(filenames.BOOTSTRAP_CHECKPOINT) is not None for one in self.directories)
+
+    @cached_property
+    def node_id(self) -> int | None:
+        """Whose directories they are; that of the directory with the metadata log counts first."""
+        holder = [] if self.metadata_place is None else [self.metadata_place[0]]
+        ids = [one.meta.node_id for one in (*holder, *self.directories) if one.meta is not None]
+        return next((one for one in ids if one is not None), None)
+
+    @property
+    def _all(self) -> tuple[LogDirectory, ...]:
+        return (*self.directories, *self.siblings)
+
+    def is_vital(self, path: str) -> bool:
+        """Whether a broker ends when it takes a log directory offline: its only one, or that of the metadata log."""
+        holder = self.metadata_place
+        return len(self.directories) + len(self.siblings) == 1 or (holder is not None and holder[0].path == path)
+
+    # ---- directories ---------------------------------------------------------------------------------------------
+
+    def check_directories(self, findings: Findings) -> None:
+        """Report what is wrong with the files that tie the directories to a node and its cluster."""
+        if not self.is_broker or self.live:
+            return
+        for directory in self.directories:
+            self._meta(directory, findings)
+        self._ensemble(findings)
+        if self.is_kraft:
+            self._metadata_log(findings)
+            self._registered(findings)
+        self._cleaner(findings)
+
+    def _meta(self, directory: LogDirectory, findings: Findings) -> None:
+        path = f"{directory.path}/{filenames.META_PROPERTIES}"
+        if directory.info(filenames.META_PROPERTIES) is None:
+            if self.is_kraft:
+                what = f"there is no {filenames.META_PROPERTIES}, as in a directory that was never formatted"
+                findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+        elif directory.meta is None:
+            try:
+                read_file(self.fs, path)
+            except OSError as error:
+                meaning = KINDS[Kind.META_PROPERTIES][1]
+                findings.add(Kind.UNREADABLE, path, why_unreadable(error), meaning=meaning)
+                return
+            wrong = next((one for one in directory.unreadable if one.path == path), None)
+            if wrong is not None:
+                findings.add(Kind.META_PROPERTIES, path, wrong.what, position=wrong.position)
+        elif directory.meta.node_id is None and self.is_kraft:
+            findings.add(Kind.META_PROPERTIES, path, "it has no node.id", meaning=NO_START)
+
+    def _ensemble(self, findings: Findings) -> None:
+        """What the files say must fit: one cluster, one node, an id for each directory."""
+        known = [(one, one.meta) for one in self.directories if one.meta is not None]
+        if not known:
+            return
+        first, of_first = known[0]
+        for at, (directory, meta) in enumerate(known[1:], 1):
+            path = f"{directory.path}/{filenames.META_PROPERTIES}"
+            for name, mine, other in (
+                ("cluster.id", meta.cluster_id, of_first.cluster_id),
+                ("node.id", meta.node_id, of_first.node_id),
+            ):
+                if mine is not None and other is not None and mine != other:
+                    what = f"{name} {mine}, but {first.path} has {other}"
+                    findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+            for twin, of_twin in known[:at]:
+                if meta.directory_id is not None and meta.directory_id == of_twin.directory_id:
+                    what = f"its directory.id is that of {twin.path}, too: one is a copy of the other"
+                    findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+
+    def _metadata_log(self, findings: Findings) -> None:
+        """Report a metadata log that is missing, empty, or begins above 0 without a snapshot."""
+        first = self.directories[0].path
+        if self.metadata_place is None:
+            if not self.was_formatted:
+                return
+            what = "none of the log directories has a metadata log; if it is elsewhere, name that directory, too"
+            findings.add(Kind.METADATA_LOG, f"{first}/{cluster_metadata.NAME}", what, meaning=ALL_STRAY)
+            return
+        path = self.metadata_place[1].path
+        try:
+            log = LogView(path, fs=self.fs)
+        except (OSError, NotFoundError):
+            return  # reported when the log is checked
+        newest = max(snapshot_offsets(log), default=NONE)
+        if log.first_offset > 0 and newest < log.first_offset:
+            has = "there is no snapshot" if newest == NONE else f"the newest snapshot ends at {newest}"
+            what = f"the metadata log begins at offset {log.first_offset}, and {has}: what was before is lost"
+            findings.add(Kind.METADATA_LOG, path, what, offset=log.first_offset)
+        elif self.believed is not None and self.metadata is not None and self.metadata.next_offset == 0:
+            findings.add(Kind.METADATA_LOG, path, "the metadata log is empty", meaning=ALL_STRAY)
+
+    def _registered(self, findings: Findings) -> None:
+        """Compare the directories with those that the broker told its cluster of."""
+        metadata, known = self.believed, [one for one in self._all if one.meta is not None]
+        if metadata is None or not metadata.brokers or self.node_id is None or len(known) < len(self._all):
+            return
+        broker = metadata.brokers.get(self.node_id)
+        if broker is None:
+            if any(
+                self.node_id in one.replicas for topic in metadata.topics.values() for one in topic.partitions.values()
+            ):
+                return
+            known_ids = ", ".join(map(str, sorted(metadata.brokers)))
+            path = f"{known[0].path}/{filenames.META_PROPERTIES}"
+            what = f"node.id {self.node_id}, but the cluster's metadata knows only the brokers {known_ids}"
+            findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+            return
+        here = {properties.encode_id(one.meta.directory_id) for one in known if one.meta and one.meta.directory_id}
+        missing = [one for one in broker.directories if one not in here and one not in _NO_DIRECTORY]
+        if len(broker.directories) > len(self._all):
+            where = self.metadata_place[1].path if self.metadata_place else self.directories[0].path
+            what = (
+                f"the broker has {len(broker.directories)} log directories by its cluster's metadata, "
+                f"{len(self._all)} given: the one with the id {', '.join(missing) or '?'} is not there"
+            )
+            findings.add(
+                Kind.DIRECTORY_MISSING,
+                where,
+                what,
+                meaning="a broker does not start while a disk of it is not mounted; name all of its directories",
+                effect=What.DOES_NOT_START,
+            )
+
+    def _cleaner(self, findings: Findings) -> None:
+        """A partition may be in the cleaner checkpoint of one log directory only, as Kafka merges them."""
+        seen: dict[TopicPartition, str] = {}
+        for directory in self.directories:
+            path = f"{directory.path}/{filenames.CLEANER_OFFSETS}"
+            for partition, offset in directory.cleaner_offsets.items():
+                if partition in seen:
+                    what = f"{partition} is in {seen[partition]}, too: a duplicate of the entry here"
+                    findings.add(Kind.CHECKPOINT_DUPLICATE, path, what, offset=offset)
+                seen.setdefault(partition, path)
+
+    # ---- partitions ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _topics_by_id(self) -> Mapping[str, cluster_metadata.Topic]:
+        metadata = self.believed
+        return {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
+
+    def is_here(self, topic: cluster_metadata.Topic | None, partition: int) -> bool:
+        """Whether the metadata places a replica of a partition on this node."""
+        placed = None if topic is None else topic.partitions.get(partition)
+        unknown = self.believed is None or self.node_id not in self.believed.brokers
+        return placed is not None and (unknown or self.node_id in placed.replicas)
+
+    def check_topic_id(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
+        """Report a partition that a broker takes for a stray, or for one of another topic.
+
+        Args:
+            topic_id: in its `partition.metadata`; None: there is no such file.
+        """
+        metadata = self.believed
+        if metadata is None or name.topic == CLUSTER_METADATA_TOPIC:
+            return
+        file, wanted = f"{path}/{FileKind.PARTITION_METADATA}", metadata.topics.get(name.topic)
+        stray = STRAY if self.is_here(wanted, name.partition) else STRAY_ONLY
+        if topic_id is None:
+            what = f"missing, so a broker does not know of which topic it is; by name its id is {_id(wanted)}"
+            findings.add(Kind.PARTITION_METADATA, file, what, meaning=stray)
+            return
+        owner = self._topics_by_id.get(topic_id)
+        if owner is None:
+            what = f"topic id {topic_id}, the cluster's metadata has {_id(wanted)} for {name.topic}"
+            findings.add(Kind.TOPIC_ID, file, what, meaning=stray)
+        elif not self.is_here(owner, name.partition):
+            placed = owner.partitions.get(name.partition)
+            where = "no such partition" if placed is None else f"its replicas on {', '.join(map(str, placed.replicas))}"
+            what = f"topic id {topic_id} is that of {owner.name}, and the cluster's metadata has {where}"
+            findings.add(Kind.TOPIC_ID, file, what, meaning=stray)
+        elif owner.name != name.topic:
+            what = f"topic id {topic_id} is that of {owner.name}, not of {name.topic}"
+            meaning = f"a broker serves nothing of {name}: the directory is of another topic"
+            effect = What.PARTITION_OFFLINE if self.is_here(wanted, name.partition) else None
+            findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=effect)
+
+    def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
+        """Report partitions that the metadata places on this node and that no directory holds.
+
+        Yields:
+            each of them.
+        """
+        metadata = self.believed
+        if metadata is None or self.node_id is None or not self.is_broker:
+            return
+        broker = metadata.brokers.get(self.node_id)
+        if broker is None or len(broker.directories) > len(self.directories):
+            return  # nobody looked into the others
+        present = {
+            partition.name.topic_partition
+            for directory in self.directories
+            for partition in directory.partitions
+            if partition.name.state in (DirectoryState.CURRENT, DirectoryState.FUTURE)
+        }
+        by_id = {
+            properties.encode_id(one.meta.directory_id): one
+            for one in self.directories
+            if one.meta is not None and one.meta.directory_id is not None
+        }
+        for topic in metadata.topics.values():
+            for number, placed in topic.partitions.items():
+                name = TopicPartition(topic.name, number)
+                if self.node_id not in placed.replicas or name in present:
+                    continue
+                at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
+                directory = by_id.get(at, self.directories[0])
+                copied = len(placed.replicas) > 1
+                what = f"the cluster's metadata places {name} on this broker, and no log directory holds it"
+                findings.add(
+                    Kind.PARTITION_MISSING,
+                    f"{directory.path}/{name}",
+                    what,
+                    meaning=f"{EMPTY}; its leader may still have the records" if copied else EMPTY,
+                    effect=What.STARTS_EMPTY,
+                )
+                yield name
+
+
+def _first_damage(fs: Store, path: str) -> int:
+    """The offset at which a load cuts a metadata log."""
+    next_offset = 0
+    for segment, item in LogView(path, fs=fs).windows():
+        next_offset = max(next_offset, segment.base_offset)
+        if isinstance(item, Gap):
+            return next_offset
+        wrong = ~is_valid(item.batches)
+        if wrong.any():
+            return int(item.batches["base_offset"][int(wrong.argmax())])
+        next_offset = int(item.batches["last_offset"][-1]) + 1
+    return next_offset
+
+
+def _id(topic: cluster_metadata.Topic | None) -> str:
+    return "none" if topic is None else topic.topic_id
+
+
+def nodes_of(fs: Store, directories: Sequence[LogDirectory]) -> list[NodeToCheck]:
+    """Divide log directories into nodes: each metadata log is that of another; the rest goes by ids."""
+    return [NodeToCheck(fs, tuple(group), tuple(_siblings(fs, group, directories))) for group in _divided(directories)]
+
+
+def _siblings(fs: Store, group: Sequence[LogDirectory], all_given: Sequence[LogDirectory]) -> Iterator[LogDirectory]:
+    """Find other log directories of a node beside those given: names are listed, and a small file is read of each."""
+    key = _key(group[0])
+    if key is None or not group[0].is_brokers or fs.reads_by_request(group[0].path):
+        return
+    given = {one.path for one in all_given}
+    for parent in dict.fromkeys(posixpath.dirname(one.path) or "." for one in all_given):
+        try:
+            beside = [f"{parent.rstrip('/')}/{info.name}" for info in fs.list(parent) if info.is_directory]
+        except OSError:
+            continue
+        for path in beside:
+            if path in given or not fs.exists(f"{path}/{filenames.META_PROPERTIES}"):
+                continue
+            directory = LogDirectory.open(fs, path)
+            ids = [one.meta.directory_id for one in (*group, directory) if one.meta is not None]
+            if _key(directory) == key and len({*ids}) == len(ids):
+                yield directory
+
+
+def _divided(directories: Sequence[LogDirectory]) -> list[list[LogDirectory]]:
+    holders = [one for one in directories if _holds_metadata(one)]
+    keys = [_key(one) for one in holders]
+    if len(holders) < 2:
+        return _groups(directories, one_node=bool(holders))
+    found: list[list[LogDirectory]] = []
+    for at, holder in enumerate(holders):
+        before = keys.index(keys[at])
+        twin = holders[before].meta
+        same = before < at and keys[at] is not None and twin is not None and holder.meta is not None
+        if same and holder.meta is not None and twin is not None and holder.meta.directory_id != twin.directory_id:
+            found[before].append(holder)
+        else:
+            found.append([holder])
+    rest: list[LogDirectory] = []
+    for directory in directories:
+        if directory in holders:
+            continue
+        key = _key(directory)
+        mine = next((group for group in found if key is not None and _key(group[0]) == key), None)
+        (rest if mine is None else mine).append(directory)
+    found += _groups(rest, one_node=False)
+    return found
+
+
+def _groups(directories: Sequence[LogDirectory], *, one_node: bool) -> list[list[LogDirectory]]:
+    if one_node:
+        return [list(directories)]
+    found: dict[object, list[LogDirectory]] = {}
+    for directory in directories:
+        found.setdefault(_key(directory) or directory.path, []).append(directory)
+    return list(found.values())
+
+
+def _holds_metadata(directory: LogDirectory) -> bool:
+    return any(partition.path.endswith(f"/{cluster_metadata.NAME}") for partition in directory.partitions)
+
+
+def _key(directory: LogDirectory) -> tuple[object, ...] | None:
+    meta = directory.meta
+    return None if meta is None else (meta.cluster_id, meta.node_id)

@@ -1,0 +1,167 @@
+"""What a broker does when it starts on some log directories, as a value: `Start`.
+
+`storage.check` makes it from the same plan of a load that everything else uses; commands print it. It has an event per
+thing that a person must hear of before the start, and the offsets that each partition is served from and to.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cordwood.text import names_text, number, printable
+from cordwood.types import TopicPartition
+
+
+class What(StrEnum):
+    """What happens at a start, the worst first. The value is the one in `--json`."""
+
+    DOES_NOT_START = "does not start"
+    DIRECTORY_OFFLINE = "directory offline"
+    PARTITION_OFFLINE = "partition offline"
+    STRAY = "stray"
+    STARTS_EMPTY = "starts empty"
+    CUT = "cut"
+    SEGMENT_DELETED = "segment deleted"
+    CLEANER_ENDS = "cleaner ends"
+
+
+#: Events after which a partition is not served with what is in its directory.
+NOT_SERVED = frozenset({What.PARTITION_OFFLINE, What.STRAY, What.STARTS_EMPTY})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that a broker does at its start, or soon after, and that nobody wants.
+
+    Attributes:
+        path: the file that makes it do so; of a directory that goes offline, the directory.
+        partition: that it happens to; None for a log directory or the whole node.
+        offset: of a cut: where the log ends then. Of a deleted segment: its base offset.
+        records: that go, as far as they can be read; None where they are not counted.
+    """
+
+    what: What
+    path: str
+    why: str
+    partition: TopicPartition | None = None
+    offset: int | None = None
+    records: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The offsets that consumers of a partition can read: from the first on, below the second."""
+
+    log_start_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a broker does when it starts.
+
+    Attributes:
+        is_node: a broker's log directories were given, not only partitions.
+        partitions: how many should be served.
+        served: of the partitions that are served, the offsets; empty if no log was read.
+        offline: how many of the partitions are in a directory that is taken offline.
+    """
+
+    is_node: bool
+    partitions: int
+    events: tuple[Event, ...] = ()
+    served: Mapping[TopicPartition, Served] = field(default_factory=dict)
+    offline: int = 0
+
+    @property
+    def starts(self) -> bool:
+        """Whether the broker starts, and goes on running."""
+        return not self.of(What.DOES_NOT_START)
+
+    @property
+    def good(self) -> bool:
+        """Whether it starts and serves all that is there."""
+        return not any(_matters(event) for event in self.events)
+
+    def of(self, *what: What) -> list[Event]:
+        """The events of some kinds."""
+        return [event for event in self.events if event.what in what]
+
+    def at(self, partition: TopicPartition) -> list[Event]:
+        """The events of one partition."""
+        return [event for event in self.events if event.partition == partition]
+
+    @property
+    def line(self) -> str:
+        """The answer in one line."""
+        if refused := self.of(What.DOES_NOT_START):
+            more = f" (and for {number(len(refused) - 1, 'more reason')})" if len(refused) > 1 else ""
+            return f"{self._broker} does not start: {_why(refused[0])}{more}"
+        phrases = [*self._phrases()]
+        if phrases:
+            verb = "starts, but" if self.is_node else "loads them, but" if self.partitions != 1 else "loads it, but"
+            return f"{self._broker} {verb} {'; '.join(phrases)}"
+        if not self.is_node:
+            return f"{self._broker} loads {'it' if self.partitions == 1 else 'them'} whole"
+        if not self.partitions:
+            return f"{self._broker} starts; there is no partition to serve"
+        return f"{self._broker} starts and serves {_all(self.partitions)}"
+
+    @property
+    def _broker(self) -> str:
+        if self.is_node:
+            return "a broker"
+        return "a broker that gets this partition" if self.partitions == 1 else "a broker that gets these partitions"
+
+    def _phrases(self) -> Sequence[str]:
+        found = []
+        for event in self.of(What.DIRECTORY_OFFLINE):
+            found.append(f"takes {printable(event.path)} offline: {event.why}")
+        if self.offline:
+            found.append(f"does not serve the {number(self.offline, 'partition')} there")
+        texts = {
+            What.PARTITION_OFFLINE: "does not serve {}",
+            What.STRAY: "takes {} for a stray and serves none of its records",
+            What.STARTS_EMPTY: "starts {} empty",
+        }
+        for what, text in texts.items():
+            if events := self.of(what):
+                found.append(f"{text.format(_names(events))}: {_why(events[0])}")
+        if cuts := [event for event in self.of(What.CUT) if _matters(event)]:
+            first = cuts[0]
+            name = "the log" if first.partition is None else str(first.partition)
+            goes = "" if not first.records else f" ({number(first.records, 'record')} behind it go)"
+            more = f", and {number(len(cuts) - 1, 'more log')}" if len(cuts) > 1 else ""
+            found.append(f"cuts {name} at offset {first.offset:,}{goes}{more}")
+        if deleted := self.of(What.SEGMENT_DELETED):
+            found.append(f"deletes {number(len(deleted), 'segment')} of {_names(deleted)} at the first retention run")
+        if ended := self.of(What.CLEANER_ENDS):
+            found.append(f"its cleaner ends and compacts nothing: {_why(ended[0])}")
+        if found and self.is_node and self.served:
+            whole = len([one for one in self.served if not any(map(_matters, self.at(one)))])
+            if whole < self.partitions:
+                served = f"{whole:,} of {number(self.partitions, 'partition')}"
+                found.append(f"{served} {'is' if whole == 1 else 'are'} served whole")
+        return found
+
+
+def _matters(event: Event) -> bool:
+    """Whether anything is lost: a cut behind the last whole batch loses nothing that can be read."""
+    return event.what is not What.CUT or bool(event.records)
+
+
+def _why(event: Event) -> str:
+    return f"{printable(event.path)}: {printable(event.why)}"
+
+
+def _names(events: Sequence[Event]) -> str:
+    of_partitions = [str(event.partition) for event in events if event.partition is not None]
+    names = dict.fromkeys(of_partitions or [posixpath.basename(event.path) for event in events])
+    return names_text(list(map(printable, names)))
+
+
+def _all(partitions: int) -> str:
+    return "its one partition" if partitions == 1 else f"all {partitions:,} partitions"
