@@ -285,7 +285,7 @@ def _type_of(topic: InternalTopic, pair: Pair) -> int | None:
         return None
 
 
-def test_a_whole_window_of_records_is_read_without_an_object_each() -> None:
+def test_a_table_of_20_000_records_is_that_of_its_decoded_records() -> None:
     # 20,000 at once: of several versions, and a few of other types between them.
     random = Random(5)
     record = OFFSETS.records[1]

@@ -1,4 +1,4 @@
-"""Kafka's messages, read one by one and many at once: bytes that Kafka wrote, our own, and bytes that are damaged.
+"""Decoding of Kafka's messages: bytes that Kafka wrote, our own, and damaged bytes.
 
 `tests/data/messages.jsonl` has two examples of each version of each message, written by Kafka's generated classes;
 `test_messages_against_kafka` compares it with them.
@@ -9,23 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.errors import CorruptMessageError, DataError
-from cordwood.kernels import messages as kernel
 from cordwood.storage.formats.messages import codec
 from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, Decoded, decode
-from cordwood.storage.formats.messages.program import Layout, Tables, program_of, read
-from cordwood.storage.formats.messages.schema import ZERO_UUID, Message, read_table, uuid_text
-from tests.storage.message_twin import CASES, Case, encode, from_json, known, mutated, random_fields
+from cordwood.storage.formats.messages.schema import read_table
+from tests.storage.message_twin import CASES, Case, encode, from_json, mutated, random_fields
 
 BY_KAFKA = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "messages.jsonl").read_text().splitlines()
@@ -181,111 +177,10 @@ def test_what_is_made_is_a_small_multiple_of_what_is_read() -> None:
             decode(CASE_OF["GroupMetadataValue", 0].message, 0, b"\0\0\0\0\0\1\xff\xff\xff\xff" + claim)
 
 
-# ---- many at once ----------------------------------------------------------------------------------------------------
-
-
-def fields_of(fields: Sequence[Layout], tables: Tables, row: int, data: bytes, items: dict[int, int]) -> Any:
-    """A row of tables as the codec gives it. `items`: how many rows of each table are taken so far."""
-    return {one.field.name: value_of(one, tables, row, data, items) for one in fields}
-
-
-def value_of(one: Layout, tables: Tables, row: int, data: bytes, items: dict[int, int]) -> Any:
-    numbers, field = tables.rows[one.table][row].tolist(), one.field
-    first = numbers[one.slot]
-    if field.is_array:
-        start = items.setdefault(one.items, 0)
-        items[one.items] += max(first, 0)
-        rows = range(start, start + max(first, 0))
-        if field.item == "struct":
-            found = tuple(fields_of(one.inner, tables, at, data, items) for at in rows)
-        else:
-            found = tuple(value_of(one.inner[0], tables, at, data, items) for at in rows)
-        return None if first < 0 else found
-    if field.type == "struct":
-        inner = fields_of(one.inner, tables, row, data, items)
-        return inner if first else None
-    if field.type in ("string", "bytes"):
-        size = numbers[one.slot + 1]
-        content = data[first : first + max(size, 0)]
-        return None if size < 0 else content.decode("utf-8", "replace") if field.type == "string" else content
-    if field.type == "uuid":
-        return uuid_text(data[first : first + 16]) if first >= 0 else ZERO_UUID
-    if field.type == "float64":
-        return np.array([first], np.int64).view(np.float64)[0].item()
-    return bool(first) if field.type == "bool" else first
-
-
-def read_all(message: Message, messages: list[tuple[int, bytes]]) -> list[tuple[int, dict[str, Any], int]]:
-    """Read messages at once: of each its status, its fields, and where in its bytes it ended."""
-    data = b"?" + b"".join(one for _, one in messages)
-    sizes = np.array([len(one) for _, one in messages], np.int64)
-    ends = 1 + np.cumsum(sizes)
-    versions = np.array([version for version, _ in messages], np.int64)
-    tables = read(program_of(message), np.frombuffer(data, np.uint8), ends - sizes, ends, versions)
-    items: dict[int, int] = {}
-    return [
-        (int(tables.statuses[row]), fields_of(tables.fields, tables, row, data, items), int(tables.stops[row] - start))
-        for row, start in enumerate((ends - sizes).tolist())
-    ]
-
-
-def agree(message: Message, messages: list[tuple[int, bytes]]) -> None:
-    """Reading at once gives what the codec gives."""
-    for (version, data), (status, fields, end) in zip(messages, read_all(message, messages), strict=True):
-        try:
-            found = decode(message, version, data)
-        except CorruptMessageError:
-            assert status < 0
-        else:
-            assert (known(fields), end) == (known(found.fields), found.end)
-            assert (status < 0) == bool(found.problem)
-
-
-@per_case
-def test_many_messages_at_once_are_read_as_one_by_one(case: Case) -> None:
-    random = Random(str(case))
-    written = [encode(case, random_fields(case, random)) for _ in range(40)]
-    messages = [(case.version, one) for one in written]
-    messages += [(case.version, mutated(one, random)) for one in written]
-    messages += [(case.message.last_version + 1, mutated(one, random)) for one in written]
-    messages += [(case.version, one[: random.randint(0, len(one))]) for one in written]
-    random.shuffle(messages)
-    agree(case.message, messages)
-
-
-def test_many_messages_at_once_have_the_problems_that_one_has() -> None:
-    messages = [(version, data) for version, data, _ in PROBLEMS if version >= 0]
-    assert all(status < 0 for status, _, _ in read_all(THING, messages))
-    agree(THING, [*messages, *((2, data) for _, data in messages)])
-
-
-@settings(max_examples=50)
-@given(st.sampled_from(sorted({case.message for case in CASES}, key=lambda one: one.name)), st.data())
-def test_messages_of_several_versions_stand_in_one_table(message: Message, data: st.DataObject) -> None:
-    cases = [case for case in CASES if case.message is message]
-    drawn = data.draw(st.lists(st.tuples(st.sampled_from(cases), randoms, st.booleans()), max_size=8))
-    messages = []
-    for case, random, is_damaged in drawn:
-        written = encode(case, random_fields(case, random))
-        messages.append((case.version, mutated(written, random) if is_damaged else written))
-    agree(message, messages)
-
-
-def test_tables_grow_with_what_is_read_and_keep_what_was_there() -> None:
-    case = CASE_OF["StreamsGroupTopologyValue", 0]
-    random = Random(3)
-    few, many = random_fields(case, random), random_fields(case, random)
-    while not few["subtopologies"] or not many["subtopologies"]:
-        few, many = random_fields(case, random), random_fields(case, random)
-    many["subtopologies"] *= 500
-    messages = [(0, encode(case, one)) for one in (few, many, few, many, few)]
-    agree(case.message, messages)
-    assert [len(fields["subtopologies"]) for _, fields, _ in read_all(case.message, messages)][1] >= 500
-
-
-def test_a_message_that_is_not_there_has_a_row_of_defaults() -> None:
+def test_numbers_in_front_of_a_cut_are_kept_from_a_message_of_a_later_version() -> None:
     case = CASE_OF["OffsetCommitValue", 3]
-    written = encode(case, random_fields(case, Random(1)))
-    (_, first, _), (status, none, _), (_, last, _) = read_all(case.message, [(3, written), (-1, b""), (3, written)])
-    assert status == kernel.DONE and first == last
-    assert none == {one.name: one.default for one in case.message.fields}
+    message, whole = case.message, {"offset": 7, "leader_epoch": 5, "metadata": "m", "commit_timestamp": 9}
+    data = encode(case, whole)
+    found = [decode(message, message.last_version + 1, data[:size]).fields for size in (7, 8, 11, 12)]
+    offsets_and_epochs = [(fields["offset"], fields["leader_epoch"]) for fields in found]
+    assert offsets_and_epochs == [(0, -1), (7, -1), (7, -1), (7, 5)]

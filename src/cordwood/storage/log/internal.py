@@ -1,4 +1,4 @@
-"""Records of Kafka's internal topics as values, for people and small logs. `internal_arrow` is for whole logs."""
+"""Decoded records of Kafka's internal topics; `internal_arrow` makes a table of those of one type."""
 
 from __future__ import annotations
 
@@ -40,9 +40,13 @@ class InternalRecord:
 
 
 def to_internal_records(
-    columns: RecordColumns, topic: InternalTopic, partition: int, on_damage: OnDamage
+    columns: RecordColumns, topic: InternalTopic, partition: int, on_damage: OnDamage, *, read_protocol: bool = True
 ) -> Iterator[InternalRecord]:
-    """Decode records one by one; those that cannot be read are damage."""
+    """Decode records one by one, and report unreadable ones as damage.
+
+    Args:
+        read_protocol: see `decode_record`.
+    """
     data = memoryview(np.ascontiguousarray(columns.data))
     for offset, timestamp, batch, key, key_size, value, value_size, _, _ in columns.rows.tolist():
         try:
@@ -50,6 +54,7 @@ def to_internal_records(
                 topic,
                 None if key_size < 0 else data[key : key + key_size],
                 None if value_size < 0 else data[value : value + value_size],
+                read_protocol=read_protocol,
             )
         except CorruptMessageError as error:
             on_damage(_located(error, columns, batch, offset))

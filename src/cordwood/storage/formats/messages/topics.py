@@ -100,14 +100,24 @@ class DecodedRecord:
 
 
 def decode_record(
-    topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None
+    topic: InternalTopic,
+    key: bytes | memoryview | None,
+    value: bytes | memoryview | None,
+    *,
+    read_protocol: bool = True,
 ) -> DecodedRecord:
-    """Read a data record of an internal topic.
+    """Decode a data record of an internal topic.
+
+    Args:
+        read_protocol: decode subscriptions and assignments of consumers, too, which a broker stores as bytes.
 
     Raises:
         CorruptMessageError: the bytes are no record of such a topic.
     """
-    return _FRAMINGS[topic.framing](topic, key, value)
+    decoded = _FRAMINGS[topic.framing](topic, key, value)
+    if read_protocol and decoded.type == _GROUP_METADATA.name and decoded.value is not None:
+        return replace(decoded, value=consumer_protocol.with_protocol(decoded.value))
+    return decoded
 
 
 def _coordinator(
@@ -122,10 +132,7 @@ def _coordinator(
     key_fields = decode(record.key, 0, data, _SHORT_BYTES).fields
     if value is None:
         return DecodedRecord(record.name, number, key=key_fields)
-    found = _with_value(record, read_short(value), value, _SHORT_BYTES, key_fields)
-    if record is _GROUP_METADATA and found.value is not None:
-        return replace(found, value=consumer_protocol.with_protocol(found.value))
-    return found
+    return _with_value(record, read_short(value), value, _SHORT_BYTES, key_fields)
 
 
 def _framed(topic: InternalTopic, key: bytes | memoryview | None, value: bytes | memoryview | None) -> DecodedRecord:
