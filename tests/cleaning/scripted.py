@@ -278,7 +278,7 @@ class ScriptedLog:
         write_file(self.fs, f"{self.path}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(self.epochs.entries))
         if clean:
             snapshot = f"{self.path}/{offset_name(self.next_offset, FileKind.PRODUCER_SNAPSHOT)}"
-            write_file(self.fs, snapshot, producer_state.encode(self.producers.entries()))
+            write_file(self.fs, snapshot, producer_state.encode_rows(self.producers.rows()))
 
     def start(self, *, recovery_point: int | None) -> None:
         """Load the log as our copies are loaded; with a recovery point, after a crash."""

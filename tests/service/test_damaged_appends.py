@@ -150,7 +150,7 @@ def test_an_epoch_without_a_producer_id_counts_only_if_the_batch_is_built_anew(p
     data[PRODUCER_EPOCH_AT : PRODUCER_EPOCH_AT + 2] = epoch.to_bytes(2, "big", signed=True)
     log = World().load()
     assert log.append_as_leader(seal(bytes(data)), 0).last_offset == 0
-    assert not list(log.producer_entries())
+    assert not log.producer_rows().size
     anew = World().load({"compression.type": "gzip"})
     if producer_id == NONE:
         assert anew.append_as_leader(seal(bytes(data)), 0).last_offset == 0

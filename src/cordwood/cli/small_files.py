@@ -61,8 +61,9 @@ def _transaction_index(data: bytes, base_offset: int, path: str) -> Entries:
 
 
 def _producers(data: bytes, base_offset: int, path: str) -> Entries:
-    for one in producer_state.decode(data, path):
-        yield "producer", dataclasses.asdict(one)
+    names = [field.name for field in dataclasses.fields(producer_state.ProducerEntry)]
+    for row in producer_state.decode_rows(data, path).tolist():
+        yield "producer", dict(zip(names, row, strict=True))
 
 
 def _leader_epochs(data: bytes, base_offset: int, path: str) -> Entries:

@@ -16,7 +16,6 @@ from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import headers_from, newest_snapshot
-from cordwood.types import NONE
 
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:
@@ -56,5 +55,4 @@ def _first_open(log: LogView, end: int, now_ms: int) -> int:
     producers, start = newest_snapshot(log, end, now_ms=now_ms)
     for batches in headers_from(log, start, end):
         producers.replay(batches[batches["base_offset"] < end])
-    starts = (one.transaction_start for one in producers.by_id.values() if one.transaction_start != NONE)
-    return min(starts, default=end)
+    return min((one.transaction_start for _, one in producers.by_id.in_transaction()), default=end)

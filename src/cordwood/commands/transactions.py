@@ -156,21 +156,20 @@ def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OS
         if first is None:
             return
         end = log.next_offset
-        for id, one in sorted(producers.by_id.items()):
-            if one.transaction_start != NONE:
-                started = first_timestamp(log, max(one.transaction_start, start))
-                yield OpenInLog(
-                    _name(place),
-                    id,
-                    one.epoch,
-                    one.transaction_start,
-                    None if one.last_offset == NONE else one.last_offset,
-                    started,
-                    None if one.timestamp == NONE else one.timestamp,
-                    max(first, start),
-                    end,
-                    one.transaction_start == first,
-                )
+        for id, one in producers.by_id.in_transaction():
+            started = first_timestamp(log, max(one.transaction_start, start))
+            yield OpenInLog(
+                _name(place),
+                id,
+                one.epoch,
+                one.transaction_start,
+                None if one.last_offset == NONE else one.last_offset,
+                started,
+                None if one.timestamp == NONE else one.timestamp,
+                max(first, start),
+                end,
+                one.transaction_start == first,
+            )
     except (OSError, DataError) as error:
         problems.append(error)
     except NotFoundError:

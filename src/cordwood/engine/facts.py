@@ -99,12 +99,9 @@ def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EX
 
 def active_producers(producers: Producers) -> ActiveProducers:
     """The same as columns."""
-    known = sorted(producers.by_id.items())
-    return ActiveProducers(
-        np.array([id for id, _ in known], np.int64),
-        np.array([one.last_offset for _, one in known], np.int64),
-        np.array([one.epoch for _, one in known], np.int64),
-    )
+    rows = producers.rows()
+    columns = (rows[name].astype(np.int64) for name in ("producer_id", "last_offset", "producer_epoch"))
+    return ActiveProducers(*columns)
 
 
 def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:
@@ -160,8 +157,7 @@ class _Replay:
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        known = self.producers.by_id.items()
-        found = [OpenTransaction(p.transaction_start, id) for id, p in known if p.transaction_start != NONE]
+        found = [OpenTransaction(one.transaction_start, id) for id, one in self.producers.by_id.in_transaction()]
         return tuple(sorted(found, key=lambda one: (one.first_offset, one.producer_id)))
 
 

@@ -262,4 +262,4 @@ def task_of(
 def producers_of(log: Log) -> Producers:
     """The producers that may write again, as they are now."""
     # None has expired: a task of the log forgets those.
-    return Producers.of_snapshot(log.producer_entries(), now_ms=0, expiration_ms=LONG_MAX)
+    return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)

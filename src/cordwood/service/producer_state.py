@@ -36,6 +36,7 @@ from cordwood.storage.recovery.replay import (
     OpenTransaction,
     Producer,
     Producers,
+    ProducerTable,
     RememberedBatch,
 )
 from cordwood.types import NONE, ControlType, override
@@ -341,7 +342,7 @@ class ProducerState(Producers):
 
     def clear(self) -> None:
         """Forget everything except verifications in progress."""
-        self.by_id = {}
+        self.by_id = ProducerTable.empty()
         self.ongoing = []
         self._unreplicated = []
 

@@ -56,7 +56,7 @@ class ProducerSnapshots:
             return None
         path = self.path(offset)
         with self._fs.create(path, exclusive=False) as file:
-            file.write(0, producer_state.encode(self.state.entries()))
+            file.write(0, producer_state.encode_rows(self.state.rows()))
             if sync:
                 file.sync()
         if sync:
@@ -100,11 +100,11 @@ class ProducerSnapshots:
         self.state.clear()
         while (latest := self.latest_offset) is not None:
             try:
-                entries = producer_state.decode(read_file(self._fs, self.path(latest)))
+                rows = producer_state.decode_rows(read_file(self._fs, self.path(latest)))
             except CorruptFileError:
                 self.delete(latest)
                 continue
-            self.state.load(entries, now_ms=now_ms, expiration_ms=self.state.expiration_ms)
+            self.state.load(rows, now_ms=now_ms, expiration_ms=self.state.expiration_ms)
             self._last_offset = self.state.end_offset = latest
             return
         self._last_offset = self.state.end_offset = log_start_offset

@@ -62,7 +62,7 @@ from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.validation import assign_plain, read_records
 from cordwood.service.watermarks import Watermarks
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.producer_state import ProducerRows
 from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
 from cordwood.types import NONE, Codec
 
@@ -760,10 +760,10 @@ class UnifiedLog:
 
     # ---- cleaning ----------------------------------------------------------------------------------------------------
 
-    def producer_entries(self) -> tuple[ProducerEntry, ...]:
-        """The producers that are known, as a snapshot would have them."""
+    def producer_rows(self) -> ProducerRows:
+        """Return the known producers as a snapshot would have them, PRODUCER_ROW[producers]."""
         with self._lock:
-            return self._producers.entries()
+            return self._producers.rows()
 
     def swap_in(self, replacement: Replacement) -> None:
         """Put the outputs of a clean in the place of the segments of a group. Readers are not disturbed."""

@@ -196,7 +196,7 @@ def _producers(
 
 
 def _states(producers: Producers) -> dict[int, ProducerState]:
-    return {
-        id: (one.epoch, one.last_sequence, one.last_offset, one.transaction_start)
-        for id, one in producers.by_id.items()
-    }
+    rows = producers.rows()
+    names = ("producer_epoch", "last_sequence", "last_offset", "current_transaction_first_offset")
+    states = zip(*(rows[name].tolist() for name in names), strict=True)
+    return dict(zip(rows["producer_id"].tolist(), states, strict=True))

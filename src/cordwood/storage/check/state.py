@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError, TextProblem
 from cordwood.kernels.layout import BatchRows
@@ -24,7 +25,7 @@ from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Seve
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, assign
-from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.producer_state import ProducerEntry, ProducerRows
 from cordwood.types import NONE, ControlType
 
 #: If a log has more changes of the leader epoch than this, epochs are not compared; real logs have fewer.
@@ -56,7 +57,7 @@ class Snapshot:
 
     path: str
     offset: int
-    entries: Sequence[ProducerEntry]
+    rows: ProducerRows
     rebuilt: bool
 
 
@@ -144,17 +145,35 @@ class SnapshotCheck:
     def _compare(self, snapshot: Snapshot) -> None:
         if snapshot.offset > self._next_offset:
             self._whole_from = snapshot.offset  # the log has a hole before this offset
-        for index, entry in enumerate(snapshot.entries):
+        rows = snapshot.rows
+        suspects = np.flatnonzero(self._may_differ(rows, snapshot.offset))
+        for index, row in zip(suspects.tolist(), rows[suspects].tolist(), strict=True):
+            entry = ProducerEntry(*row)
             what = self._fault(entry, snapshot.offset)
             if what:
                 self._findings.add(
                     Kind.SNAPSHOT_ENTRY,
                     snapshot.path,
                     f"producer {entry.producer_id}: {what}",
-                    position=producer_state.HEADER.size + index * producer_state.ENTRY.size,
+                    position=producer_state.HEADER.size + index * producer_state.ENTRY.itemsize,
                     offset=entry.last_offset if entry.last_offset >= 0 else snapshot.offset,
                     severity=Severity.RECOVERY if snapshot.rebuilt else None,
                 )
+
+    def _may_differ(self, rows: ProducerRows, end_offset: int) -> npt.NDArray[np.bool_]:
+        """Return which entries `_fault` must look at, bool[entries].
+
+        The others are valid in themselves, and the log neither has nor should have a batch of their producers.
+        """
+        last, start = rows["last_offset"], rows["current_transaction_first_offset"]
+        sequence, delta = rows["last_sequence"], rows["offset_delta"]
+        odd = (rows["producer_id"] < 0) | (rows["producer_epoch"] < NONE)
+        odd |= (last >= end_offset) | (last < NONE) | (start >= end_offset) | (start < NONE)
+        odd |= np.where(last >= 0, (sequence < 0) | (delta < 0) | (delta > last), sequence != NONE)
+        if self._started:
+            odd |= last >= self._whole_from
+        known = np.fromiter(self._producers, np.int64, len(self._producers))
+        return odd | np.isin(rows["producer_id"], known)
 
     def _fault(self, entry: ProducerEntry, end_offset: int) -> str:
         stated_open = entry.current_transaction_first_offset
@@ -215,7 +234,7 @@ def decode_snapshots(
     for offset, (path, data) in files.items():
         rebuilt = rebuilt_above is not None and offset > rebuilt_above
         try:
-            snapshots.append(Snapshot(path, offset, producer_state.decode(data, path), rebuilt))
+            snapshots.append(Snapshot(path, offset, producer_state.decode_rows(data, path), rebuilt))
         except CorruptFileError as error:
             severity = Severity.RECOVERY if rebuilt else None
             findings.add(Kind.SNAPSHOT_UNREADABLE, path, error.what, position=error.position, severity=severity)

@@ -116,9 +116,10 @@ def _from_snapshot(log: LogView, end: int) -> Transactions:
     for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
         if log.first_offset < offset <= end:
             try:
-                entries = producer_state.decode(read_file(log.fs, f"{log.path}/{info.name}"))
+                rows = producer_state.decode_rows(read_file(log.fs, f"{log.path}/{info.name}"))
             except (CorruptFileError, FileNotFoundError):
                 continue  # as a broker does: an older snapshot will do
-            starts = ((one.producer_id, one.current_transaction_first_offset) for one in entries)
-            return Transactions(open={id: start for id, start in starts if start != NONE}, next_offset=offset)
+            rows = rows[rows["current_transaction_first_offset"] != NONE]
+            starts = rows[["producer_id", "current_transaction_first_offset"]].tolist()
+            return Transactions(open=dict(starts), next_offset=offset)
     return Transactions(next_offset=log.first_offset)

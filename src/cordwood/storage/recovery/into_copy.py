@@ -414,12 +414,12 @@ def _write_epochs(fs: TargetStore, log: LogView, target: str, epochs: LeaderEpoc
 
 def _write_snapshot(fs: TargetStore, target: str, producers: Producers, offset: int) -> None:
     name = offset_name(offset, FileKind.PRODUCER_SNAPSHOT)
-    write_file(fs, f"{target}/{name}", producer_state.encode(producers.entries()))
+    write_file(fs, f"{target}/{name}", producer_state.encode_rows(producers.rows()))
 
 
 def _is_readable(log: LogView, name: str) -> bool:
     try:
-        producer_state.decode(read_file(log.fs, f"{log.path}/{name}"))
+        producer_state.decode_rows(read_file(log.fs, f"{log.path}/{name}"))
     except (FileNotFoundError, CorruptFileError):
         return False
     return True

@@ -82,7 +82,7 @@ def _write_segment(
     writer.add_aborted(end.producers.replay(rows, {marker.offset: marker.coordinator_epoch}))
     paths = writer.finish()
     snapshot = f"{folder}/{offset_name(marker.offset + 1, FileKind.PRODUCER_SNAPSHOT)}"
-    write_file(fs, snapshot, producer_state.encode(end.producers.entries()))
+    write_file(fs, snapshot, producer_state.encode_rows(end.producers.rows()))
     chown_like(fs, snapshot, like)
     return tuple(path.rpartition("/")[2] for path in paths)
 

@@ -15,24 +15,25 @@ purpose: see the table in ARCHITECTURE.md.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.errors import CorruptFileError
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 from cordwood.record.batch import MAX_SEQUENCE, Batch
 from cordwood.record.headers import is_control
 from cordwood.storage.formats import producer_state
-from cordwood.storage.formats.producer_state import ProducerEntry
+from cordwood.storage.formats.producer_state import PRODUCER_ROW, ProducerEntry, ProducerRows
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.types import NONE, ControlType
+from cordwood.types import NONE, ControlType, override
 
 #: `producer.id.expiration.ms`
 DEFAULT_EXPIRATION_MS = 86_400_000
@@ -162,6 +163,90 @@ class OpenTransaction(NamedTuple):
     last_offset: int = NONE
 
 
+class ProducerTable(Mapping[int, Producer]):
+    """Producers by their ids: the rows of a snapshot, and an object for each producer that changed since.
+
+    A snapshot may have 100,000s of producers, and few of them write again: a load, a plan and a clean pass the rows on
+    as they are. None is removed: `Producers.expire` makes a new table.
+    """
+
+    def __init__(self, rows: ProducerRows, changed: dict[int, Producer] | None = None) -> None:
+        """`rows`: of a snapshot, normalized, in ascending order of their ids, one per id."""
+        self._rows = rows
+        self._ids = np.ascontiguousarray(rows["producer_id"])
+        self._changed = {} if changed is None else changed
+
+    @classmethod
+    def empty(cls) -> ProducerTable:
+        """Return a table without producers."""
+        return cls(np.empty(0, PRODUCER_ROW))
+
+    def _index(self, producer_id: int) -> int | None:
+        at = int(self._ids.searchsorted(producer_id)) if self._ids.size else 0
+        return at if at < self._ids.size and self._ids[at] == producer_id else None
+
+    @override
+    def __getitem__(self, producer_id: int) -> Producer:
+        if (producer := self._changed.get(producer_id)) is not None:
+            return producer
+        if (at := self._index(producer_id)) is None:
+            raise KeyError(producer_id)
+        return Producer.of(ProducerEntry(*self._rows[at].item()))
+
+    def __setitem__(self, producer_id: int, producer: Producer) -> None:
+        self._changed[producer_id] = producer
+
+    @override
+    def __contains__(self, producer_id: object) -> bool:
+        return producer_id in self._changed or (isinstance(producer_id, int) and self._index(producer_id) is not None)
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows()["producer_id"].tolist())
+
+    @override
+    def __len__(self) -> int:
+        return self._ids.size + sum(self._index(producer_id) is None for producer_id in self._changed)
+
+    def __bool__(self) -> bool:
+        return bool(self._ids.size or self._changed)
+
+    def _unchanged(self) -> ProducerRows:
+        changed = np.fromiter(self._changed, np.int64, len(self._changed))
+        return self._rows[~np.isin(self._ids, changed)] if changed.size else self._rows
+
+    def rows(self) -> ProducerRows:
+        """Return all producers as a snapshot has them, in ascending order of their ids."""
+        if not self._changed:
+            return self._rows
+        changed = producer_state.rows_of(producer.entry(id) for id, producer in self._changed.items())
+        rows = np.concatenate([self._unchanged(), changed])
+        return rows[np.argsort(rows["producer_id"])]
+
+    def active(self, *, now_ms: int, expiration_ms: int) -> ProducerTable:
+        """Return the producers that are not expired."""
+        rows = self._unchanged()
+        return ProducerTable(
+            rows[~_are_expired(rows, now_ms, expiration_ms)],
+            {id: one for id, one in self._changed.items() if not one.is_expired(now_ms, expiration_ms)},
+        )
+
+    def in_transaction(self) -> list[tuple[int, Producer]]:
+        """Return the producers with an open transaction and their ids, in ascending order."""
+        rows = self._unchanged()
+        rows = rows[rows["current_transaction_first_offset"] != NONE]
+        known = {entry.producer_id: Producer.of(entry) for entry in (ProducerEntry(*row) for row in rows.tolist())}
+        known |= {id: one for id, one in self._changed.items() if one.transaction_start != NONE}
+        return sorted(known.items())
+
+
+def _are_expired(rows: ProducerRows, now_ms: int, expiration_ms: int) -> npt.NDArray[np.bool_]:
+    """Return which producers a broker forgets, bool[producers]; see `Producer.is_expired`."""
+    latest = now_ms - expiration_ms  # may be less than any 64-bit time
+    idle = rows["current_transaction_first_offset"] < 0
+    return idle & (rows["timestamp"] <= latest) if latest >= np.iinfo(np.int64).min else np.zeros_like(idle)
+
+
 @dataclass
 class Producers:
     """All producers of a partition at one offset.
@@ -171,29 +256,35 @@ class Producers:
         ongoing: open transactions in the order of their first offsets.
     """
 
-    by_id: dict[int, Producer] = field(default_factory=dict)
+    by_id: ProducerTable = field(default_factory=ProducerTable.empty)
     ongoing: list[OpenTransaction] = field(default_factory=list)
 
     @staticmethod
-    def of_snapshot(entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> Producers:
+    def of_snapshot(rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> Producers:
         """The producers of a snapshot that are not expired."""
         producers = Producers()
-        producers.load(entries, now_ms=now_ms, expiration_ms=expiration_ms)
+        producers.load(rows, now_ms=now_ms, expiration_ms=expiration_ms)
         return producers
 
-    def load(self, entries: Iterable[ProducerEntry], *, now_ms: int, expiration_ms: int) -> None:
+    def load(self, rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> None:
         """Take in a snapshot, without the entries that are expired."""
-        for entry in entries:
-            producer = Producer.of(entry)
-            if producer.is_expired(now_ms, expiration_ms):
-                continue
-            self.by_id[entry.producer_id] = producer
-            if producer.transaction_start != NONE:
-                bisect.insort(self.ongoing, OpenTransaction(producer.transaction_start, entry.producer_id))
+        assert not self.by_id, "a snapshot is where a load begins"
+        rows = rows[~_are_expired(rows, now_ms, expiration_ms)]
+        first_offsets = rows["current_transaction_first_offset"]
+        is_open = first_offsets >= 0
+        opened = zip(first_offsets[is_open].tolist(), rows["producer_id"][is_open].tolist(), strict=True)
+        self.ongoing = sorted(OpenTransaction(*one) for one in opened)
+        rows["current_transaction_first_offset"][~is_open] = NONE
+        without_batch = rows["last_offset"] < 0
+        for name, value in zip(("last_sequence", "last_offset", "offset_delta"), _NO_BATCH, strict=False):
+            rows[name][without_batch] = value
+        # Of entries with the same id the last one counts.
+        _, last = np.unique(rows["producer_id"][::-1], return_index=True)
+        self.by_id = ProducerTable(rows[rows.size - 1 - last])
 
-    def entries(self) -> tuple[ProducerEntry, ...]:
-        """The entries of a snapshot, in ascending order of their ids."""
-        return tuple(producer.entry(producer_id) for producer_id, producer in sorted(self.by_id.items()))
+    def rows(self) -> ProducerRows:
+        """Return the entries of a snapshot, in ascending order of their ids."""
+        return self.by_id.rows()
 
     def replay(
         self, batches: BatchRows, coordinator_epochs: Mapping[int, int] = MappingProxyType({})
@@ -256,8 +347,7 @@ class Producers:
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:
         """Forget producers that are too old."""
-        known = self.by_id.items()
-        self.by_id = {id: producer for id, producer in known if not producer.is_expired(now_ms, expiration_ms)}
+        self.by_id = self.by_id.active(now_ms=now_ms, expiration_ms=expiration_ms)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -279,10 +369,10 @@ def newest_snapshot(
     for offset in reversed(offsets[bisect.bisect_right(offsets, start) : bisect.bisect_right(offsets, end)]):
         try:
             name = log.recovery.snapshots[offset].name
-            entries = producer_state.decode(read_file(log.fs, f"{log.path}/{name}"))
+            rows = producer_state.decode_rows(read_file(log.fs, f"{log.path}/{name}"))
         except CorruptFileError:
             continue  # as a broker does: an older snapshot will do
-        return Producers.of_snapshot(entries, now_ms=now_ms, expiration_ms=expiration_ms), offset
+        return Producers.of_snapshot(rows, now_ms=now_ms, expiration_ms=expiration_ms), offset
     return Producers(), start
 
 
