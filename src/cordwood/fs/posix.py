@@ -61,6 +61,7 @@ _PIECE_BYTES = 1 << 30
 _CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
 #: Operations on small files mostly wait for fsync, so several run concurrently.
 _CONCURRENCY = 8
+_SMALL_BYTES = 64 << 10
 #: Unit of `st_blocks`, whatever blocks the file system has.
 _STATUS_BLOCK_BYTES = 512
 
@@ -79,8 +80,12 @@ class PosixFile(File):
 
     @override
     def size(self) -> int:
-        with self._named():
-            return os.fstat(self._open_descriptor()).st_size
+        descriptor = self._open_descriptor()
+        try:
+            return os.fstat(descriptor).st_size
+        except OSError as error:  # as `_named`, which takes longer than the call
+            error.filename = self.path
+            raise
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
@@ -94,8 +99,8 @@ class PosixFile(File):
     @override
     def read(self, position: int, size_bytes: int) -> bytes:
         descriptor = self._open_descriptor()
-        # pread allocates the requested size in advance, and that size may come from a damaged file.
-        missing = min(size_bytes, max(0, self.size() - position))
+        # pread allocates the requested size in advance, and a large one may come from a damaged file.
+        missing = size_bytes if size_bytes <= _SMALL_BYTES else min(size_bytes, max(0, self.size() - position))
         parts = []
         with self._named():
             while missing and (part := os.pread(descriptor, missing, position)):
@@ -125,7 +130,7 @@ class PosixFile(File):
             while (count := os.pwrite(descriptor, rest, position)) < len(rest):
                 rest = memoryview(rest)[count:]
                 position += count
-        except OSError as error:  # as `_named`, which costs as much as the call: a live log writes a lot of little
+        except OSError as error:  # as in `size`: a live log writes a lot of little
             error.filename = self.path
             raise
 
