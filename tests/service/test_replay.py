@@ -10,6 +10,7 @@ import pytest
 from cordwood.kernels.layout import BATCH_ROW, CONTROL, TRANSACTIONAL, BatchRows
 from cordwood.record.batch import MAX_SEQUENCE, to_batches
 from cordwood.service.producer_state import Marker, ProducerState
+from cordwood.storage.formats.producer_state import ProducerEntry, rows_of
 from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE, ControlType
 
@@ -68,3 +69,28 @@ def test_a_batch_without_a_sequence_leaves_its_producer_without_one() -> None:
     producers = Producers()
     producers.replay(row)
     assert producers.by_id[1].last_sequence == NONE
+
+
+def test_producers_of_a_snapshot_and_those_that_changed_since_are_one_table() -> None:
+    # Entries in no order; of two with the same id the last counts, and an open transaction never expires.
+    entries = [
+        ProducerEntry(9, 1, 4, 40, 4, 5_000, NONE, NONE),
+        ProducerEntry(2, 0, 1, 10, 1, 5_000, NONE, NONE),
+        ProducerEntry(7, 0, NONE, NONE, 0, 1_000, 3, NONE),
+        ProducerEntry(5, 0, 0, 30, 0, 1_000, NONE, 30),
+        ProducerEntry(2, 0, 3, 20, 1, 5_000, NONE, NONE),
+    ]
+    producers = Producers.of_snapshot(rows_of(entries), now_ms=6_000, expiration_ms=5_000)
+    assert producers.rows()["producer_id"].tolist() == [2, 5, 9] and len(producers.by_id) == 3
+    assert producers.by_id[2].last_offset == 20 and 7 not in producers.by_id
+    assert producers.by_id.in_transaction() == [(5, producers.by_id[5])] and producers.first_unstable_offset == 30
+
+    rows = np.zeros(2, BATCH_ROW)
+    rows["magic"], rows["producer_id"], rows["max_timestamp"] = 2, [9, 3], 7_000
+    rows["producer_epoch"], rows["base_sequence"] = 1, [5, 0]
+    rows["base_offset"] = rows["last_offset"] = [50, 51]
+    producers.replay(rows)
+    assert list(producers.by_id) == [2, 3, 5, 9] and len(producers.by_id) == 4
+    assert producers.rows()["last_offset"].tolist() == [20, 51, 30, 50]
+    producers.expire(now_ms=11_000, expiration_ms=5_000)
+    assert list(producers.by_id) == [3, 5, 9]

@@ -111,11 +111,10 @@ def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None
     Without an upper bound it is the end of the segment that holds `from_offset`; looking for that takes its time.
     """
     found: list[AbortedTransaction] = []
-    segments = log.segments_from(from_offset)
-    for segment in segments:
+    for segment in log.transaction_indexed_from(from_offset):
         index = segment.transaction_index()
         if index is not None:
-            upper_bound = segment_end_offset(segments[0]) if upper_bound is None else upper_bound
+            upper_bound = segment_end_offset(log.segments_from(from_offset)[0]) if upper_bound is None else upper_bound
             some, complete = index.aborted(log.log_start_offset, upper_bound)
             found += some
             if complete:

@@ -48,6 +48,10 @@ _ATTEMPTS = 5
 _Log = TypeVar("_Log", bound="LogView")
 
 
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
 class LogView:
     """The log of one partition, as it was when it was opened.
 
@@ -101,6 +105,9 @@ class LogView:
         following = [*listed[1:], None]
         one = functools.partial(Segment, self.fs, self.path, index_root=self.index_root)
         self.segments = tuple(map(one, listed, following))
+        self._transaction_indexed = tuple(
+            segment for segment in self.segments if FileKind.TRANSACTION_INDEX in segment.files.indexes
+        )
 
     def list_again(self) -> None:
         """List the files as they are now, after one of them has vanished.
@@ -217,8 +224,16 @@ class LogView:
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
         """The segments from the one that holds `offset`, or would, on."""
-        behind = bisect.bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+        behind = bisect.bisect_right(self.segments, offset, key=_base_offset)
         return self.segments[max(0, behind - 1) :]
+
+    def transaction_indexed_from(self, offset: int) -> tuple[Segment, ...]:
+        """Return those of `segments_from` that have a transaction index, usually few or none."""
+        if not (indexed := self._transaction_indexed):
+            return ()
+        behind = bisect.bisect_right(self.segments, offset, key=_base_offset)
+        first = self.segments[max(0, behind - 1)].base_offset
+        return indexed[bisect.bisect_left(indexed, first, key=_base_offset) :]
 
     def columns(
         self,
