@@ -617,7 +617,7 @@ class UnreadableIndexes(PosixFileSystem):
 
 def test_an_unreadable_index_of_a_partition_that_is_left_alone_is_noted(tmp_path: Path) -> None:
     directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
-    (directory / offset_name(0, FileKind.TIME_INDEX)).write_bytes(b"")
+    (directory / offset_name(0, FileKind.TIME_INDEX)).write_bytes(bytes(12))
     choice: dict[str, Any] = {"overrides": ["cleanup.policy=delete"], "fs": UnreadableIndexes()}
     (one,) = planned(tmp_path, T0, **choice).partitions
     assert one.decision is Decision.LEAVE

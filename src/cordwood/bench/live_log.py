@@ -62,6 +62,10 @@ TARGETS = (
     LiveTarget("append 16 KiB batches of 1 KiB records", "append_bytes_per_second", 0.7, ("MB/s", 1e6)),
     LiveTarget("append single records", "single_appends_per_second", 0.3, ("/s", 1)),
     LiveTarget(
+        *("append one pair at a time, with Log.append", "pair_appends_per_second", 0.5, ("/s", 1)),
+        beside="single_appends_per_second",
+    ),
+    LiveTarget(
         *("append single records beside eight readers", "appends_beside_readers_per_second", 0.3, ("/s", 1)),
         beside="single_appends_per_second",
     ),
@@ -139,12 +143,15 @@ def _ours(folder: Path, size_bytes: int) -> Figures:
     recovery = _seconds(recover)
     other = manager.get_or_create_log(TopicPartition("single", 0), is_new=True)
     singles = _seconds(lambda: _append(other, single, SINGLES))
+    pair = [(b"k%09d" % 0, chosen.randbytes(_RECORD_BYTES - 10))]
+    pairs = _seconds(lambda: _append_pairs(other, pair, SINGLES))
     with _read_by(log, READERS):
         beside_readers = _seconds(lambda: _append(other, single, SINGLES))
     manager.shutdown()
     return {
         "append_bytes_per_second": stored / append,
         "single_appends_per_second": SINGLES / singles,
+        "pair_appends_per_second": SINGLES / pairs,
         "appends_beside_readers_per_second": SINGLES / beside_readers,
         "read_bytes_per_second": stored / read,
         "recover_bytes_per_second": stored / recovery,
@@ -181,6 +188,11 @@ def _batch(records: int, chosen: random.Random) -> bytes:
 def _append(log: Log, batch: bytes, count: int) -> None:
     for _ in range(count):
         log.append_as_leader(batch, 0)
+
+
+def _append_pairs(log: Log, pairs: list[tuple[bytes, bytes]], count: int) -> None:
+    for _ in range(count):
+        log.append(pairs)
 
 
 @contextlib.contextmanager

@@ -195,9 +195,9 @@ def encode_batch(records: Sequence[Record], **fields: Unpack[HeaderFields]) -> b
         first = records[0].timestamp if records else NONE
         base_timestamp = first if delete_horizon_ms is None else delete_horizon_ms
     if (max_timestamp := fields.get("max_timestamp")) is None:
-        max_timestamp = max((record.timestamp for record in records), default=NONE)
+        max_timestamp = max([record.timestamp for record in records], default=NONE)
     codec = fields.get("codec", Codec.NONE)
-    body = b"".join(encode_record(r, base_offset=base_offset, base_timestamp=base_timestamp) for r in records)
+    body = b"".join([encode_record(r, base_offset=base_offset, base_timestamp=base_timestamp) for r in records])
     attributes = int(codec)
     attributes |= LOG_APPEND_TIME if fields.get("timestamp_type") == TimestampType.LOG_APPEND_TIME else 0
     attributes |= TRANSACTIONAL if fields.get("transactional") else 0

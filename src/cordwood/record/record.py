@@ -62,9 +62,14 @@ def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
         shift += 7
 
 
+_ONE_BYTE = tuple(bytes([raw]) for raw in range(0x80))
+
+
 def write_varint(value: int) -> bytes:
     """Encode a number of up to 64 bits as a zigzag varint."""
     raw = (value << 1) ^ (value >> 63)
+    if 0 <= raw < 0x80:  # most of a record's
+        return _ONE_BYTE[raw]
     encoded = bytearray()
     while raw >= 0x80:
         encoded.append(raw & 0x7F | 0x80)
@@ -79,7 +84,7 @@ def _sized(data: bytes | None) -> bytes:
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
     """Encode a record for a batch of magic 2 with this base offset and base timestamp."""
-    headers = [_sized(name.encode()) + _sized(value) for name, value in record.headers]
+    headers = [_sized(name.encode()) + _sized(value) for name, value in record.headers] if record.headers else ()
     body = b"".join(
         [
             b"\0",

@@ -79,9 +79,11 @@ class Producing:
         return cls(producer_id, epoch, sequence, guard)
 
     def batch(self, records: list[Record]) -> bytes:
-        """A batch of its next records."""
+        """Return a batch of its next records, with offsets from 0 on."""
+        if records[0].offset:  # behind the first batch of several
+            records = [replace(record, offset=at) for at, record in enumerate(records)]
         return encode_batch(
-            [replace(record, offset=at) for at, record in enumerate(records)],
+            records,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=self.sequence,

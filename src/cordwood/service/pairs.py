@@ -31,7 +31,11 @@ def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
     for at, pair in enumerate(pairs.items() if isinstance(pairs, Mapping) else pairs):
         if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
             raise TypeError(f"record {at} is not (key, value) or (key, value, headers), but {shown(pair)}")
-        key, value = _encoded(pair[0], f"the key of record {at}"), _encoded(pair[1], f"the value of record {at}")
+        key, value = pair[0], pair[1]
+        if not (key is None or type(key) is bytes):
+            key = _encoded(key, f"the key of record {at}")
+        if not (value is None or type(value) is bytes):
+            value = _encoded(value, f"the value of record {at}")
         headers = tuple(_headers(pair[2], at)) if len(pair) == 3 else ()
         records.append(Record(at, timestamp_ms, key, value, headers))
     return records

@@ -530,7 +530,9 @@ class UnifiedLog:
     def commit_all(self) -> None:
         """Raise the high watermark to the log end."""
         with self._lock:
-            self.maybe_increment_high_watermark(self._local.log_end_offset)
+            end = self._local.log_end_offset
+            if end > self.high_watermark:
+                self._set_high_watermark(end)
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
         """Raise the high watermark; returns the old one, None if it is not below.
