@@ -32,7 +32,7 @@ import org.apache.kafka.common.utils.*;
  */
 public class Starts {
     static final ObjectMapper JSON = new ObjectMapper();
-    static final long START_MS = 60_000, CLIENT_MS = 30_000, LEADER_MS = 4_000, READ_MS = 15_000, END_MS = 5_000;
+    static final long START_MS = 60_000, CLIENT_MS = 30_000, LEADER_MS = 15_000, OFFLINE_MS = 3_000, READ_MS = 15_000, END_MS = 5_000;
 
     /** What ends a thread that asked for the end of the process. */
     static class Ended extends Error {
@@ -164,7 +164,7 @@ public class Starts {
             for (var dir : admin.describeLogDirs(List.of(1)).allDescriptions().get().get(1).entrySet())
                 if (dir.getValue().error() != null) offline.add(dir.getKey());
             answer.put("offline", offline.stream().sorted().toList());
-            Map<TopicPartition, Boolean> partitions = partitions(admin);
+            Map<TopicPartition, Boolean> partitions = partitions(admin, offline.isEmpty() ? LEADER_MS : OFFLINE_MS);
             List<TopicPartition> led = partitions.keySet().stream().filter(partitions::get).toList();
             Map<TopicPartition, long[]> offsets = offsets(admin, led);
             answer.put("served", served(client, partitions.keySet(), offsets));
@@ -183,10 +183,10 @@ public class Starts {
         }
     }
 
-    /** The partitions of all topics, and whether they have a leader, which takes a moment. */
-    static Map<TopicPartition, Boolean> partitions(Admin admin) throws Exception {
+    /** The partitions of all topics, and whether they have a leader: they get one a moment after the start, or none. */
+    static Map<TopicPartition, Boolean> partitions(Admin admin, long ms) throws Exception {
         Map<TopicPartition, Boolean> all = new TreeMap<>(Comparator.comparing(TopicPartition::toString));
-        for (long until = System.nanoTime() + LEADER_MS * 1_000_000; ; Thread.sleep(100)) {
+        for (long until = System.nanoTime() + ms * 1_000_000; ; Thread.sleep(100)) {
             Set<String> names = admin.listTopics(new ListTopicsOptions().listInternal(true)).names().get();
             admin.describeTopics(names).allTopicNames().get().forEach((name, topic) -> topic.partitions().forEach(each ->
                 all.put(new TopicPartition(name, each.partition()), each.leader() != null && !each.leader().isEmpty())));

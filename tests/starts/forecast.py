@@ -1,15 +1,25 @@
-"""The forecast of a broker's start by `cordwood check`, held against what a real broker did."""
+"""The forecast of a broker's start by `cordwood check`, held against what a real broker did.
+
+python -m tests.starts.forecast [PART OF A NAME]    prints what differs, and a table by families
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cordwood.cli import check
+from cordwood.errors import CordwoodError
+from tests.starts import outcomes
+from tests.starts.faults import FAULTS
 from tests.starts.outcomes import Outcome
 
 Forecast = dict[str, Any]
@@ -19,7 +29,11 @@ Offsets = dict[str, tuple[int, int]]
 def forecast(node: Path) -> Forecast:
     """Run `cordwood check --json` on the disks; the value `start`, and `damage`: the findings of that severity."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        check.main([str(node / disk) for disk in ("a", "b")], as_json=True)
+        try:
+            check.main([str(node / disk) for disk in ("a", "b")], as_json=True)
+        except CordwoodError as error:
+            # Refused: nothing is foretold.
+            return {"starts": True, "line": str(error), "events": [], "served": {}, "damage": []}
     lines = [json.loads(line) for line in printed.getvalue().splitlines()]
     start: Forecast = lines[-1]["start"]
     return start | {"damage": [line for line in lines if line.get("severity") == "damage"]}
@@ -82,3 +96,27 @@ def _foretold(told: Forecast) -> Offsets:
 
 def _text(offsets: tuple[int, int] | None) -> str:
     return f"{offsets[0]} to {offsets[1]}" if offsets else "not served"
+
+
+def main(part: str) -> None:
+    """Print the faults whose forecast differs, the first line of `check`, and counts by family."""
+    recorded, counts = outcomes.read(), {what: Counter[str]() for what in ("faults", "differ", "alarms")}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (name for name in recorded if part in name):
+            fault, node = FAULTS[name], Path(folder) / "node"
+            fault.plant(node)
+            told = forecast(node)
+            differ = list(disagreements(recorded[name], recorded[f"{fault.state}: nothing"], told, node))
+            alarmed = alarms(recorded[name], told)
+            for what, count in (("faults", True), ("differ", differ), ("alarms", alarmed)):
+                counts[what][fault.family] += bool(count)
+            if differ or alarmed:
+                print(f"{name}\n   {told['line']}", *differ, *(f"alarm: {alarm}" for alarm in alarmed), sep="\n   ")
+            node.chmod(0o755)
+            shutil.rmtree(node)
+    for family in counts["faults"]:
+        print(f"{family:24}", *(f"{counts[what][family]:4} {what}" for what in counts))
+
+
+if __name__ == "__main__":
+    main(" ".join(sys.argv[1:]))
