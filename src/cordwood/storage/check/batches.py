@@ -21,7 +21,7 @@ from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import CODEC_MASK, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.headers import has_flag, is_control, is_marker
-from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, Behind, Findings, Kind, Severity
+from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, STOPS, Behind, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.types import Codec, ControlType
@@ -47,6 +47,8 @@ class Place:
         end_offset: base offset of the next segment; None for the last segment.
         live: a broker is running and may write to it.
         rebuilt: recovery reads it completely, and truncates an invalid end.
+        recovered: a load reads it batch by batch, after a crash or because it has no offset index.
+        closed: after a clean shutdown, so that a load looks for its end and does not check it.
         unread: a recovery is ahead, and does not read it: it was flushed before the crash.
         flushed_offset: offsets below this are known to be flushed to disk.
     """
@@ -56,6 +58,8 @@ class Place:
     end_offset: int | None = None
     live: bool = False
     rebuilt: bool = False
+    closed: bool = False
+    recovered: bool = False
     unread: bool = False
     flushed_offset: int = 0
 
@@ -212,6 +216,8 @@ class LogCheck:
     """Checks one `.log` file.
 
     Attributes:
+        first_offset: of the first valid batch; None without one.
+        has_holes: offsets are missing between its batches.
         last_offset: of the last valid batch; below the base offset if there is none.
         damaged: the log has errors, so other files cannot be compared with it.
     """
@@ -226,6 +232,8 @@ class LogCheck:
         self.findings = findings
         self._lost = lost
         self.batches = 0
+        self.first_offset: int | None = None
+        self.has_holes = False
         self.last_offset = place.base_offset - 1
         self.end_position = 0
         self.damaged = False
@@ -233,6 +241,8 @@ class LogCheck:
         self._invalid: list[np.void] = []
         self._more_invalid = 0
         self._gap: Gap | None = None
+        #: A broker that reads there gets an error, not the end of the log.
+        self._fails = False
 
     def run(
         self,
@@ -257,6 +267,9 @@ class LogCheck:
                 self._gap = None
             if isinstance(item, Gap):
                 self._gap = item
+                head = file.read(item.position + _SIZE_AT, 4)
+                size_there = int.from_bytes(head, "big", signed=True)
+                self._fails = item.size_bytes >= _HEADER_BYTES and size_there < _LEAST_SIZE
                 if place.live and place.end_offset is None:
                     break
                 end = item.end
@@ -342,7 +355,13 @@ class LogCheck:
             ),
         ):
             for i in np.flatnonzero(mask).tolist():
-                self._batch(kind, batches[i], what)
+                fails = kind is Kind.OFFSET_BELOW_BASE and place.recovered and last[i] < place.base_offset
+                self._batch(kind, batches[i], what, meaning=STOPS if fails else None)
+        if self.first_offset is None:
+            self.first_offset = int(first[0])
+            self.has_holes |= bool((first[1:] > last[:-1] + 1).any())
+        else:
+            self.has_holes |= bool((first > before + 1).any())
         if self.batches == batches.size:
             before[0] = min(int(before[0]), int(first[0]) - 1)  # `below` covers the segment's first batch
         placed = below | high | overlap
@@ -387,8 +406,10 @@ class LogCheck:
         if place.live and place.end_offset is None:
             return
         what = f"{gap.what}; {gap.size_bytes} bytes are not a batch"
+        stops = place.closed and place.end_offset is None and not followed and self._fails
         if gap.kind is GapKind.DAMAGE and (followed or not self._is_repaired()):
-            self._report(Kind.NOT_A_BATCH, what, position=gap.position, offset=self.last_offset + 1)
+            meaning = STOPS if stops else None
+            self._report(Kind.NOT_A_BATCH, what, position=gap.position, offset=self.last_offset + 1, meaning=meaning)
         elif place.end_offset is not None:
             self._report(Kind.TORN_SEGMENT, what, position=gap.position, offset=self.last_offset + 1)
         else:
@@ -400,7 +421,7 @@ class LogCheck:
                 position=gap.position,
                 offset=self.last_offset + 1,
                 severity=Severity.DAMAGE if damage else None,
-                meaning=_FLUSHED_TAIL if damage else None,
+                meaning=STOPS if stops else _FLUSHED_TAIL if damage else None,
             )
 
     # ---- records -----------------------------------------------------------------------------------------------------
@@ -415,11 +436,11 @@ class LogCheck:
             kind = _UNREADABLE_RECORDS[error.kind]
         self._report(kind, error.what, position=error.position, offset=error.offset)
 
-    def _batch(self, kind: Kind, batch: np.void, what: str) -> None:
+    def _batch(self, kind: Kind, batch: np.void, what: str, *, meaning: str | None = None) -> None:
         values = {name: int(batch[name]) for name in batch.dtype.names or ()}
         first = values["base_offset"] if values["base_offset"] >= 0 else values["last_offset"]
         text = what.format(**values, first=first, codec=values["attributes"] & CODEC_MASK)
-        self._report(kind, text, position=values["position"], offset=first)
+        self._report(kind, text, position=values["position"], offset=first, meaning=meaning)
 
     def _report(
         self,
@@ -440,6 +461,8 @@ class LogCheck:
         )
 
 
+#: In the head of a batch: where its size stands, how long the head is, and what Kafka takes for too small a size.
+_SIZE_AT, _HEADER_BYTES, _LEAST_SIZE = 8, 17, 14
 _FLUSHED_TAIL = (
     "these bytes were flushed or closed cleanly, and are incomplete: records are lost, and a broker appends behind them"
 )

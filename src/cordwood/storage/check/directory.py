@@ -26,6 +26,7 @@ from cordwood.storage.check.partition import (
     is_deleted,
     open_log,
 )
+from cordwood.storage.check.permissions import READ, SEARCH, WRITE, may_not
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -118,8 +119,21 @@ class Check:
         """
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
+        lost: list[NotFoundError] = []
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
-            todo += self._plan(path, directories)
+            try:
+                todo += self._plan(path, directories)
+            except NotFoundError as error:
+                # One of a broker's disks that is not mounted is what a check is to find.
+                if len(paths) == 1:
+                    raise
+                lost.append(error)
+                meaning = "a broker does not start while a disk of it is not mounted"
+                effect = What.DOES_NOT_START
+                what = "there is no log directory"
+                self._findings.add(Kind.DIRECTORY_MISSING, path, what, meaning=meaning, effect=effect)
+        if lost and not directories:
+            raise lost[0]
         self._nodes = nodes_of(self.fs, directories)
         for node in self._nodes:
             node.check_directories(self._findings)
@@ -181,9 +195,11 @@ class Check:
         partition = None
         if inside is not None and inside.state is DirectoryState.CURRENT:
             partition = inside.topic_partition
+        if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
+            partition = None
         if finding.meaning == STRAY_ONLY and partition is not None:
             self._gone.add(partition)
-        elif effect in NOT_SERVED and partition is not None:
+        elif effect in NOT_SERVED and partition is not None and not node.has_twin(partition):
             self._served[partition] = Served(0, 0)
         name = posixpath.basename(finding.path)
         why = finding.what if path == finding.path or name in finding.what else f"{name}: {finding.what}"
@@ -264,6 +280,8 @@ class Check:
         if log is None:
             return findings.take()
         check = PartitionCheck(log, _stop(directory, log), findings, self._progress)
+        if node is not None and node.is_broker and not live and not is_deleted(log) and only is None:
+            _permissions(self.fs, path, log, findings)
         check.run(only=only)
         if name is not None and name.state is DirectoryState.CURRENT:
             if not check.damaged and log.segments:
@@ -272,6 +290,10 @@ class Check:
                 node.check_topic_id(name.topic_partition, path, check.topic_id, findings)
             if only is None:
                 self._loaded(name.topic_partition, log, check)
+                self._holes(directory, name.topic_partition, check, findings)
+        elif name is not None and node is not None and node.is_promoted(name):
+            self._missing += 1
+            self._loaded(name.topic_partition, log, check)
         found = findings.take()
         if is_deleted(log):
             note = "the directory only waits to be deleted"
@@ -282,17 +304,40 @@ class Check:
         """Note what a load makes of a log: where it ends then, and what is cut off."""
         if name.topic == CLUSTER_METADATA_TOPIC:
             return
-        lost, end = check.lost, check.log_end_offset
+        lost, end = check.lost, check.log_end_offset if check.loaded_end is None else check.loaded_end
         if check.stop.crashed and lost.path is not None:
             end = lost.offset
             self._events.append(
                 Event(What.CUT, lost.path, "a batch is damaged there", name, offset=end, records=lost.records)
             )
+        elif check.loaded_end is not None and end < check.log_end_offset:
+            why = "its offset index leads behind the end of the log, so that a broker takes the segment for empty"
+            at = log.segments[-1].path
+            self._events.append(Event(What.CUT, at, why, name, offset=end, records=check.log_end_offset - end))
         start = log.log_start_offset
         if log.segments and end < start:
             why = f"the log ends at {end:,}, below its log start offset {start:,}"
             self._events.append(Event(What.STARTS_EMPTY, log.path, why, name, offset=start))
         self._served.setdefault(name, Served(start, max(start, end)))
+
+    def _holes(
+        self, directory: LogDirectory | None, name: TopicPartition, check: PartitionCheck, findings: Findings
+    ) -> None:
+        """Report records that are not there although nothing explains it: no clean, no retention, no deletion."""
+        log = check.log
+        if check.stop.live or not log.segments or name.topic == CLUSTER_METADATA_TOPIC:
+            return
+        cleaned = check.has_inner_holes or directory is None or name in directory.cleaner_offsets
+        for first, behind, path in () if cleaned else check.holes:
+            if behind > log.log_start_offset:
+                what = f"records {first:,} to {behind - 1:,} are missing in front of it, and the log was never cleaned"
+                findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=What.RECORDS_MISSING)
+        stated = None if directory is None else directory.log_start_offsets.get(name)
+        begun = check.first_epoch_start if stated is None else stated
+        if check.stop.clean and begun is not None and 0 <= begun < log.first_offset:
+            what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
+            path = log.segments[0].path
+            findings.add(Kind.SEGMENT_MISSING, path, what, offset=begun, effect=What.RECORDS_MISSING)
 
     def _lone_partition(self, path: str) -> Iterator[Finding]:
         directory = self._parent(path)
@@ -386,6 +431,8 @@ class Check:
         data = self._read(directory, name, findings)
         if data is None:
             return
+        if not data and name == filenames.LOG_START_OFFSETS:
+            findings.add(Kind.CHECKPOINT_UNREADABLE, path, "an empty file", meaning=_WRONG_VALUE[name])
         try:
             offsets = checkpoints.decode(data, path)
         except CorruptFileError as error:
@@ -428,10 +475,13 @@ class Check:
     def _duplicates(self, directories: Sequence[LogDirectory]) -> None:
         """Report partitions in two log directories of one node. Copies of the same log directory are not reported."""
         seen: dict[tuple[object, ...], list[tuple[object, Partition]]] = {}
+        strays = {path for node in self._nodes for path in node.strays}
         for directory in directories:
             meta = directory.meta
             node = (meta.cluster_id, meta.node_id) if meta is not None else (None, directory.path)
             for partition in directory.partitions:
+                if partition.path in strays:
+                    continue  # renamed before a broker looks for duplicates
                 state = partition.name.state
                 if state not in (DirectoryState.CURRENT, DirectoryState.FUTURE) or (
                     partition.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
@@ -495,6 +545,21 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
         return parse_directory(posixpath.basename(path))
     except DataError:
         return None
+
+
+def _permissions(fs: Store, path: str, log: LogView, findings: Findings) -> None:
+    """Report what of a partition its broker may not read or write; after the first, all goes offline anyway."""
+    owner, here = fs.stat(posixpath.dirname(path) or "."), fs.stat(path)
+    if missing := may_not(owner, here, READ | WRITE | SEARCH):
+        findings.add(Kind.NOT_WRITABLE, path, f"the owner of the log directory may not {missing} in it")
+        return
+    for info in log.entries:
+        file = None if info.is_directory else parse_file(info.name)
+        opened = file is not None and file.kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+        if not info.is_directory and (missing := may_not(owner, info, READ | WRITE if opened else READ)):
+            what = f"the owner of the log directory may not {missing} it"
+            findings.add(Kind.NOT_WRITABLE, f"{path}/{info.name}", what)
+            return
 
 
 def _first_part(directory: str, path: str) -> str:

@@ -11,18 +11,28 @@ KafkaMetadataLog, LogCleanerManager.allCleanerCheckpoints.
 from __future__ import annotations
 
 import posixpath
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from cordwood.errors import NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.columns import is_valid
-from cordwood.storage.check.findings import ALL_STRAY, EMPTY, KINDS, NO_START, STRAY, STRAY_ONLY, Findings, Kind
+from cordwood.storage.check.findings import (
+    ALL_STRAY,
+    EMPTY,
+    KINDS,
+    NO_START,
+    OFFLINE,
+    STRAY,
+    STRAY_ONLY,
+    Findings,
+    Kind,
+)
+from cordwood.storage.check.permissions import READ, SEARCH, WRITE, may_not
 from cordwood.storage.formats import cluster_metadata, filenames, properties
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, FileKind
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, FileKind, PartitionDirectory
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
@@ -31,8 +41,8 @@ from cordwood.storage.node.node import read_metadata, snapshot_offsets
 from cordwood.storage.node.start import What
 from cordwood.types import NONE, TopicPartition
 
-#: A topic id that Kafka gives to no topic: the directory of a replica that no directory holds yet.
-_NO_DIRECTORY = frozenset(properties.encode_id(uuid.UUID(int=number)) for number in range(3))
+#: Ids below this are no directory's: they say why a replica has none.
+_RESERVED_IDS = 100
 
 
 @dataclass(frozen=True)
@@ -41,12 +51,14 @@ class NodeToCheck:
 
     Attributes:
         directories: those that were given.
+        strays: directories of partitions that a broker takes for strays, once these were checked.
         siblings: others of the same node in the folder where these are; only their metadata log is looked at.
     """
 
     fs: Store
     directories: tuple[LogDirectory, ...]
     siblings: tuple[LogDirectory, ...] = ()
+    strays: set[str] = field(default_factory=set, compare=False)
 
     @cached_property
     def live(self) -> bool:
@@ -126,6 +138,7 @@ class NodeToCheck:
             return
         for directory in self.directories:
             self._meta(directory, findings)
+            self._permissions(directory, findings)
         self._ensemble(findings)
         if self.is_kraft:
             self._metadata_log(findings)
@@ -150,6 +163,23 @@ class NodeToCheck:
                 findings.add(Kind.META_PROPERTIES, path, wrong.what, position=wrong.position)
         elif directory.meta.node_id is None and self.is_kraft:
             findings.add(Kind.META_PROPERTIES, path, "it has no node.id", meaning=NO_START)
+        elif directory.meta.directory_id is not None and directory.meta.directory_id.int < _RESERVED_IDS:
+            what = f"its directory.id, {properties.encode_id(directory.meta.directory_id)}, is reserved"
+            findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+
+    def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
+        """Report what the owner of a log directory, as whom its broker runs, may not read or write there."""
+        try:
+            owner = self.fs.stat(directory.path)
+        except OSError:
+            return
+        if missing := may_not(owner, owner, READ | WRITE | SEARCH):
+            findings.add(Kind.NOT_WRITABLE, directory.path, f"its owner may not {missing} in it")
+        for name in (filenames.LOCK, filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS):
+            info, wanted = directory.info(name), READ | WRITE if name == filenames.LOCK else READ
+            if info is not None and (missing := may_not(owner, info, wanted)):
+                what = f"the owner of the log directory may not {missing} it"
+                findings.add(Kind.NOT_WRITABLE, f"{directory.path}/{name}", what)
 
     def _ensemble(self, findings: Findings) -> None:
         """What the files say must fit: one cluster, one node, an id for each directory."""
@@ -175,6 +205,11 @@ class NodeToCheck:
         """Report a metadata log that is missing, empty, or begins above 0 without a snapshot."""
         first = self.directories[0].path
         if self.metadata_place is None:
+            for directory in self.directories:
+                if directory.info(cluster_metadata.NAME) is not None:
+                    path = f"{directory.path}/{cluster_metadata.NAME}"
+                    findings.add(Kind.METADATA_LOG, path, "a file where the directory of the metadata log should be")
+                    return
             if not self.was_formatted:
                 return
             what = "none of the log directories has a metadata log; if it is elsewhere, name that directory, too"
@@ -210,7 +245,7 @@ class NodeToCheck:
             findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
             return
         here = {properties.encode_id(one.meta.directory_id) for one in known if one.meta and one.meta.directory_id}
-        missing = [one for one in broker.directories if one not in here and one not in _NO_DIRECTORY]
+        missing = [one for one in broker.directories if one not in here]
         if len(broker.directories) > len(self._all):
             where = self.metadata_place[1].path if self.metadata_place else self.directories[0].path
             what = (
@@ -258,6 +293,14 @@ class NodeToCheck:
         metadata = self.believed
         if metadata is None or name.topic == CLUSTER_METADATA_TOPIC:
             return
+        before = len(findings.found)
+        self._stray(name, path, topic_id, findings)
+        if any(one.effect is What.STRAY for one in findings.found[before:]):
+            self.strays.add(path)
+
+    def _stray(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
+        metadata = self.believed
+        assert metadata is not None, "it was asked for"
         file, wanted = f"{path}/{FileKind.PARTITION_METADATA}", metadata.topics.get(name.topic)
         stray = STRAY if self.is_here(wanted, name.partition) else STRAY_ONLY
         if topic_id is None:
@@ -278,6 +321,23 @@ class NodeToCheck:
             meaning = f"a broker serves nothing of {name}: the directory is of another topic"
             effect = What.PARTITION_OFFLINE if self.is_here(wanted, name.partition) else None
             findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=effect)
+
+    def _is_blocked(self, directory: LogDirectory, name: str) -> bool:
+        """Whether there is a file, or a link to nothing, where a broker makes a directory."""
+        if directory.info(name) is not None:
+            return True
+        here = self.fs.real_path(directory.path)
+        return self.fs.real_path(f"{directory.path}/{name}") != f"{here.rstrip('/')}/{name}"
+
+    def has_twin(self, name: TopicPartition) -> bool:
+        """Whether a partition has several directories."""
+        every = [one.name for directory in self.directories for one in directory.partitions]
+        return [one.topic_partition for one in every if one.state is DirectoryState.CURRENT].count(name) > 1
+
+    def is_promoted(self, name: PartitionDirectory) -> bool:
+        """Whether a directory that a partition was being moved to takes the place of one that is gone."""
+        current = {one.name.topic_partition for d in self.directories for one in d.partitions if not one.name.state}
+        return name.state is DirectoryState.FUTURE and self.believed is not None and name.topic_partition not in current
 
     def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
         """Report partitions that the metadata places on this node and that no directory holds.
@@ -306,6 +366,12 @@ class NodeToCheck:
             for number, placed in topic.partitions.items():
                 name = TopicPartition(topic.name, number)
                 if self.node_id not in placed.replicas or name in present:
+                    continue
+                blocked = [one.path for one in self.directories if self._is_blocked(one, str(name))]
+                if blocked:
+                    what = f"a file where the directory of {name} should be"
+                    findings.add(Kind.PARTITION_MISSING, f"{blocked[0]}/{name}", what, meaning=OFFLINE)
+                    yield name
                     continue
                 at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
                 directory = by_id.get(at, self.directories[0])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
-from cordwood.fs.base import Store
+from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, LostTail, Observer, Place
@@ -34,7 +34,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import read_file, why_unreadable
-from cordwood.storage.log.recovery import Reason, Verb
+from cordwood.storage.log.recovery import INDEX_KINDS, Reason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import snapshot_offsets
@@ -72,6 +72,10 @@ class PartitionCheck:
         damaged: after `run`: the log has errors, so its end is unknown.
         topic_id: after `run`: from `partition.metadata`, if there is one.
         names_topic: after `run`: there is such a file, readable or not.
+        loaded_end: after `run`: where a load finds the log's end, if it looks into the last segment from an index.
+        holes: after `run`: offsets [first, behind) that are missing in front of a segment, and that segment.
+        has_inner_holes: after `run`: offsets are missing between batches of a segment, as a clean leaves it.
+        first_epoch_start: after `run`: where the first leader epoch began; a retention moves it with the log's start.
         lost: after `run`: what a recovery cuts off.
     """
 
@@ -83,6 +87,11 @@ class PartitionCheck:
         self.log_end_offset = 0
         self.topic_id: str | None = None
         self.names_topic = False
+        self.loaded_end: int | None = None
+        self.first_epoch_start: int | None = None
+        self.holes: list[tuple[int, int, str]] = []
+        self.has_inner_holes = False
+        self._segment_end: int | None = None
         self._unread: set[str] = set()
         self._entries = {info.name: info for info in log.entries if not info.is_directory}
         self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
@@ -135,6 +144,8 @@ class PartitionCheck:
         path = f"{self.log.path}/{FileKind.LEADER_EPOCHS}"
         data = self._read(path)
         entries = None if data is None else state.read_epochs(data, path, self.findings)
+        if entries:
+            self.first_epoch_start = entries[0].start_offset
         if entries is not None or (data is None and path not in self._unread):
             self._epochs.end(
                 path, entries, self.log_end_offset, self.findings, damaged=self.damaged, crashed=crashed, live=live
@@ -163,6 +174,14 @@ class PartitionCheck:
                 self.findings.add(Kind.NAME_NOT_CANONICAL, f"{log.path}/{info.name}", what, offset=parsed.offset)
         if self.stop.live:
             return
+        for info in log.entries:
+            file = parse_file(info.name) if info.is_directory else None
+            index = file is not None and file.kind in INDEX_KINDS and file.offset in self._sizes
+            if file is not None and (index or file.kind in _FIXED_KINDS) and file.name == info.name:
+                what = "a directory where a file should be"
+                self.findings.add(
+                    Kind.UNREADABLE, f"{log.path}/{info.name}", what, offset=file.offset if index else None
+                )
         for action in log.recovery.actions:
             path = f"{log.path}/{action.file}"
             offset = parsed.offset if (parsed := parse_file(action.file)) and parsed.offset >= 0 else None
@@ -251,6 +270,8 @@ class PartitionCheck:
             None if following is None else following.base_offset,
             live=stop.live,
             rebuilt=rebuilt or (unknown and in_use),
+            closed=stop.clean,
+            recovered=rebuilt or (FileKind.OFFSET_INDEX not in segment.files.indexes and segment.size_bytes > 0),
             unread=stop.crashed and not rebuilt,
             flushed_offset=stop.recovery_point or 0,
         )
@@ -269,12 +290,39 @@ class PartitionCheck:
             check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
             if keys is not None and not check.damaged:
                 keys.end(file, base, check.last_offset)
+            if in_use and stop.clean and offsets is not None:
+                self._end_as_loaded(file, segment)
+        self._hole(segment, check)
         self.damaged |= check.damaged
         for index in (offsets, times, aborted):
             if index is not None:
                 index.end()
                 index.close(log_damaged=self.damaged if index is aborted else check.damaged)
         self.log_end_offset = max(base, check.last_offset + 1)
+
+    def _end_as_loaded(self, file: ReadableFile, segment: Segment) -> None:
+        """Find the log's end as a load does after a clean shutdown: it trusts the last entry of the offset index."""
+        data = self._index_data(segment, FileKind.OFFSET_INDEX)[1] or b""
+        index = offset_index.decode(data, segment.base_offset)
+        size = len(data) // offset_index.ENTRY.itemsize * offset_index.ENTRY.itemsize
+        if size and not any(data[size - offset_index.ENTRY.itemsize : size]):
+            return  # zeros behind the entries lead to the segment's start
+        position = int(index.positions[-1]) if index.entries else 0
+        wanted = int(index.offsets[-1]) if index.entries else segment.base_offset
+        try:
+            self.loaded_end = end_behind(file, position, wanted, segment.base_offset)
+        except CorruptFileError as error:
+            self.findings.add(Kind.NOT_A_BATCH, segment.path, error.what, position=error.position, meaning=STOPS)
+
+    def _hole(self, segment: Segment, check: LogCheck) -> None:
+        """Note offsets that are missing in front of a segment, or of its first batch."""
+        first = check.first_offset
+        if self._segment_end is not None and segment.base_offset > self._segment_end:
+            self.holes.append((self._segment_end, segment.base_offset, segment.path))
+        elif first is not None and first > max(segment.base_offset, self._segment_end or 0):
+            self.holes.append((segment.base_offset, first, segment.path))
+        self.has_inner_holes |= check.has_holes
+        self._segment_end = max(segment.base_offset, check.last_offset + 1)
 
     def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
         """Return an index's path and bytes; None if it is missing, or unreadable: then `_unread` has its path."""
@@ -312,7 +360,42 @@ class PartitionCheck:
         )
 
 
+_FIXED_KINDS = (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
 _FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
+
+
+def end_behind(file: ReadableFile, position: int, wanted: int, base_offset: int) -> int:
+    """Return the offset behind the last batch, as Kafka reads a segment from an entry of its index on.
+
+    Args:
+        position, wanted: of the entry.
+
+    Raises:
+        CorruptFileError: Kafka fails at what is there.
+
+    Source: Kafka LogSegment.readNextOffset, FileLogInputStream.nextBatch.
+    """
+    end, size, found = base_offset, file.size(), False
+    while position + _HEAD_BYTES <= size:
+        head = file.read(position, _HEAD_BYTES + 10)
+        length = int.from_bytes(head[8:12], "big", signed=True)
+        if length < _LEAST_BYTES:
+            what = f"a batch of {length} bytes where the offset index has one; a load fails at it"
+            raise CorruptFileError(what, path=file.path, position=position)
+        if position + 12 + length > size:
+            break
+        last = int.from_bytes(head[:8], "big", signed=True)
+        if head[16] >= 2:
+            last += int.from_bytes(head[23:27], "big", signed=True)
+        found |= last >= wanted
+        if found:
+            end = last + 1
+        position += 12 + length
+    return end
+
+
+#: Up to the magic; a batch has at least so many bytes behind its size.
+_HEAD_BYTES, _LEAST_BYTES = 17, 14
 
 
 class _LastBatch:

@@ -24,6 +24,7 @@ class What(StrEnum):
     STRAY = "stray"
     STARTS_EMPTY = "starts empty"
     CUT = "cut"
+    RECORDS_MISSING = "records missing"
     SEGMENT_DELETED = "segment deleted"
     CLEANER_ENDS = "cleaner ends"
 
@@ -136,6 +137,8 @@ class Start:
             goes = "" if not first.records else f" ({number(first.records, 'record')} behind it go)"
             more = f", and {number(len(cuts) - 1, 'more log')}" if len(cuts) > 1 else ""
             found.append(f"cuts {name} at offset {first.offset:,}{goes}{more}")
+        if missing := self.of(What.RECORDS_MISSING):
+            found.append(f"serves {_names(missing)} without records that are missing: {_why(missing[0])}")
         if deleted := self.of(What.SEGMENT_DELETED):
             found.append(f"deletes {number(len(deleted), 'segment')} of {_names(deleted)} at the first retention run")
         if ended := self.of(What.CLEANER_ENDS):
