@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,7 +96,10 @@ def _compiled() -> Path:
     if not target.exists():
         aside = target.with_name(f"{target.name}.{os.getpid()}")
         subprocess.run(["javac", "-nowarn", "-cp", f"{library}/*", "-d", aside, source], check=True)
-        aside.rename(target)
+        try:
+            aside.rename(target)
+        except OSError:  # another process was faster
+            shutil.rmtree(aside)
     return target
 
 

@@ -47,6 +47,8 @@ def _directories(answer: Outcome) -> Outcome:
     moved = {match["partition"]: name for name in answer["new"] if (match := STRAY.fullmatch(name))}
     gone = [name for name in answer["gone"] if name not in moved]
     made = [name for name in answer["new"] if name not in moved.values()]
+    if answer.get("offline"):
+        made = []  # which new logs it begins on the other disks is a matter of time
     return {key: names for key, names in (("strays", sorted(moved)), ("gone", gone), ("made", made)) if names}
 
 

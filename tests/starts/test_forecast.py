@@ -12,7 +12,7 @@ from tests import knobs
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
 from tests.starts.forecast import alarms, disagreements, forecast
-from tests.starts.known import DIFFERS, FALSE_ALARMS
+from tests.starts.known import DIFFERS, FALSE_ALARMS, INVISIBLE
 
 #: A run takes one of so many faults.
 EVERY = 8
@@ -40,7 +40,8 @@ def test_forecasts_agree_with_a_broker(tmp_path: Path) -> None:
         node = fault.plant(tmp_path / str(number))
         told = forecast(node)
         usual = RECORDED[f"{fault.state}: nothing"]
-        if found := list(disagreements(RECORDED[name], usual, told, node)):
+        found = list(disagreements(RECORDED[name], usual, told, node))
+        if found and not (name in INVISIBLE and found == ["false good"]):
             wrong[name] = found
         kinds = {alarm.partition(":")[0] for alarm in alarms(RECORDED[name], told)}
         if unexpected := kinds - MEETS_LATER.keys() - FALSE_ALARMS:
