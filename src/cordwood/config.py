@@ -167,6 +167,7 @@ class SourceKind(Enum):
     CLUSTER = "cluster default (dynamic) in {where}"
     BROKER = "broker {subject} (dynamic) in {where}"
     INTERNAL = "set by Kafka when it creates {subject}"
+    REMEMBERED = "remembered in {where}"
     TOPIC = "topic {subject} in {where}"
     OVERRIDE = "--config"
     TOPIC_OVERRIDE = "--config {subject}:"
@@ -175,7 +176,13 @@ class SourceKind(Enum):
 
 _RANK = {kind: rank for rank, kind in enumerate(SourceKind)}
 _SETS_BROKER = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.OVERRIDE}
-_OF_ONE_TOPIC = {SourceKind.INTERNAL, SourceKind.TOPIC, SourceKind.TOPIC_OVERRIDE, SourceKind.UPDATE}
+_OF_ONE_TOPIC = {
+    SourceKind.INTERNAL,
+    SourceKind.REMEMBERED,
+    SourceKind.TOPIC,
+    SourceKind.TOPIC_OVERRIDE,
+    SourceKind.UPDATE,
+}
 _SETS_TOPIC = {*_OF_ONE_TOPIC, SourceKind.OVERRIDE}
 _FILES = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, SourceKind.TOPIC}
 
@@ -438,6 +445,14 @@ def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
 # ---- reading layers --------------------------------------------------------------------------------------------------
 
 
+#: Kafka's defaults for deleting, as if server.properties set them: with this layer first, a `LogManager` deletes as a
+#: broker without configs does.
+BROKER_DELETES = Layer(
+    Source(SourceKind.SERVER_PROPERTIES, "Kafka's defaults"),
+    {"log.cleanup.policy": "delete", "log.retention.hours": "168"},
+)
+
+
 def server_properties(data: bytes, path: str) -> Layer:
     """The layer of a broker's server.properties. Configs that don't concern logs are left out, as are unknown ones.
 
@@ -636,8 +651,11 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
     return config
 
 
-def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
+def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None = None) -> TopicConfig:
     """A topic's configs after all layers; those about other topics are passed over.
+
+    Args:
+        remembered: counts for configs that no layer sets, not even for all topics.
 
     Raises:
         ConfigError: a value, or two together, that Kafka would not take; names them and their sources.
@@ -646,6 +664,11 @@ def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
     if topic in INTERNAL_CONFIGS:
         layers = [_sparing(layer) if layer.source.kind is SourceKind.OVERRIDE else layer for layer in layers]
     of_topic, of_broker = _merged(layers, _SETS_TOPIC), _merged(layers, _SETS_BROKER)
+    if remembered is not None:
+        for definition in TOPIC_CONFIGS.values():
+            names = {definition.name, *(synonym.name for synonym in definition.synonyms)}
+            if definition.name in remembered.texts and not any(name in of_topic or name in of_broker for name in names):
+                of_topic[definition.name] = remembered.texts[definition.name], remembered.source
     values = {
         definition.name: _from_topic(definition, of_topic)
         or _from_broker(definition, of_broker)
@@ -658,6 +681,18 @@ def resolve(topic: str, layers: Iterable[Layer] = ()) -> TopicConfig:
     config = TopicConfig(values, topic)
     _check_together(config)
     return config
+
+
+def explicit_texts(config: TopicConfig) -> dict[str, str]:
+    """The values that a person chose, by the names of topic configs, as texts that `resolve` takes."""
+    return {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
+
+
+def without_default_deletion(config: TopicConfig) -> TopicConfig:
+    """Switch off the policy and the limits that no source sets: no record is removed because of a default."""
+    off: Mapping[str, Value] = {"cleanup.policy": (), "retention.ms": -1, "retention.bytes": -1}
+    values = {name: ConfigValue(value, DEFAULT, name) for name, value in off.items() if not config[name].explicit}
+    return replace(config, values_by_name={**config.values_by_name, **values})
 
 
 def _sparing(layer: Layer) -> Layer:

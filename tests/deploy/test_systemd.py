@@ -57,6 +57,12 @@ def test_the_unit_waits_for_what_the_program_tells_it() -> None:
     assert settings("RestartPreventExitStatus") == [f"{EXIT_REQUEST} {EXIT_LOCKED}"]
 
 
+def test_a_brokers_unit_is_stopped_before_this_one_starts() -> None:
+    (conflicts,), (after,) = settings("Conflicts"), settings("After")
+    assert "kafka.service" in conflicts.split()
+    assert set(conflicts.split()) <= set(after.split())
+
+
 def test_the_directories_that_are_run_on_may_be_written_to() -> None:
     (paths,) = [one.partition("=")[2] for one in settings("Environment") if one.startswith("CORDWOOD_LOG_DIRS")]
     assert settings("ReadWritePaths") == [paths]

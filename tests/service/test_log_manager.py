@@ -138,7 +138,7 @@ def test_a_path_in_place_of_a_list_of_paths_is_a_type_error() -> None:
 def test_retention_deletes_from_logs_that_are_not_compacted(node: Node) -> None:
     node.append(ONE, "a1")
     kept = node.append(TWO, "b1")
-    node.manager.update_topic_config("t", {"retention.ms": "1000"})
+    node.manager.update_topic_config("t", {"cleanup.policy": "delete", "retention.ms": "1000"})
     node.manager.update_topic_config("k", {"cleanup.policy": "compact", "retention.ms": "1000"})
     compacted = node.append(TopicPartition("k", 0), "c1")
     log = node.manager.get_log(ONE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import re
 import shutil
 import threading
@@ -23,6 +24,7 @@ from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.report.live import PartitionStatus, worst_first
 from cordwood.service.health import HealthWatch
 from cordwood.service.log_cleaner import LogCleaner
+from cordwood.service.log_manager import LogManager
 from cordwood.service.running import LiveNode, LiveOptions
 from cordwood.service.segment import LogSegment
 from cordwood.service.status import statuses
@@ -57,6 +59,66 @@ def test_without_a_policy_that_somebody_has_set_nothing_is_changed(tmp_path: Pat
         name: data for name, data in before.items() if name.startswith("t-")
     }
     assert sum(map(len, after.values())) < sum(map(len, before.values()))
+
+
+@pytest.mark.parametrize(
+    ("configs", "options", "why"),
+    [
+        ((), {}, "cleanup.policy is unknown: no metadata log"),
+        (("retention.ms=1",), {"retention": True}, "cleanup.policy is unknown: no metadata log"),
+        (("cleanup.policy=delete", "retention.ms=1"), {}, "nothing is deleted by time or size; with --retention"),
+        (("cleanup.policy=delete",), {"retention": True}, "retention.ms is not set"),
+        (("t:cleanup.policy=compact",), {}, None),
+        (("cleanup.policy=delete", "retention.bytes=1"), {"retention": True}, None),
+    ],
+)
+def test_a_warning_says_why_nothing_will_ever_be_cleaned(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    configs: tuple[str, ...],
+    options: dict[str, bool],
+    why: str | None,
+) -> None:
+    path = made(tmp_path, t=1, u=1)
+    with running(path, *configs, **options) as node:
+        warnings = [one.getMessage() for one in caplog.records if "will ever be cleaned" in one.getMessage()]
+        assert len(warnings) == (why is not None)
+        assert why is None or f"nothing of these 2 logs will ever be cleaned or deleted: {why}" in warnings[0]
+        node.reload()
+        assert len([one for one in caplog.records if "will ever be cleaned" in one.getMessage()]) == 2 * len(warnings)
+
+
+def test_configs_that_a_program_left_beside_its_logs_count(tmp_path: Path) -> None:
+    path = made(tmp_path, t=20, u=20)
+    with LogManager(PosixFileSystem(), [path], overrides(["log.cleaner.enable=false", "t:cleanup.policy=compact"])):
+        pass
+    with running(path) as node:
+        wait(node, "t")
+        assert (status(node, "t").policy, status(node, "u").policy) == ("compact", "")
+    with running(path, "cleanup.policy=delete") as node:
+        assert status(node, "t").policy == "delete"
+
+
+def test_each_deletion_leaves_a_line_and_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cordwood")
+    path = made(tmp_path, t=20)
+    with running(path, "cleanup.policy=delete", "retention.ms=1", retention=True) as node:
+        log = node.manager.logs[TopicPartition("t", 0)]
+        until(lambda: log.log_start_offset == 40)
+        (line,) = [one for one in caplog.records if getattr(one, "event", "") == "delete"]
+        fields: dict[str, object] = vars(line)["fields"]
+        expected = {"topic": "t", "partition": 0, "limit": "retention.ms", "start_offset": 0, "end_offset": 40}
+        assert fields.items() >= expected.items()
+        said = line.getMessage()
+        assert said.startswith("deleted from t-0: offsets 0 to 39 (") and "by retention.ms=1," in said
+        node.look()
+        _, text = get(node, "/metrics")
+        of_log = 'cordwood_log_log_removed_bytes_total{limit="retention.ms",partition="0",topic="t"}'
+        for name in (of_log, 'cordwood_log_logmanager_removed_bytes_total{limit="retention.ms"}'):
+            assert f"{name} {float(str(fields['size_bytes']))}" in text
+        assert 'cordwood_log_logmanager_removed_segments_total{limit="compaction"} 0.0' in text
+        assert f'cordwood_log_logdirectory_free_bytes{{logDirectory="{path}"}} ' in text
+        assert "# TYPE cordwood_log_logcleaner_bytes_read_total counter" in text
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,9 @@ def test_periods_that_a_task_misses_are_made_up_by_one_run() -> None:
 def test_tasks_keep_their_pace_when_the_machines_clock_is_set() -> None:
     wall_ms, fs = NOW_MS, MemoryFileSystem(lambda: NOW_MS * 1_000_000)
     configs = ["log.initial.task.delay.ms=0", "replica.high.watermark.checkpoint.interval.ms=20"]
-    manager = LogManager(fs, ["d"], overrides([*configs, "t:retention.ms=3600000"]), clock=lambda: wall_ms)
+    manager = LogManager(
+        fs, ["d"], overrides([*configs, "t:cleanup.policy=delete", "t:retention.ms=3600000"]), clock=lambda: wall_ms
+    )
     manager.startup()
     try:
         log = manager.get_or_create_log(ONE, is_new=True)

@@ -53,6 +53,7 @@ FILES = [
     ("partition.metadata", PartitionFile(FileKind.PARTITION_METADATA)),
     ("partition.metadata.tmp", PartitionFile(FileKind.PARTITION_METADATA, temporary=Temporary.TMP)),
     ("quorum-state", PartitionFile(FileKind.QUORUM_STATE)),
+    ("cordwood.properties", PartitionFile(FileKind.LOG_CONFIGS)),
 ]
 
 DIRECTORIES = [

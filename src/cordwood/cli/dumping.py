@@ -380,8 +380,9 @@ class Dump:
         kind = filenames.kind_in_index_folder(name) or (parsed.kind if parsed else "")
         read = READERS.get(name.removesuffix(".tmp")) or READERS.get(kind)
         if read is None:
-            known = ", ".join(kind for kind in FileKind if kind) + f", {', '.join(IN_LOG_DIRECTORY)}"
-            what = f"Kafka's are {known}; Cordwood's are {', '.join(filenames.OWN_KINDS)}"
+            kafkas = [kind for kind in FileKind if kind and kind is not FileKind.LOG_CONFIGS]
+            own = ", ".join([*filenames.OWN_KINDS, FileKind.LOG_CONFIGS])
+            what = f"Kafka's are {', '.join([*kafkas, *IN_LOG_DIRECTORY])}; Cordwood's are {own}"
             raise RequestError(f"{path} is no file that Kafka or Cordwood writes, by its name; {what}")
         if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:
             raise RequestError(f"{path} holds no records; leave out --format and --isolation")

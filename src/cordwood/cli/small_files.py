@@ -11,6 +11,7 @@ from cordwood.storage.formats import (
     filenames,
     key_index,
     leader_epochs,
+    log_configs,
     offset_index,
     pending_records,
     producer_state,
@@ -89,6 +90,12 @@ def _meta_properties(data: bytes, base_offset: int, path: str) -> Entries:
     properties.meta_properties(found, path)  # tells what a broker would not start with
 
 
+def _log_configs(data: bytes, base_offset: int, path: str) -> Entries:
+    found = log_configs.decode(data, path)
+    for key, value in {log_configs.WRITTEN: str(found.written_ms), **found.texts}.items():
+        yield "property", {"key": key, "value": value}
+
+
 def _clean_shutdown(data: bytes, base_offset: int, path: str) -> Entries:
     yield "clean_shutdown", {"broker_epoch": properties.decode_clean_shutdown(data)}
 
@@ -159,6 +166,7 @@ READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
     FileKind.TRANSACTION_INDEX: _transaction_index,
     FileKind.PRODUCER_SNAPSHOT: _producers,
     FileKind.LEADER_EPOCHS: _leader_epochs,
+    FileKind.LOG_CONFIGS: _log_configs,
     FileKind.PARTITION_METADATA: _partition_metadata,
     FileKind.QUORUM_STATE: _quorum_state,
     KEY_INDEX: _key_index,

@@ -23,6 +23,7 @@ SHORT_SOURCE = {
     SourceKind.CLUSTER: "cluster",
     SourceKind.BROKER: "broker",
     SourceKind.INTERNAL: "internal",
+    SourceKind.REMEMBERED: "remembered",
     SourceKind.TOPIC: "topic",
     SourceKind.OVERRIDE: "--config",
     SourceKind.TOPIC_OVERRIDE: "--config",
@@ -280,10 +281,11 @@ def _hidden(listing: Listing) -> Iterable[str]:
 
 def _metadata_lines(listing: Listing) -> Iterable[str]:
     if listing.metadata_path is None:
-        yield (
-            "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
-            "or --config cleanup.policy=…"
-        )
+        if any(one.policy.value is None for one in listing.partitions):
+            yield (
+                "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
+                "or --config cleanup.policy=…"
+            )
         return
     yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
     if listing.metadata_problems:

@@ -126,6 +126,7 @@ class Creation:
                 problems.append(f"{path}: {error}")
                 continue
             pool.add(partition, log, is_future=is_future)
+            pool.remember_configs(partition.topic, log)
             self._preferred.pop(partition, None)
             return log
         raise KafkaStorageError(f"No log directory is left to create {partition} in. {'; '.join(problems)}".strip())

@@ -18,6 +18,7 @@ from cordwood.service.checkpointing import Checkpoints
 from cordwood.service.log import Log
 from cordwood.service.pool import LogPool, check_partition
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.text import bytes_text
 from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -124,6 +125,8 @@ class Deletion:
         """Rename the directory of a log that was taken out, and takes no appends now; its files go later."""
         log.refuse_changes()
         self._renamed(partition, log, DirectoryState.DELETED)
+        offsets = f"offsets {log.log_start_offset} to {log.log_end_offset - 1}, {bytes_text(log.size_bytes)}"
+        _log.info("%s was deleted, %s; its files go later", partition, offsets)
         self.wait(log)
 
     def wait(self, log: Log) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cordwood.cleaning.plan import Reason
 from cordwood.commands.policy import policy_in_doubt, why_topic_is_left
-from cordwood.config import Layer, Source, SourceKind, TopicConfig
+from cordwood.config import Layer, Source, SourceKind, TopicConfig, show
 from cordwood.storage.node.node import Node
 
 _LIMITS = ("retention.ms", "retention.bytes")
@@ -55,12 +55,20 @@ def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
             continue
         if node.metadata is not None:
             layers += node.metadata.layers(topic, node.node_id, node.metadata_path or "")
+        layers += _remembered(config)
         removed = dict(_without_limits(node, config, retention=retention))
         if removed:
             layers.append(_own(topic, dict.fromkeys(removed, "-1")))
             if config.delete:
                 only_compacted[topic] = next(iter(removed.values()))
     return ExplicitConfigs(tuple(layers), left_alone, only_compacted)
+
+
+def _remembered(config: TopicConfig) -> Iterator[Layer]:
+    """The configs of a topic that are remembered beside its logs."""
+    found = {name: value for name, value in config.items() if value.source.kind is SourceKind.REMEMBERED}
+    for value in list(found.values())[:1]:
+        yield Layer(value.source, {name: show(each.value) for name, each in found.items()})
 
 
 def _own(topic: str, texts: Mapping[str, str]) -> Layer:

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cordwood.report.live import Health
-from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading
+from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading, Total
 from cordwood.types import override
 from cordwood.web.http_server import Answer, Request, Route
 
@@ -61,7 +61,8 @@ def _family(flat: str, members: list[tuple[MetricName, Reading]]) -> Metric:
     """One metric of Prometheus: those of one name, told apart by labels."""
     name, first = members[0]
     labels = sorted({label for one, _ in members for label, _ in one.tags})
-    kind = {MeterReading: CounterMetricFamily, TimerReading: SummaryMetricFamily}.get(type(first), GaugeMetricFamily)
+    kinds = {MeterReading: CounterMetricFamily, Total: CounterMetricFamily, TimerReading: SummaryMetricFamily}
+    kind = kinds.get(type(first), GaugeMetricFamily)
     text = f"{name.group}:type={name.type},name={name.name}"
     family: Any = kind(flat, text, labels=[_label(label) for label in labels])
     for one, reading in members:

@@ -36,7 +36,7 @@ from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.garbage import Garbage
 from cordwood.service.log import Log
 from cordwood.service.log_to_clean import LogToClean
-from cordwood.service.metrics import MetricName, Reading
+from cordwood.service.metrics import MetricName, Reading, Total
 from cordwood.text import bytes_text
 from cordwood.types import TopicPartition
 
@@ -372,10 +372,10 @@ class LogCleaner:
                 found[MetricName("kafka.log", "LogCleanerManager", name, (("logDirectory", path),))] = value
         traffic = self.runner.traffic
         of_ours: tuple[tuple[str, float], ...] = (
-            ("thread-restart-count", self.restarts),
-            ("bytes-read", traffic.read),
-            ("bytes-written", traffic.written),
-            ("bytes-new", traffic.new),
+            ("thread-restart-count", Total(self.restarts)),
+            ("bytes-read", Total(traffic.read)),
+            ("bytes-written", Total(traffic.written)),
+            ("bytes-new", Total(traffic.new)),
             ("read-per-new-byte", traffic.read / max(traffic.new, 1)),
             ("written-per-new-byte", traffic.written / max(traffic.new, 1)),
         )

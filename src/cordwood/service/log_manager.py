@@ -79,6 +79,7 @@ class LogManager:
         spark: SparkSession | None = None,
         engine: str | None = None,
         random: Random | None = None,
+        remember_configs: bool = True,
     ) -> None:
         """Nothing is opened yet.
 
@@ -87,6 +88,8 @@ class LogManager:
             spark: the session in which large logs are cleaned; None: one is started with the first of them.
             engine: `spark`, or `here`, which cleans them in a pool of processes; None: Spark if it is installed.
             random: source of what is random, the jitter of segments.
+            remember_configs: keep the explicit configs of each log in a file beside it, and use them where `layers` set
+                nothing.
 
         Raises:
             ConfigError: a config that Kafka would refuse.
@@ -109,6 +112,7 @@ class LogManager:
         self._directories = LogDirectories(pooled, paths, self.failures)
         stats = LogStats(scheduler.clock)
         self._pool = LogPool(pooled, self._directories, self._configs, clock, scheduler, stats, random or Random())
+        self._pool.remembers_configs = remember_configs
         self._loads = DirectoryLoads(self.failures)
         self._checkpoints = Checkpoints(self._directories.locked, self._pool.current_logs)
         self._tasks = ManagerTasks(self._pool, self._checkpoints)
@@ -244,6 +248,11 @@ class LogManager:
                 list(threads_of_directories.map(load, directories))
         finally:
             self._loads.end()
+        for partition, log in self._pool.items():
+            # Another partition of the topic may have had newer configs.
+            log.update_config(self._configs.topic(partition.topic))
+            with contextlib.suppress(KafkaStorageError):  # the directory is offline
+                self._pool.remember_configs(partition.topic, log)
 
     def _load_one(self, found: LoadedFrom, is_stray: IsStray | None) -> None:
         """Load a log, and put it where it belongs by the name of its directory."""
@@ -251,6 +260,8 @@ class LogManager:
         if state is DirectoryState.STRAY:
             self._deletion.stray[name] = path
             return
+        if state is not DirectoryState.DELETED:
+            self._pool.recall_configs(path, name.topic)
         log = self._creation.open(path, name.topic, found.checkpointed, on_recovered=found.on_recovered)
         if state is DirectoryState.DELETED:
             self._deletion.wait(log)
@@ -435,6 +446,8 @@ class LogManager:
     def update_topic_config(self, topic: str, texts: Mapping[str, str | int]) -> None:
         """Replace a topic's own configs; its logs use them from now on. They win over what the manager was given.
 
+        Earlier ones are not remembered any more.
+
         Raises:
             TypeError: a value is neither text nor a whole number.
             ConfigError: a name or a value that Kafka would refuse; nothing has changed.
@@ -443,6 +456,7 @@ class LogManager:
         with self._pool.lock:
             layers = self._configs.with_topic(topic, {name: str(value) for name, value in texts.items()})
             resolve(topic, layers)
+            self._configs.forget(topic)
             self._configs.use(layers)
             known = [(partition, log) for partition, log in self._pool.items() if partition.topic == topic]
         self._update(known)
@@ -456,7 +470,7 @@ class LogManager:
         layers = list(layers)
         broker, before = resolve_broker(layers), self.config
         for topic in {partition.topic for partition, _ in self._pool.items()}:
-            resolve(topic, layers)
+            self._configs.resolved(topic, layers)
         if self.cleaner is not None:
             self.cleaner.validate_reconfiguration(broker)
             if any(before[name].value != broker[name].value for name in self.cleaner.reconfigurable_configs):
@@ -476,6 +490,7 @@ class LogManager:
                 self.cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
                 if was_compacted and not config.compact:
                     self.cleaner.abort_cleaning(partition)
+            self._pool.remember_configs(partition.topic, log)
 
     # ---- metrics -----------------------------------------------------------------------------------------------------
 

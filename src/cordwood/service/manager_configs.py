@@ -1,7 +1,14 @@
-"""The configs of a manager, of its broker and of topics, which change while it runs."""
+"""The configs of a manager, of its broker and of topics, which change while it runs.
+
+A topic's configs come from the layers that the manager is given and, where these set nothing, from the file
+`cordwood.properties` beside its logs, which remembers earlier ones. A policy or limit that neither sets is off: Kafka's
+defaults would delete records after a week.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterable, Mapping
 
 from cordwood.arguments import shown
@@ -12,13 +19,22 @@ from cordwood.config import (
     Source,
     SourceKind,
     TopicConfig,
+    explicit_texts,
     resolve,
     resolve_broker,
     unknown_config,
+    without_default_deletion,
 )
+from cordwood.errors import CorruptFileError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.storage.formats import log_configs
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.log_configs import LogConfigs
+from cordwood.storage.log.files import read_file
 
 #: What says the configs of a topic's own; others than these come from who started the manager.
 _OWN = {SourceKind.TOPIC, SourceKind.UPDATE}
+_log = logging.getLogger(__name__)
 
 
 class Configs:
@@ -31,15 +47,57 @@ class Configs:
                 raise TypeError(f"layers come from cordwood.config.overrides([…]), not {shown(layer)}")
         self.broker: BrokerConfig = resolve_broker(self._layers)
         #: The configs of topics, with the layers that they are made of.
-        self._topics: dict[str, tuple[list[Layer], TopicConfig]] = {}
+        self._topics: dict[str, tuple[list[Layer], LogConfigs | None, TopicConfig]] = {}
+        #: Of topics, the configs that are remembered beside their logs, and the file.
+        self._remembered: dict[str, tuple[LogConfigs, str]] = {}
+        self._lock = threading.Lock()
 
     def topic(self, topic: str) -> TopicConfig:
         """The configs of a topic: the same object until they change."""
-        layers = self._layers
+        layers, (remembered, _) = self._layers, self._remembered.get(topic, (None, ""))
         known = self._topics.get(topic)
-        if known is None or known[0] is not layers:
-            known = self._topics[topic] = layers, resolve(topic, layers)
-        return known[1]
+        if known is None or known[0] is not layers or known[1] is not remembered:
+            known = self._topics[topic] = layers, remembered, self.resolved(topic, layers)
+            _warn_of_idle_limits(known[2])
+        return known[2]
+
+    def resolved(self, topic: str, layers: Iterable[Layer]) -> TopicConfig:
+        """The configs that a topic has with these layers.
+
+        Raises:
+            ConfigError: a value, or two together, that Kafka would not take.
+        """
+        remembered = None
+        if (found := self._remembered.get(topic)) is not None:
+            remembered = Layer(Source(SourceKind.REMEMBERED, found[1], topic), found[0].texts)
+        return without_default_deletion(resolve(topic, layers, remembered))
+
+    # ---- the file beside a log ---------------------------------------------------------------------------------------
+
+    def recall(self, fs: LocalFileSystem, directory: str, topic: str) -> None:
+        """Read the configs that are remembered beside a log; of the files of a topic's logs the newest counts."""
+        path = f"{directory}/{FileKind.LOG_CONFIGS}"
+        if (found := _read(fs, path)) is not None:
+            with self._lock:
+                known = self._remembered.get(topic)
+                if known is None or known[0].written_ms < found.written_ms:
+                    self._remembered[topic] = found, path
+
+    def forget(self, topic: str) -> None:
+        """Use nothing that was remembered of a topic any more."""
+        with self._lock:
+            self._remembered.pop(topic, None)
+
+    def to_remember(self, fs: LocalFileSystem, directory: str, topic: str, now_ms: int) -> LogConfigs | None:
+        """What to write beside a log of a topic; None if the file there holds the topic's explicit configs."""
+        texts, known = explicit_texts(self.topic(topic)), _read(fs, f"{directory}/{FileKind.LOG_CONFIGS}")
+        if texts == (known.texts if known is not None else {}):
+            return None
+        # A clock that was set back must not let an older file win.
+        before = [one.written_ms for one in (known, self._remembered.get(topic, (None,))[0]) if one is not None]
+        return LogConfigs(texts, max([now_ms, *(time_ms + 1 for time_ms in before)]))
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     def with_topic(self, topic: str, texts: Mapping[str, str]) -> list[Layer]:
         """The layers with other configs of a topic's own, which win over all others.
@@ -56,3 +114,20 @@ class Configs:
     def use(self, layers: list[Layer], broker: BrokerConfig | None = None) -> None:
         """Go on with other layers, and with the broker's configs that they make if those change."""
         self._layers, self.broker = layers, broker or self.broker
+
+
+def _warn_of_idle_limits(config: TopicConfig) -> None:
+    """Warn of explicit limits that delete nothing, as no policy is set."""
+    limits = [f"{name}={config[name]}" for name in ("retention.ms", "retention.bytes") if config[name].explicit]
+    if limits and not config["cleanup.policy"].explicit:
+        what = "no record is deleted by %s of topic %s: its cleanup.policy is not set. Set it to delete, or to compact"
+        _log.warning(what, " and ".join(limits), config.topic)
+
+
+def _read(fs: LocalFileSystem, path: str) -> LogConfigs | None:
+    """The configs in a file; None if it is missing or cannot be used."""
+    try:
+        return log_configs.decode(read_file(fs, path), path) if fs.exists(path) else None
+    except (CorruptFileError, OSError) as error:
+        _log.error("the remembered configs %s do not count: %s", path, error)
+        return None

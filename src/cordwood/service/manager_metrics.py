@@ -1,4 +1,4 @@
-"""The gauges of a manager's logs and directories, under Kafka's names.
+"""The metrics of a manager's logs and directories, under Kafka's names; and bytes removed from logs, by the reason.
 
 Source: the metrics of Kafka's UnifiedLog and LogManager.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cordwood.service.log import Log
-from cordwood.service.metrics import MetricName
+from cordwood.service.metrics import MetricName, Total
 from cordwood.types import TopicPartition
 
 _GROUP = "kafka.log"
@@ -31,6 +31,8 @@ def of_logs(logs: Iterable[tuple[TopicPartition, Log, bool]]) -> Iterator[tuple[
             ("RetentionSizeInPercent", log.retention_size_percent),
         ):
             yield MetricName(_GROUP, "Log", name, tags), value
+        for why, size_bytes in log.removed_bytes.items():
+            yield MetricName("cordwood.log", "Log", "removed-bytes", (*tags, ("limit", str(why)))), Total(size_bytes)
 
 
 def of_directories(

@@ -51,18 +51,18 @@ class ManagerTasks:
         """Retention of the logs that are not compacted."""
         pool, cleaner = self._pool, self._pool.cleaner
         if cleaner is None:
-            deleted = sum(log.delete_old_segments() for log in pool.all if not log.config.compact)
+            for log in pool.all:
+                if not log.config.compact:
+                    log.delete_old_segments()
         else:
             paused = cleaner.manager.pause_cleaning_for_non_compacted_partitions()
             try:
-                deleted = sum(log.delete_old_segments() for log in paused.values())
                 with pool.lock:
                     future = [log for partition, log in pool.future.items() if partition in paused]
-                deleted += sum(log.delete_old_segments() for log in future)
+                for log in (*paused.values(), *future):
+                    log.delete_old_segments()
             finally:
                 cleaner.resume_cleaning(paused)
-        if deleted:
-            _log.info("Log cleanup deleted %d segments", deleted)
 
     def flush_dirty_logs(self) -> None:
         """Flush the logs whose `flush.ms` is over."""

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cordwood.clock import Clock, monotonic_clock
 from cordwood.errors import (
@@ -83,6 +84,10 @@ class TimerReading:
     total_ms: float
     max_ms: float
     percentiles: dict[float, float]
+
+
+class Total(int):
+    """A sum that only grows while the program runs."""
 
 
 Reading = int | float | MeterReading | TimerReading
@@ -169,6 +174,16 @@ _REJECTIONS = {
 }
 
 
+class Removal(StrEnum):
+    """Why records leave a log."""
+
+    LOG_START_OFFSET = "log start offset"  #: below it, by `delete_records`
+    RETENTION_BYTES = "retention.bytes"
+    RETENTION_MS = "retention.ms"
+    COMPACTION = "compaction"
+    TRUNCATION = "truncation"
+
+
 class LogStats:
     """The meters and timers that all logs of a manager share."""
 
@@ -177,11 +192,18 @@ class LogStats:
         self._lock = threading.Lock()
         self._flushes = Timer(clock)
         self._rejected_bytes: dict[str | None, Meter] = {None: Meter(clock)}
+        self._removed = dict.fromkeys(Removal, (0, 0))
         self._rejections = {rejection: Meter(clock) for rejection in _REJECTIONS}
 
     def flushed(self, began: float) -> None:
         """A segment was flushed; `began` is a reading of `time.monotonic`."""
         self._flushes.note(time.monotonic() - began)
+
+    def removed(self, why: Removal, segments: int, size_bytes: int) -> None:
+        """Segments and bytes left a log."""
+        with self._lock:
+            before = self._removed[why]
+            self._removed[why] = before[0] + segments, before[1] + size_bytes
 
     def refused(self, topic: str, error: LogError, size_bytes: int) -> None:
         """An append was refused."""
@@ -203,7 +225,11 @@ class LogStats:
         """All of them."""
         yield MetricName("kafka.log", "LogFlushStats", "LogFlushRateAndTimeMs"), self._flushes.read()
         with self._lock:
-            rejected = dict(self._rejected_bytes)
+            rejected, removed = dict(self._rejected_bytes), dict(self._removed)
+        for why, (segments, size_bytes) in removed.items():
+            limit = (("limit", str(why)),)
+            yield MetricName("cordwood.log", "LogManager", "removed-segments", limit), Total(segments)
+            yield MetricName("cordwood.log", "LogManager", "removed-bytes", limit), Total(size_bytes)
         for topic, meter in rejected.items():
             tags = () if topic is None else (("topic", topic),)
             yield MetricName("kafka.server", "BrokerTopicMetrics", "BytesRejectedPerSec", tags), meter.read()

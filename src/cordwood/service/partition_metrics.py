@@ -1,4 +1,5 @@
-"""Gauges of the partitions of `run`, which Kafka has not: what is dirty, since when, and what cannot be cleaned.
+"""Gauges of `run`, which Kafka does not have: of partitions what is dirty, since when, and what cannot be cleaned; of
+disks the free space.
 
 A server of metrics keeps each series for weeks. So of very many partitions there are only sums, and the gauges of the
 worst ones; a gauge says so.
@@ -6,10 +7,13 @@ worst ones; a gauge says so.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from cordwood.engine.task import FailureKind
+from cordwood.fs.base import LocalFileSystem
 from cordwood.report.live import PartitionStatus, worst_first
 from cordwood.service.cleaner_manager import MARKED
 from cordwood.service.metrics import MetricName
@@ -44,6 +48,33 @@ def of_partitions(found: Sequence[PartitionStatus], longest_due_ms: int) -> Iter
     for kind in (*FailureKind, MARKED):
         yield MetricName(_GROUP, "Partitions", "uncleanable-count", (("kind", str(kind)),)), kinds[kind]
     yield from _of_each(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The space of the disk of a log directory, as at the last look."""
+
+    free_bytes: int
+    size_bytes: int
+
+
+def disk_spaces(fs: LocalFileSystem, log_dirs: Iterable[str]) -> dict[str, DiskSpace]:
+    """The disk space of log directories; unknown ones are left out."""
+    found = {}
+    for path in log_dirs:
+        with contextlib.suppress(OSError):  # such a directory is about to go offline
+            free, size = fs.free_bytes(path), fs.disk_size(path)
+            if free is not None and size is not None:
+                found[path] = DiskSpace(free, size)
+    return found
+
+
+def of_disks(spaces: Mapping[str, DiskSpace]) -> Iterator[tuple[MetricName, int]]:
+    """The gauges of the disks of log directories."""
+    for path, space in spaces.items():
+        tags = (("logDirectory", path),)
+        yield MetricName(_GROUP, "LogDirectory", "free-bytes", tags), space.free_bytes
+        yield MetricName(_GROUP, "LogDirectory", "disk-bytes", tags), space.size_bytes
 
 
 def _of_each(shown: Iterable[PartitionStatus]) -> Iterator[tuple[MetricName, int | float]]:

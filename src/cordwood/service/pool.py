@@ -23,6 +23,8 @@ from cordwood.service.log_cleaner import LogCleaner
 from cordwood.service.manager_configs import Configs
 from cordwood.service.metrics import LogStats
 from cordwood.service.scheduler import Scheduler
+from cordwood.storage.formats import log_configs
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.types import TopicPartition
 
 
@@ -41,6 +43,7 @@ class LogPool:
         fs: of many logs only some files are open.
         cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log is to take the place of a current one.
+        remembers_configs: the explicit configs of a log are kept in a file beside it.
     """
 
     fs: PooledFileSystem
@@ -55,6 +58,7 @@ class LogPool:
     future: dict[TopicPartition, Log] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     creation: threading.RLock = field(default_factory=threading.RLock)
+    remembers_configs: bool = True
 
     def of(self, *, is_future: bool) -> dict[TopicPartition, Log]:
         """One of the two maps."""
@@ -93,6 +97,25 @@ class LogPool:
         if future is not None and future is not log:
             with contextlib.suppress(KafkaStorageError):  # then no future log is left
                 future.truncate_to(offset)
+
+    def recall_configs(self, directory: str, topic: str) -> None:
+        """Use what is remembered beside a log that is about to be loaded."""
+        if self.remembers_configs:
+            self.configs.recall(self.fs, directory, topic)
+
+    def remember_configs(self, topic: str, log: Log) -> None:
+        """Write the explicit configs of a topic beside one of its logs.
+
+        Raises:
+            KafkaStorageError: it failed, and took the log directory offline.
+        """
+        if not self.remembers_configs:
+            return
+        with self.creation, self.directories.failures.guarded(log.parent_directory, "remembering configs of", log.name):
+            found = self.configs.to_remember(self.fs, log.directory, topic, self.clock())
+            if found is not None:
+                path = f"{log.directory}/{FileKind.LOG_CONFIGS}"
+                self.fs.put(path, log_configs.encode(found), beside=f"{path}.tmp")
 
     def pop_all_in(self, path: str) -> list[Log]:
         """Take out the logs in a directory."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
@@ -31,10 +32,11 @@ from cordwood.service.live_view import LiveView, guard
 from cordwood.service.log import Log
 from cordwood.service.log_manager import LogManager
 from cordwood.service.metrics import MetricName, Reading
-from cordwood.service.partition_metrics import PARTITIONS_MAX, of_partitions
+from cordwood.service.partition_metrics import PARTITIONS_MAX, DiskSpace, disk_spaces, of_disks, of_partitions
 from cordwood.service.status import statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.node import Node
+from cordwood.text import number
 from cordwood.threads import in_background
 from cordwood.types import TopicPartition
 from cordwood.web.access import HEADERS
@@ -142,13 +144,16 @@ class LiveNode:
         self._options = options
         self._is_new = is_new
         self._node, self._explicit = self._read_configs()
-        self.manager = LogManager(fs, self._log_dirs, self._explicit.layers, engine=options.engine)
+        self.manager = LogManager(
+            fs, self._log_dirs, self._explicit.layers, engine=options.engine, remember_configs=False
+        )
         self._watch = HealthWatch(period_ms=int(LOOK_SECONDS * 1_000))
         self._view: LiveView | None = None
         if options.view:
             self._view = LiveView(self._log_dirs, self._watch.health, lambda: str(self.waiting), clock)
         self._server: HttpServer | None = None
         self._seen: Sequence[PartitionStatus] = ()
+        self._disks: Mapping[str, DiskSpace] = {}
 
     def _read_configs(self) -> tuple[Node, ExplicitConfigs]:
         options = self._options
@@ -184,6 +189,7 @@ class LiveNode:
 
             options = self._options
             self.manager.startup(loaded, on_loaded=self._adopt, index=options.index, min_dead=options.min_dead)
+            self._warn_if_idle()
             try:
                 self.look()
             except BaseException:
@@ -238,6 +244,16 @@ class LiveNode:
         node, explicit = self._read_configs()
         self.manager.reconfigure(explicit.layers)
         self._node, self._explicit = node, explicit
+        self._warn_if_idle()
+
+    def _warn_if_idle(self) -> None:
+        """Warn if no config lets anything be cleaned or deleted, ever."""
+        logs = self.manager.logs
+        if not logs or any(_may_shrink(log) for log in logs.values()):
+            return
+        reasons = Counter(map(str, (*self._explicit.left_alone.values(), *self._explicit.only_compacted.values())))
+        why = reasons.most_common(1)[0][0] if reasons else "their cleanup.policy is empty"
+        _log.warning("nothing of these %s will ever be cleaned or deleted: %s", number(len(logs), "log"), why)
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
         """The state of each log, and the health of all; what is served shows the last look."""
@@ -245,6 +261,8 @@ class LiveNode:
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
         self._seen = found
+        self.waiting.begin("the free space of the disks")
+        self._disks = disk_spaces(self._fs, self.manager.live_log_dirs)
         if self._view is not None:
             self.waiting.begin("the progress of cleans")
             self._view.note(self.manager, found, health, now_ms)
@@ -252,10 +270,13 @@ class LiveNode:
         return found, health
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """What `/metrics` shows: Kafka's metrics as they are now, and those of the partitions as at the last look."""
+        """What `/metrics` shows: Kafka's metrics as they are now, those of partitions and disks as at the last look."""
         seen = self._seen
         of_all = max(len(seen), len(self.manager.logs)) <= PARTITIONS_MAX
-        return self.manager.metrics(of_logs=of_all) | dict(of_partitions(seen, self._watch.longest_due_ms))
+        return self.manager.metrics(of_logs=of_all) | {
+            **dict(of_partitions(seen, self._watch.longest_due_ms)),
+            **dict(of_disks(self._disks)),
+        }
 
     def run(
         self,
@@ -298,6 +319,12 @@ class LiveNode:
         if self._server is not None:
             self._server.close()
         self.manager.shutdown(on_wait=self.waiting.begin)
+
+
+def _may_shrink(log: Log) -> bool:
+    """Whether a config lets a log be compacted, or deleted from by a limit."""
+    config = log.config
+    return config.compact or (config.delete and (config.retention_ms >= 0 or config.retention_bytes >= 0))
 
 
 def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, patience_ms: int = PATIENCE_MS) -> T:

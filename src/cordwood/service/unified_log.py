@@ -9,6 +9,7 @@ Source: Kafka UnifiedLog.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ from cordwood.service.lookup import (
     first_record_since,
     newest_record,
 )
+from cordwood.service.metrics import Removal
 from cordwood.service.producer_state import (
     NO_GUARD,
     UNKNOWN_VERSION,
@@ -64,8 +66,10 @@ from cordwood.service.watermarks import Watermarks
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerRows
 from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
+from cordwood.text import bytes_text, number
 from cordwood.types import NONE, Codec
 
+_log = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 
@@ -93,6 +97,7 @@ class UnifiedLog:
         deletes_for_good: whether a clean removes expired tombstones and markers. Another replica that has not yet seen
             such a delete could bring its key back.
         appended_bytes, deleted_bytes: since it was loaded; the latter of old segments. Only the lock's holder adds.
+        removed_bytes: bytes that left the log since it was loaded, by the reason. Replaced as a whole.
         truncations: how often records were cut off at the end, since it was loaded. Only the lock's holder adds.
         before_truncation: called, with the lock, with the offset from which on records are about to be cut off.
     """
@@ -104,6 +109,7 @@ class UnifiedLog:
         self.retention_size_percent = 0
         self.deletes_for_good = True
         self.appended_bytes = self.deleted_bytes = self.truncations = 0
+        self.removed_bytes: dict[Removal, int] = {}
         self.before_truncation: Callable[[int], object] = lambda _: None
         #: The producers of `transaction` blocks that have not ended.
         self.producers_in_use: set[int] = set()
@@ -612,7 +618,8 @@ class UnifiedLog:
         offset = self.high_watermark if offset == NONE else offset
         if offset < 0:
             raise OffsetOutOfRangeError(f"The offset {offset} for partition {self.name} is not valid")
-        self.maybe_increment_log_start_offset(offset)
+        if self.maybe_increment_log_start_offset(offset):
+            _log.info("the records of %s below offset %d were deleted by delete_records", self.name, offset)
         return self.log_start_offset
 
     # ---- leader epochs -----------------------------------------------------------------------------------------------
@@ -712,25 +719,31 @@ class UnifiedLog:
         config = self.config
         try:
             with self._lock:  # of two calls at once each would delete what is too much
-                deleted = self._delete_oldest(retention.below(self.log_start_offset))
+                start, now_ms = self.log_start_offset, self._local.clock()
+                below = f"below the log start offset {start}"
+                deleted = self._delete_oldest(Removal.LOG_START_OFFSET, below, retention.below(start))
                 if config.delete:
-                    deleted += self._delete_oldest(retention.beyond_size(self.size_bytes, config.retention_bytes))
-                    deleted += self._delete_oldest(retention.older_than(config.retention_ms, self._local.clock()))
+                    limit, size = config.retention_bytes, self.size_bytes
+                    beyond = f"retention.bytes={limit}, as the log had {size} bytes"
+                    deleted += self._delete_oldest(Removal.RETENTION_BYTES, beyond, retention.beyond_size(size, limit))
+                    limit = config.retention_ms
+                    older = f"retention.ms={limit}, as their records were older"
+                    deleted += self._delete_oldest(Removal.RETENTION_MS, older, retention.older_than(limit, now_ms))
                 return deleted
         finally:
             limit = config.retention_bytes
             self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
 
-    def _delete_oldest(self, is_deletable: retention.IsDeletable) -> int:
+    def _delete_oldest(self, why: Removal, words: str, is_deletable: retention.IsDeletable) -> int:
         """Delete what `retention.deletable` names; returns how many segments."""
         with self._lock, self._local.guarded("deleting segments"):
             segments = self._local.segments.all
             chosen = retention.deletable(segments, self.high_watermark, self.log_end_offset, is_deletable)
             if chosen:
-                self._delete(chosen)
+                self._delete(chosen, why, words)
             return len(chosen)
 
-    def _delete(self, deletable: Sequence[LogSegment]) -> None:
+    def _delete(self, deletable: Sequence[LogSegment], why: Removal, words: str) -> None:
         local = self._local
         removed = list(deletable)
         if len(local.segments) == len(deletable) and deletable[-1].base_offset == self.roll().base_offset:
@@ -740,9 +753,37 @@ class UnifiedLog:
             following = local.segments.higher(removed[-1].base_offset)
             assert following is not None, "there is always an active segment"
             self.maybe_increment_log_start_offset(following.base_offset)
-            self.deleted_bytes += sum(segment.size_bytes for segment in removed)
+            size_bytes = sum(segment.size_bytes for segment in removed)
+            self.deleted_bytes += size_bytes
             local.remove(removed)
             self._delete_snapshots(deletable)
+            self._note_removed(why, words, removed[0].base_offset, following.base_offset, len(removed), size_bytes)
+
+    def _note_removed(
+        self, why: Removal, words: str, start_offset: int, end_offset: int, segments: int, size_bytes: int
+    ) -> None:
+        """Leave a trail of records that are gone: a line in the log, and counts."""
+        self._count_removed(why, segments, size_bytes)
+        name, _, partition = self.name.rpartition("-")
+        fields = {
+            "topic": name,
+            "partition": int(partition),
+            "limit": str(why),
+            "start_offset": start_offset,
+            "end_offset": end_offset,
+            "segments": segments,
+            "size_bytes": size_bytes,
+        }
+        what = f"{number(segments, 'segment')}, {bytes_text(size_bytes)}"
+        _log.info(
+            "deleted from %s: offsets %d to %d (%s), by %s",
+            *(self.name, start_offset, end_offset - 1, what, words),
+            extra={"event": "delete", "fields": fields},
+        )
+
+    def _count_removed(self, why: Removal, segments: int, size_bytes: int) -> None:
+        self.removed_bytes = {**self.removed_bytes, why: self.removed_bytes.get(why, 0) + size_bytes}
+        self._stats.removed(why, segments, size_bytes)
 
     def _delete_snapshots(self, segments: Sequence[LogSegment]) -> None:
         """Remove the producer snapshots of segments that are gone, later."""
@@ -770,7 +811,12 @@ class UnifiedLog:
     def swap_in(self, replacement: Replacement) -> None:
         """Put the outputs of a clean in the place of the segments of a group. Readers are not disturbed."""
         with self._lock, self._local.guarded("swapping in cleaned segments"):
-            self._delete_snapshots(self._local.swap_in(replacement))
+            local = self._local
+            segments, size_bytes = len(local.segments), self.size_bytes
+            self._delete_snapshots(local.swap_in(replacement))
+            # The cleaner writes a line for each clean.
+            removed = max(0, segments - len(local.segments)), max(0, size_bytes - self.size_bytes)
+            self._count_removed(Removal.COMPACTION, *removed)
 
     # ---- truncation --------------------------------------------------------------------------------------------------
 
@@ -797,7 +843,9 @@ class UnifiedLog:
                 self.truncate_fully_and_start_at(offset)
                 return True
             self._begin_truncation(offset)
+            before = local.log_end_offset, len(local.segments), self.size_bytes
             self._delete_snapshots(local.truncate_to(offset))
+            self._note_truncated(offset, *before)
             self._epochs.truncate_from_end(offset)
             self._watermarks.set_log_start_offset(min(offset, self.log_start_offset))
             self._rebuild_producers(offset)
@@ -820,12 +868,19 @@ class UnifiedLog:
             local.guarded("truncating the entire log"),
         ):
             self._begin_truncation(0)
+            before = self.log_start_offset, local.log_end_offset, len(local.segments), self.size_bytes
             local.truncate_fully_and_start_at(offset)
+            self._note_truncated(*before)
             self._epochs.clear()
             self._snapshots.truncate_fully_and_start_at(offset)
             self._watermarks.set_log_start_offset(offset if log_start_offset is None else log_start_offset)
             self._rebuild_producers(offset)
             self._set_high_watermark(local.log_end_offset)
+
+    def _note_truncated(self, start_offset: int, end_offset: int, segments: int, size_bytes: int) -> None:
+        """Leave a trail of a truncation, given the log's end, segments and size before it."""
+        removed = max(0, segments - len(self._local.segments)), max(0, size_bytes - self.size_bytes)
+        self._note_removed(Removal.TRUNCATION, "a truncation", start_offset, end_offset, *removed)
 
     def _begin_truncation(self, offset: int) -> None:
         self.before_truncation(offset)

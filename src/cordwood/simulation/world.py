@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Protocol, Self
 
-from cordwood.config import Layer
+from cordwood.config import BROKER_DELETES, Layer
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.service.log import Log
 from cordwood.service.log_cleaner import CleanerStats
@@ -98,10 +98,11 @@ class World:
         self.manager = LogManager(
             self.fs,
             ["/logs"],
-            layers,
+            [BROKER_DELETES, *layers],
             clock=lambda: self.now_ms,
             scheduler=self._scheduler,
             random=Random(seed),
+            remember_configs=False,
         )
 
     def __enter__(self) -> Self:

@@ -27,6 +27,7 @@ from cordwood.storage.check.key_indexes import KeyIndexes
 from cordwood.storage.formats import offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
+    FIXED_KINDS,
     DirectoryState,
     FileKind,
     PartitionFile,
@@ -361,7 +362,7 @@ class PartitionCheck:
 
 
 _FIXED_KINDS = (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
-_FIXED_NAMES = (str(FileKind.LEADER_EPOCHS), str(FileKind.PARTITION_METADATA), str(FileKind.QUORUM_STATE))
+_FIXED_NAMES = tuple(map(str, FIXED_KINDS))
 
 
 def end_behind(file: ReadableFile, position: int, wanted: int, base_offset: int) -> int:

@@ -8,6 +8,7 @@ files that share a base offset, and some files with fixed names:
       00000000000000000042.log.deleted                     … and its state
       00000000000000000042-0000000003.checkpoint           a KRaft snapshot: offset and leader epoch
       leader-epoch-checkpoint
+      cordwood.properties                                  Cordwood's own: configs that a program set explicitly
       .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
       .cordwood/index/00000000000000000042.pending         … its superseded records that a clean left
       .cordwood/index/cleaned                              … and how far such a clean has come
@@ -76,6 +77,7 @@ class FileKind(StrEnum):
     LEADER_EPOCHS = "leader-epoch-checkpoint"
     PARTITION_METADATA = "partition.metadata"
     QUORUM_STATE = "quorum-state"
+    LOG_CONFIGS = "cordwood.properties"  #: Cordwood's own: the explicit configs of a live log. Brokers ignore it.
     FOREIGN = ""
 
 
@@ -109,8 +111,9 @@ OFFSET_KINDS = (
 _OFFSET_KINDS = {str(kind): kind for kind in OFFSET_KINDS}
 _USUAL = re.compile(rf"([0-9]{{20}})({'|'.join(map(re.escape, _OFFSET_KINDS))})")
 _TEMPORARIES = tuple(one for one in Temporary if one)
-_FIXED_KINDS = {
-    str(kind): kind for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
+FIXED_KINDS = {
+    str(kind): kind
+    for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE, FileKind.LOG_CONFIGS)
 }
 
 
@@ -119,7 +122,7 @@ class PartitionFile:
     """A file of a partition, as its name tells.
 
     Attributes:
-        kind: FOREIGN is any file that Kafka has no use for.
+        kind: FOREIGN is any file that neither Kafka nor a live log has a use for.
         offset: base offset of the segment; for the two snapshots the end offset; NONE where a name has no offset.
         temporary: what is being done to it.
         leader_epoch: of a CHECKPOINT_SNAPSHOT, else NONE.
@@ -206,7 +209,7 @@ def parse_file(name: str) -> PartitionFile | None:
     temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)
     stem = name.removesuffix(temporary)
     in_place = temporary not in (Temporary.CLEANED, Temporary.SWAP)
-    if in_place and (fixed := _FIXED_KINDS.get(stem)):
+    if in_place and (fixed := FIXED_KINDS.get(stem)):
         return PartitionFile(fixed, temporary=temporary)
     if in_place and (match := _CHECKPOINT_SNAPSHOT.fullmatch(stem)):
         end_offset, leader_epoch = int(match[1]), int(match[2])

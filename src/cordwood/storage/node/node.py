@@ -18,6 +18,7 @@ from functools import cached_property
 
 from cordwood.config import (
     Layer,
+    Source,
     SourceKind,
     TopicConfig,
     internal_layers,
@@ -29,7 +30,7 @@ from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, NotF
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.headers import is_control
-from cordwood.storage.formats import cluster_metadata, filenames
+from cordwood.storage.formats import cluster_metadata, filenames, log_configs
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
 from cordwood.storage.formats.filenames import (
     META_PROPERTIES,
@@ -38,6 +39,7 @@ from cordwood.storage.formats.filenames import (
     PartitionDirectory,
     Temporary,
 )
+from cordwood.storage.formats.log_configs import LogConfigs
 from cordwood.storage.formats.properties import decode_partition_metadata
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
@@ -162,8 +164,32 @@ class Node:
             layers = internal_layers(topic) if self.metadata is None else ()
             if self.metadata is not None:
                 layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
-            self._configs[topic] = resolve(topic, (*layers, *self.said))
+            self._configs[topic] = resolve(topic, (*layers, *self.said), self._remembered(topic))
         return self._configs[topic]
+
+    def _remembered(self, topic: str) -> Layer | None:
+        """The configs that a live log of a topic had, unless the metadata has the topic's own."""
+        if self.metadata is not None and topic in self.metadata.topics:
+            return None
+        found = []
+        for place in self._current_places.get(topic, ()):
+            path = f"{place.path}/{FileKind.LOG_CONFIGS}"
+            configs = _remembered_in(place.directory.fs, path)
+            if configs is not None:
+                found.append((configs.written_ms, path, configs))
+        if not found:
+            return None
+        _, path, configs = max(found, key=lambda one: one[0])
+        return Layer(Source(SourceKind.REMEMBERED, path, topic), configs.texts)
+
+    @cached_property
+    def _current_places(self) -> Mapping[str, Sequence[LocatedPartition]]:
+        """The partitions of each topic that a live log may have written to."""
+        found: dict[str, list[LocatedPartition]] = {}
+        for (name, state), places in self._by_name.items():
+            if state is DirectoryState.CURRENT:
+                found.setdefault(name.topic, []).extend(places)
+        return found
 
     def broker_layers(self) -> tuple[Layer, ...]:
         """The sources of the broker's own configs, for `config.resolve_broker`."""
@@ -175,7 +201,7 @@ class Node:
     def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
         """Why a topic's config may differ from `config_of`; None if it is certain."""
         kind = self.config_of(topic)[name].source.kind
-        if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE):
+        if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE, SourceKind.REMEMBERED):
             return None
         if self.metadata is None:
             # There is no other source: the user named this server.properties, or Kafka created the topic.
@@ -341,6 +367,16 @@ def _metadata_directory(
             if partition.name.name == posixpath.basename(partition.path) == cluster_metadata.NAME:
                 return directory, partition.path
     return None
+
+
+def _remembered_in(fs: Store, path: str) -> LogConfigs | None:
+    """The configs in a file; None if it is missing or cannot be used, and in a store where looking takes a request."""
+    if fs.reads_by_request(path):
+        return None
+    try:
+        return log_configs.decode(read_file(fs, path), path)
+    except (OSError, CorruptFileError):
+        return None
 
 
 def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> tuple[str, bool]:
