@@ -62,7 +62,7 @@ def facts(
     open_at: Sequence[tuple[int, int]] = (),
     **headers: Any,
 ) -> LogFacts:
-    known = tuple(replace(HeaderFacts(one.largest_timestamp, one.largest_timestamp, 1), **headers) for one in segments)
+    known = tuple(replace(HeaderFacts(one.largest_timestamp, 1), **headers) for one in segments)
     return LogFacts(
         segments,
         known,

@@ -650,6 +650,8 @@ def test_facts_from_the_end_of_an_index_are_those_of_the_whole_index(name: str) 
     for directory in filter(Path.is_dir, fixture(name).iterdir()):
         for segment in LogView(str(directory), fs=PosixFileSystem()).segments:
             found, index, times = segment_facts(segment), segment.offset_index(), segment.time_index()
+            if any(one is not None and one.entries < one.max_entries for one in (index, times)):
+                continue  # zeros are entries to a load
             largest = NONE if times is None else times.last_entry[0]
             assert found.index_bytes == (0 if index is None else 8 * index.entries)
             assert found.time_index_bytes == (0 if times is None else 12 * times.entries)

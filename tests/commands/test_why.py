@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -324,6 +324,42 @@ def _future_times(broker: MadeBroker) -> None:
     replicated(broker, 51)
 
 
+def timed(broker: MadeBroker, *segments: Sequence[int], size: int = 100) -> Path:
+    """A log with a batch of a record at each time, replicated."""
+    offset, made_segments = 0, []
+    for times in segments:
+        made_segments.append(
+            [batch(offset + at, *same(1, value=b"v" * size), time=time) for at, time in enumerate(times)]
+        )
+        offset += len(times)
+    path = broker.log("t-0", *made_segments, written=[max(times) for times in segments])
+    replicated(broker, offset)
+    return path
+
+
+def _future_in_the_second(broker: MadeBroker) -> None:
+    """The oldest segment is due; a record of the next year holds back all behind it."""
+    broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
+    timed(broker, [T0, T0], [T0, NOW + 365 * DAY, T0], [T0] * 20, [T0] * 20, [NOW])
+
+
+def _younger_in_front(broker: MadeBroker) -> None:
+    """A segment within its retention in front of ten that are not."""
+    broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
+    timed(broker, [T0, NOW - MINUTE], *[[T0] * 5] * 10, [NOW])
+
+
+def _trickle(broker: MadeBroker) -> None:
+    """Most records of the active segment are too old, and all of it waits for the newest one."""
+    broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
+    timed(broker, [*[T0] * 40, NOW])
+
+
+def _active_beyond_bytes(broker: MadeBroker) -> None:
+    broker.topic("t", cleanup_policy="delete", retention_ms=-1, retention_bytes=500)
+    timed(broker, [NOW] * 40)
+
+
 def _retention_due(broker: MadeBroker) -> None:
     broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
     dirty_log(broker)
@@ -520,6 +556,12 @@ CASES = {
     "kept forever": Case(_kept_forever, KIND.KEPT_FOREVER, "its cleanup.policy is empty"),
     "retention off": Case(_retention_off, KIND.RETENTION_OFF, "retention is off"),
     "future times": Case(_future_times, KIND.FUTURE_TIMES, "claims to have records of 2026-08-10"),
+    "future in the second": Case(
+        _future_in_the_second, KIND.FUTURE_TIMES, "the segment from offset 2 on claims", also=(KIND.RETENTION_DUE,)
+    ),
+    "younger in front": Case(_younger_in_front, KIND.YOUNGER_RECORD, "segments go as a whole and in order"),
+    "trickle": Case(_trickle, KIND.ACTIVE_SEGMENT, "but in its active segment, which goes as a whole"),
+    "active beyond bytes": Case(_active_beyond_bytes, KIND.ACTIVE_SEGMENT, "beyond retention.bytes, but in its active"),
     "retention due": Case(_retention_due, KIND.RETENTION_DUE, "beyond retention.ms, and no broker runs"),
     "retention by size": Case(_retention_due_by_size, KIND.RETENTION_DUE, "beyond retention.bytes, and no broker runs"),
     "retention by default": Case(_retention_due_by_default, KIND.RETENTION_DUE, "beyond retention.ms"),
@@ -596,14 +638,75 @@ def test_what_a_load_would_empty_is_told_with_how_to_keep_it(tmp_path: Path) -> 
     )
 
 
+def test_what_is_held_back_is_all_that_no_other_cause_counts(tmp_path: Path) -> None:
+    found_now = why_of(tmp_path, _future_in_the_second)
+    sizes = {one.kind: one.bytes_max for one in found_now.causes}
+    due, behind = sizes[KIND.RETENTION_DUE], sizes[KIND.FUTURE_TIMES]
+    assert behind == pytest.approx(43 / 2 * due, rel=0.05)
+    assert found_now.could_lose_bytes == due + behind
+
+
+def test_the_active_segment_waits_for_no_date_that_each_record_puts_off(tmp_path: Path) -> None:
+    cause = why_of(tmp_path, _trickle).cause
+    assert "segment.ms" in cause.next_step and "shorter retention" not in cause.next_step
+    assert cause.by_itself.startswith("it rolls after")
+
+
+@pytest.mark.parametrize(
+    ("keep_ms", "said"), [(-1, " more (retention.bytes)"), (9 * DAY, "at the latest (retention.ms)")]
+)
+def test_a_limit_of_bytes_is_foretold_in_bytes(tmp_path: Path, keep_ms: int, said: str) -> None:
+    def make(broker: MadeBroker) -> None:
+        broker.topic("t", cleanup_policy="delete", retention_ms=keep_ms, retention_bytes=4000)
+        timed(broker, [NOW] * 10, [NOW] * 10)
+
+    partition = why_of(tmp_path, make)
+    assert partition.cause.kind is KIND.WITHIN_RETENTION
+    assert re.search(r"the oldest segment goes after [\d.]+ k?B more \(retention.bytes\)", partition.cause.what)
+    assert partition.cause.what.endswith(said)
+
+
+def test_segments_of_a_record_could_lose_blocks_and_not_only_their_bytes(tmp_path: Path) -> None:
+    def make(broker: MadeBroker) -> None:
+        broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
+        timed(broker, *[[T0]] * 50, [NOW])
+
+    partition = why_of(tmp_path, make)
+    assert partition.could_lose_disk_bytes >= 50 * 4096 > 10 * partition.could_lose_bytes
+    assert partition.cause.what.startswith(f"{bytes_text(partition.could_lose_disk_bytes)} are beyond retention.ms")
+
+
+@on_linux
+def test_what_a_running_broker_deletes_is_no_leftover_and_never_the_main_cause(tmp_path: Path) -> None:
+    def make(broker: MadeBroker) -> None:
+        broker.topic("t", cleanup_policy="delete", retention_ms=3 * DAY)
+        path = timed(broker, [NOW] * 3, [NOW] * 3)
+        (path / f"{0:020d}.log.deleted").write_bytes(b"x" * 100_000)
+
+    paths, given = made(tmp_path, Case(make, KIND.DUE, ""))
+    with other(HOLD_AS_A_BROKER, Path(paths[0]) / ".lock"):
+        live = found(cordwood.why(*paths, **given), "t-0")
+        (listed,) = cordwood.ls(*paths, topics=["t"]).partitions
+        notes = cordwood.plan(*paths, topics=["t"], **given).partitions[0].notes
+    assert [one.kind for one in live.causes] == [KIND.WITHIN_RETENTION, KIND.DELETING]
+    assert "file.delete.delay.ms" in live.causes[1].what and "start the broker" not in live.causes[1].next_step
+    assert not listed.recovery and not [note for note in notes if "recovery" in note]
+
+
+def test_a_partition_alone_gets_the_verdict_on_its_transaction_that_its_node_gets(tmp_path: Path) -> None:
+    paths, given = made(tmp_path, CASES["hanging"])
+    alone = cordwood.why(f"{paths[0]}/t-0", **given)
+    assert found(alone, "t-0").cause == found(cordwood.why(*paths, **given), "t-0").cause
+
+
 def test_of_duplicates_one_copy_stays(tmp_path: Path) -> None:
     paths, given = made(tmp_path, CASES["duplicate"])
     result = cordwood.why(*paths, topics=["t"], **given)
-    copies = [one.could_lose_bytes for one in result.partitions]
+    copies = [one.could_lose_disk_bytes for one in result.partitions]
     assert len(copies) == 2 and min(copies) > 0
     assert could_lose(result.partitions) == max(copies)
     assert could_lose(result.partitions[:1]) == copies[0]
-    assert result.document()["totals"]["could_lose_bytes"] == max(copies)
+    assert result.document()["totals"]["could_lose_disk_bytes"] == max(copies)
     assert f"up to {bytes_text(max(copies))} could go" in result.text().splitlines()[-1]
 
 

@@ -130,7 +130,7 @@ class Scanned:
 
     def __init__(self, log: LogView) -> None:
         asked = request(log, producers=Producers())
-        facts = cleanable_facts(log, asked.first_uncleanable)
+        facts = cleanable_facts(log, asked.first_uncleanable, asked.now_ms)
         carried = state_at_start(facts, asked)
         dirty = dirty_section(log, facts, asked, carried)
         groups = planned_groups(log, facts, dirty.latest_offset + 1, asked)

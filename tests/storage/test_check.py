@@ -19,8 +19,9 @@ from cordwood.record.batch import encode_batch, seal
 from cordwood.record.record import Record
 from cordwood.storage.check import KINDS, Check, Finding, Kind, Severity
 from cordwood.storage.check.findings import FINDINGS_MAX, Findings
-from cordwood.storage.check.partition import PartitionCheck, Stop
+from cordwood.storage.check.partition import PartitionCheck
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.types import Codec

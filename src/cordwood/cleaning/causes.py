@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cordwood.cleaning.plan import LogFacts, PartitionPlan, Reason, config_reason
@@ -60,12 +60,14 @@ class CauseKind(StrEnum):
     RETENTION_OFF = "retention off"
     FUTURE_TIMES = "times in the future"
     RETENTION_DUE = "retention due"
+    YOUNGER_RECORD = "younger record"
     NOT_REPLICATED = "not replicated"
     RETENTION_FAR = "retention far away"
     BELOW_START = "below the log start"
     # Files.
     LEFTOVERS = "leftovers"
     FOREIGN_FILES = "foreign files"
+    DELETING = "being deleted"
     INDEXES = "indexes"
     KEY_INDEXES = "key indexes"
     # Nothing.
@@ -104,7 +106,8 @@ class Cause:
 
     Attributes:
         what: in words.
-        bytes_max: that it holds back at most.
+        bytes_max: that it holds back at most; of logs their sizes, of other files their blocks.
+        disk_bytes_max: the same in blocks, with those of the indexes, as `du` counts them.
         next_step: what a person can do.
         by_itself: when that changes without anybody; empty: never, as far as is known.
     """
@@ -116,6 +119,7 @@ class Cause:
     by_itself: str = ""
     evidence: tuple[Evidence, ...] = ()
     way: Way = Way.COMPACTION
+    disk_bytes_max: int = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,8 @@ class PartitionFacts:
         active_first_ms: the largest time of the active segment's first batch; NONE: it has none.
         transaction: the one that holds back the last stable offset, if that bounds what is cleaned.
         keys: None: not counted.
+        old_bytes: by base offset, bytes of records that are older than `retention.ms`, in segments that hold younger
+            ones, too; only of segments that retention may wait for.
     """
 
     plan: PartitionPlan
@@ -164,6 +170,7 @@ class PartitionFacts:
     active_first_ms: int = NONE
     transaction: OpenTransaction | None = None
     keys: KeyCounts | None = None
+    old_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def of_config(self, name: str) -> Evidence:
         """One of the topic's configs, and where it was set."""
@@ -192,7 +199,8 @@ class WhyPartition:
     Attributes:
         topic_partition: None if the directory is not named like a partition.
         usage: what it takes on the disk.
-        could_lose_bytes: the most that could go if nothing of all this held it back.
+        could_lose_bytes: the most that could go if nothing of all this held it back, as the sizes of logs.
+        could_lose_disk_bytes: the same in blocks, with those of the indexes, as `du` counts them.
         causes: what keeps it from being smaller; the first is the main one.
         broker: what a broker will do with it, and when.
         offline: what a clean without a broker could do now.
@@ -203,6 +211,7 @@ class WhyPartition:
     topic_partition: TopicPartition | None
     usage: DiskUsage
     could_lose_bytes: int
+    could_lose_disk_bytes: int
     causes: tuple[Cause, ...]
     broker: str
     offline: str
@@ -223,18 +232,23 @@ class WhyPartition:
         return f"{self.name}: {self.cause.what}"
 
 
-def could_lose(partitions: Iterable[WhyPartition]) -> int:
-    """The most bytes that partitions could lose together: of duplicates, each of which could go, one stays."""
+def could_lose(partitions: Iterable[WhyPartition], *, on_disk: bool = True) -> int:
+    """The most bytes that partitions could lose together: of duplicates, each of which could go, one stays.
+
+    Args:
+        on_disk: in blocks, as `could_lose_disk_bytes`; else as `could_lose_bytes`.
+    """
     most, copies = 0, dict[TopicPartition | None, list[int]]()
     for one in partitions:
-        most += one.could_lose_bytes
+        size = one.could_lose_disk_bytes if on_disk else one.could_lose_bytes
+        most += size
         if one.cause.kind is CauseKind.DUPLICATE:
-            copies.setdefault(one.topic_partition, []).append(one.could_lose_bytes)
+            copies.setdefault(one.topic_partition, []).append(size)
     return most - sum(min(sizes) for sizes in copies.values() if len(sizes) > 1)
 
 
 def sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
-    """What partitions take on the disk, and the most that they could lose together."""
+    """The blocks that partitions take on the disk, and the most that they could lose together."""
     return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from cordwood.cleaning.plan import Bound, CleanRange, utc
 from cordwood.config import TopicConfig
 from cordwood.storage.index.history import KeyRecord, Outcome
+from cordwood.text import bytes_text
 
 _NEVER_MS = 2**63 - 1
 
@@ -56,22 +57,57 @@ _UNTIL: Mapping[Bound, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """When retention deletes a segment. The oldest goes first, so that none goes before those in front of it.
+
+    Attributes:
+        from_ms: when `retention.ms` has passed; None: that limit is not set.
+        more_bytes: after how many more bytes in the log `retention.bytes` is reached; None: that limit is not set, or
+            does not delete the segment.
+        is_active: it is still written, so that each further record puts off its end.
+    """
+
+    from_ms: int | None
+    more_bytes: int | None
+    is_active: bool
+
+    def step(self, now_ms: int) -> NextStep:
+        """The next step of its records."""
+        if self.more_bytes is not None and self.more_bytes <= 0:
+            return NextStep(
+                StepKind.RETENTION, "goes with its segment in the next retention run (retention.bytes)", now_ms
+            )
+        ends = []
+        if self.more_bytes is not None:
+            ends.append(f"after {bytes_text(self.more_bytes)} more (retention.bytes)")
+        if self.from_ms is not None:
+            later = ", which is still written and goes as a whole" if self.is_active else ""
+            ends.append(f"from {utc(self.from_ms)} on (retention.ms){later}")
+        what = f"goes with its segment {', or '.join(ends)}"
+        is_sure = self.more_bytes is None and not self.is_active
+        at_once = None if self.more_bytes is not None else self.from_ms
+        return NextStep(StepKind.RETENTION, what, at_once, self.from_ms if is_sure else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Prospects:
     """What cleans and retention will do to the records of one log.
 
     Attributes:
         cleaned: what a clean goes over; None: it is not cleaned.
         why_not: why it is not cleaned; empty: it is.
-        ends_ms: for the base offset of each segment, when retention by time deletes it; empty: that is not known.
+        ends: for the base offset of each segment, when retention deletes it; empty: that is not known.
         config: of the topic; None: it has none.
+        now_ms: the time at which all this is so.
         left_below: a clean with `--min-dead` has left what was superseded below this offset; 0: there was none.
     """
 
     cleaned: CleanRange | None
     why_not: str
-    ends_ms: Mapping[int, int]
+    ends: Mapping[int, SegmentEnd]
     config: TopicConfig | None
     left_below: int = 0
+    now_ms: int = 0
 
     def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
         """What happens to each record of one key next.
@@ -84,11 +120,10 @@ class Prospects:
 
     def _step(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
         found = self._by_clean(record, committed)
-        end_ms = self.ends_ms.get(record.segment)
-        if end_ms is None or found.kind is StepKind.CLEAN:
+        end = self.ends.get(record.segment)
+        if end is None or found.kind is StepKind.CLEAN:
             return found
-        what = f"goes with its segment from {utc(end_ms)} on (retention.ms)"
-        return NextStep(StepKind.RETENTION, what, end_ms, end_ms)
+        return end.step(self.now_ms)
 
     def _by_clean(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
         if record.outcome is Outcome.OPEN:

@@ -29,7 +29,9 @@ class SegmentFacts:
 
     Attributes:
         index_bytes, time_index_bytes: of its entries, without room for more.
-        largest_timestamp: of its time index; its mtime_ms if there is none.
+        largest_timestamp: as a load finds it: of its time index, or of its batches where the load rebuilds that; else
+            its mtime_ms.
+        disk_bytes: of its files, in blocks.
     """
 
     base_offset: int
@@ -38,6 +40,7 @@ class SegmentFacts:
     time_index_bytes: int
     mtime_ms: int
     largest_timestamp: int
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,6 @@ class HeaderFacts:
 
     Attributes:
         first_timestamp: the largest of its first batch; NONE without any.
-        max_timestamp: the largest of all batches; NONE without any.
         records: that are no markers; a wrapper of magic 0 or 1 counts as one.
         wrappers: it has some, so there are more records.
         legacy: it has batches of magic 0 or 1, which a clean may make larger.
@@ -61,7 +63,6 @@ class HeaderFacts:
     """
 
     first_timestamp: int = NONE
-    max_timestamp: int = NONE
     records: int = 0
     wrappers: bool = False
     legacy: bool = False

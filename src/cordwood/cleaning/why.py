@@ -17,8 +17,8 @@ What a clean and retention do is decided in `selection` and `retention`; causes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cordwood.cleaning.causes import (
     Cause,
@@ -67,17 +67,20 @@ _INDEX_BYTES_MIN = 1 << 20
 def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
     """What keeps a partition from being smaller, the main cause first; at least one."""
     found = [cause for rule in _RULES for cause in rule(facts)]
-    found = [cause for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS]
-    if not found:
-        found = [_kept(facts)]
-    elif _is_little(facts, found):
+    found = [_on_disk(facts, cause) for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS]
+    if all(cause.kind is CauseKind.DELETING for cause in found) or _is_little(facts, found):
         found.append(_kept(facts))
     order = list(CauseKind)
     return tuple(sorted(found, key=lambda cause: (_rank(cause), -cause.bytes_max, order.index(cause.kind))))
 
 
 def _rank(cause: Cause) -> int:
-    """Before all others, then what a log has to keep, which is only told if nothing else matters, then the others."""
+    """Before all others, then what a log has to keep, which is only told if nothing else matters, then the others.
+
+    What a running broker is deleting anyway comes last.
+    """
+    if cause.kind is CauseKind.DELETING:
+        return 3
     return 0 if cause.kind in _FIRST else 1 if cause.kind in _KEPT else 2
 
 
@@ -91,11 +94,32 @@ def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
 
 
 def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
-    """The most bytes that a partition could lose."""
+    """The most bytes that a partition could lose, as the sizes of its logs."""
     log_bytes = 0 if facts.log is None else _sum(facts.log.segments)
-    by_way = {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way}
-    of_log = max(min(by_way[Way.COMPACTION], log_bytes or by_way[Way.COMPACTION]), by_way[Way.RETENTION])
-    return min(facts.usage.total_bytes, by_way[Way.FILES] + of_log)
+    return _most(facts, log_bytes, {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way})
+
+
+def could_lose_on_disk(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
+    """The most bytes that a partition could lose, in blocks, with those of its indexes."""
+    log_bytes = 0 if facts.log is None else sum(one.disk_bytes for one in facts.log.segments)
+    return _most(facts, log_bytes, {way: sum(one.disk_bytes_max for one in causes if one.way is way) for way in Way})
+
+
+def _most(facts: PartitionFacts, log_bytes: int, by_way: Mapping[Way, int]) -> int:
+    of_compaction, of_retention = (
+        min(by_way[way], log_bytes or by_way[way]) for way in (Way.COMPACTION, Way.RETENTION)
+    )
+    return min(facts.usage.total_bytes, by_way[Way.FILES] + max(of_compaction, of_retention))
+
+
+def _on_disk(facts: PartitionFacts, cause: Cause) -> Cause:
+    """A cause with what it holds back in blocks, in proportion to the log where no segments are named."""
+    if cause.disk_bytes_max >= 0:
+        return cause
+    size = cause.bytes_max
+    if cause.way is not Way.FILES and facts.log is not None and (log_bytes := _sum(facts.log.segments)):
+        size = round(size * sum(one.disk_bytes for one in facts.log.segments) / log_bytes)
+    return replace(cause, disk_bytes_max=size)
 
 
 def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = "") -> Cause:
@@ -133,6 +157,8 @@ def _never_cleaned(facts: PartitionFacts) -> Iterator[Cause]:
     if facts.kind is None:
         return
     next_step, all_goes = _NEVER[facts.kind]
+    if facts.kind is CauseKind.TO_BE_DELETED and facts.cleaner.live:
+        next_step = "wait: the broker removes it within file.delete.delay.ms"
     cause = of_reason(facts.kind, facts.plan.reason, facts.usage.total_bytes if all_goes else 0, next_step)
     evidence = [Evidence("its directory", facts.plan.path), *cause.evidence]
     if facts.kind is CauseKind.TIERED and facts.config is not None:
@@ -419,7 +445,8 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
     log, compaction = facts.log, facts.plan.compaction
     if log is None or compaction is None:
         return
-    expired, waiting = (sum(getattr(one, name) for one in log.headers) for name in ("expired_bytes", "waiting_bytes"))
+    expired = sum(one.expired_bytes for one in log.headers)
+    waiting = sum(one.waiting_bytes for one in log.headers)
     if expired and not compaction.cleanable_bytes:
         batches = sum(one.expired_batches for one in log.headers)
         yield Cause(
@@ -518,26 +545,77 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
     now_ms, cleaner = facts.now_ms, facts.cleaner
     start, end, mark = log.log_start_offset, log.log_end_offset, log.high_watermark
     taken = plan_retention(log.segments, start, end, mark.offset, limits, now_ms)
-    if due := sum(size for name, _, size in taken if name in limits):
+    due = _of_bases(log, [base for name, bases, _ in taken if name in limits for base in bases])
+    if due:
         rules = " and ".join(name for name, _, _ in taken if name in limits)
         run, step = "no broker runs that would delete them", f"start the broker, or run {_retention_command(facts)}"
         if cleaner.live:
             run, step = "a broker deletes them in its next check", "wait for log.retention.check.interval.ms"
         elif cleaner.in_store:
             run, step = "no broker deletes from an object store", "run cordwood clean --retention --output URL"
-        what = f"{bytes_text(due)} are beyond {rules}, and {run}"
-        yield Cause(CauseKind.RETENTION_DUE, what, due, step, run, way=Way.RETENTION)
+        what = f"{bytes_text(_blocks(due))} are beyond {rules}, and {run}"
+        yield _retained(CauseKind.RETENTION_DUE, what, due, step, run)
     unreplicated = plan_retention(log.segments, start, end, end, limits, now_ms)
-    if held := sum(size for name, _, size in unreplicated if name in limits) - due:
-        beyond = f"{bytes_text(held)} are beyond its retention"
-        what = f"{beyond}, but may not be replicated: the high watermark is {mark.offset}"
+    beyond = {base for name, bases, _ in unreplicated if name in limits for base in bases}
+    held = _of_bases(log, beyond - {part.segment.base_offset for part in due})
+    if held:
+        what = f"{bytes_text(_blocks(held))} are beyond its retention"
+        what = f"{what}, but may not be replicated: the high watermark is {mark.offset}"
         step = "let the followers catch up; or, if there are none, give --high-watermark end"
-        yield Cause(
-            CauseKind.NOT_REPLICATED, what, held, step, evidence=(_as_evidence_of_mark(log),), way=Way.RETENTION
-        )
-    if due or held or limits["retention.ms"] < 0:
-        return
-    yield from _by_time(facts, log, limits["retention.ms"])
+        yield _retained(CauseKind.NOT_REPLICATED, what, held, step, evidence=(_as_evidence_of_mark(log),))
+    gone = {base for _, bases, _ in (*taken, *unreplicated) for base in bases}
+    stays = [one for one in log.segments if one.base_offset not in gone]
+    waiting = list(_behind_younger(facts, stays, limits["retention.ms"]))
+    waiting += _in_active(facts, stays, limits)
+    yield from waiting
+    if not (due or held or waiting):
+        yield from _far_away(facts, log, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Some bytes of a segment."""
+
+    segment: SegmentFacts
+    size_bytes: int
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of its files, in proportion."""
+        size = self.segment.size_bytes
+        return round(self.segment.disk_bytes * self.size_bytes / size) if size else self.segment.disk_bytes
+
+
+def _of_bases(log: LogFacts, bases: Collection[int]) -> list[_Part]:
+    """Whole segments."""
+    return [_Part(one, one.size_bytes) for one in log.segments if one.base_offset in bases]
+
+
+def _blocks(parts: Iterable[_Part]) -> int:
+    return sum(part.blocks for part in parts)
+
+
+def _retained(
+    kind: CauseKind,
+    what: str,
+    parts: Sequence[_Part],
+    next_step: str,
+    by_itself: str = "",
+    evidence: tuple[Evidence, ...] = (),
+) -> Cause:
+    """A cause that holds back parts of segments, which go by retention."""
+    size = sum(part.size_bytes for part in parts)
+    return Cause(kind, what, size, next_step, by_itself, evidence, Way.RETENTION, _blocks(parts))
+
+
+def _old_parts(facts: PartitionFacts, segments: Iterable[SegmentFacts], limit_ms: int) -> list[_Part]:
+    """What is older than `retention.ms` in some segments, as far as that is known."""
+    horizon_ms = facts.now_ms - limit_ms
+    parts = (
+        _Part(one, one.size_bytes if one.largest_timestamp < horizon_ms else facts.old_bytes.get(one.base_offset, 0))
+        for one in segments
+    )
+    return [part for part in parts if part.size_bytes]
 
 
 def _retention_command(facts: PartitionFacts) -> str:
@@ -558,23 +636,98 @@ def _as_evidence_of_mark(log: LogFacts) -> Evidence:
     return Evidence(f"high watermark {log.high_watermark.offset}", log.high_watermark.source)
 
 
-def _by_time(facts: PartitionFacts, log: LogFacts, limit_ms: int) -> Iterator[Cause]:
-    """When retention by time deletes the oldest segment, which is before all others."""
-    oldest, size, now_ms = log.segments[0], _sum(log.segments), facts.now_ms
-    if not size:
+def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_ms: int) -> Iterator[Cause]:
+    """Old records that wait for a younger one, in their own segment or in one before it.
+
+    Args:
+        stays: the segments that no limit deletes now; the last is active.
+        limit_ms: `retention.ms`; negative: there is none.
+    """
+    now_ms = facts.now_ms
+    if limit_ms < 0 or not stays:
         return
-    goes_ms = oldest.largest_timestamp + limit_ms
-    evidence = (Evidence(f"segment {oldest.base_offset} has records up to {utc(oldest.largest_timestamp)}"),)
-    until = f"its oldest segment goes at {utc(goes_ms)}"
-    if oldest.largest_timestamp > now_ms:
+    ahead = next((at for at, one in enumerate(stays) if one.size_bytes and one.largest_timestamp > now_ms), None)
+    if ahead is not None:
+        first = stays[ahead]
+        behind = _old_parts(facts, stays[-1:], limit_ms) if ahead < len(stays) - 1 else []
+        parts = [_Part(one, one.size_bytes) for one in stays[ahead : max(ahead + 1, len(stays) - 1)]] + behind
+        until = f"the segment from offset {first.base_offset} on goes at {utc(first.largest_timestamp + limit_ms)}"
         what = (
-            f"its oldest segment claims to have records of {utc(oldest.largest_timestamp)}, so that nothing is deleted"
+            f"the segment from offset {first.base_offset} on claims to have records of {utc(first.largest_timestamp)}, "
+            "so that nothing from there on is deleted"
         )
         step = "set message.timestamp.type=LogAppendTime or a lower message.timestamp.after.max.ms; or delete records"
-        yield Cause(CauseKind.FUTURE_TIMES, what, size, step, until, evidence, Way.RETENTION)
-    elif goes_ms - now_ms > FAR_MS:
+        yield _retained(CauseKind.FUTURE_TIMES, what, parts, step, until, (_newest(first),))
+    closed = stays[:-1] if ahead is None else stays[: min(ahead, len(stays) - 1)]
+    old = _old_parts(facts, closed, limit_ms)
+    if not old:
+        return
+    youngest = max(closed[: closed.index(old[-1].segment) + 1], key=lambda one: one.largest_timestamp)
+    goes_ms = youngest.largest_timestamp + limit_ms
+    what = (
+        f"{bytes_text(_blocks(old))} are older than retention.ms ({duration_text(limit_ms)}), but segments go as a "
+        f"whole and in order, and the one from offset {youngest.base_offset} on has records up to "
+        f"{utc(youngest.largest_timestamp)}"
+    )
+    step = "wait; a smaller segment.ms or segment.bytes makes segments that go earlier"
+    until = f"they go at {utc(goes_ms)}"
+    yield _retained(CauseKind.YOUNGER_RECORD, what, old, step, until, (_newest(youngest),))
+
+
+def _newest(segment: SegmentFacts) -> Evidence:
+    return Evidence(f"segment {segment.base_offset} has records up to {utc(segment.largest_timestamp)}")
+
+
+def _in_active(facts: PartitionFacts, stays: Sequence[SegmentFacts], limits: Mapping[str, int]) -> Iterator[Cause]:
+    """What is beyond a limit in the active segment, which goes as a whole, once its newest record is too old."""
+    assert facts.config is not None, "its limits are known"
+    if not stays or not stays[-1].size_bytes or stays[-1].largest_timestamp > facts.now_ms:
+        return
+    active, limit_bytes = stays[-1], limits["retention.bytes"]
+    old = _old_parts(facts, [active], limits["retention.ms"]) if limits["retention.ms"] >= 0 else []
+    beyond = max(0, active.size_bytes - limit_bytes) if limit_bytes >= 0 else 0
+    parts = old
+    name, rule = "retention.ms", "which goes as a whole, once its newest record is older"
+    if beyond > sum(part.size_bytes for part in old):
+        parts, name, rule = [_Part(active, beyond)], "retention.bytes", "which retention.bytes does not delete"
+    if not parts:
+        return
+    what = f"{bytes_text(_blocks(parts))} are beyond {name}, but in its active segment, {rule}"
+    step = "a smaller segment.ms or segment.bytes rolls it earlier"
+    evidence = (facts.of_config(facts.config.segment_bytes.name), facts.of_config("segment.ms"))
+    yield _retained(CauseKind.ACTIVE_SEGMENT, what, parts, step, rolls_at(facts, active), evidence)
+
+
+def _far_away(facts: PartitionFacts, log: LogFacts, limits: Mapping[str, int]) -> Iterator[Cause]:
+    """Retention by time alone that deletes nothing for a long time; the size of a log may reach a limit any moment."""
+    oldest, limit_ms = log.segments[0], limits["retention.ms"]
+    if limit_ms < 0 or limits["retention.bytes"] >= 0 or len(log.segments) == 1:
+        return
+    goes_ms = oldest.largest_timestamp + limit_ms
+    if goes_ms - facts.now_ms > FAR_MS:
         what = f"retention deletes nothing before {utc(goes_ms)}: retention.ms is {duration_text(limit_ms)}"
-        yield Cause(CauseKind.RETENTION_FAR, what, size, "a shorter retention.ms", until, evidence, Way.RETENTION)
+        parts, until = (
+            _of_bases(log, [one.base_offset for one in log.segments]),
+            f"its oldest segment goes at {utc(goes_ms)}",
+        )
+        evidence = (_newest(oldest),)
+        yield _retained(CauseKind.RETENTION_FAR, what, parts, "a shorter retention.ms", until, evidence)
+
+
+def _oldest_goes(log: LogFacts, limits: Mapping[str, int]) -> str:
+    """When retention deletes the oldest segment: after so many bytes, at a time, or whichever comes first."""
+    oldest, limit_ms, limit_bytes = log.segments[0], limits["retention.ms"], limits["retention.bytes"]
+    if len(log.segments) == 1:
+        if limit_ms < 0:
+            return "all of it is in the active segment, which retention.bytes does not delete"
+        newest = f"its newest record is older than retention.ms ({duration_text(limit_ms)})"
+        return f"all of it is in the active segment, which goes as a whole, once {newest}"
+    more = oldest.size_bytes + limit_bytes - _sum(log.segments)
+    by_size = f"after {bytes_text(max(0, more))} more (retention.bytes)" if limit_bytes >= 0 else ""
+    by_time = f"at {utc(oldest.largest_timestamp + limit_ms)}" if limit_ms >= 0 else ""
+    if by_size and by_time:
+        return f"the oldest segment goes {by_size}, {by_time} at the latest (retention.ms)"
+    return f"the oldest segment goes {by_size or by_time}"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -585,7 +738,13 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
     usage, where = facts.usage, facts.plan.path
     if facts.kind in (CauseKind.TO_BE_DELETED, CauseKind.STRAY, CauseKind.FUTURE, CauseKind.NO_PARTITION):
         return  # all of it goes
-    if usage.leftovers:
+    if usage.leftovers and facts.cleaner.live:
+        files = number(len(usage.leftover_files), "file")
+        what = f"{files} that the running broker deletes within file.delete.delay.ms, or that its cleaner writes"
+        step = "wait; its next start removes a file that is older"
+        evidence = (Evidence(names_text(usage.leftover_files), where),)
+        yield Cause(CauseKind.DELETING, what, usage.leftovers, step, "the broker deletes them", evidence, Way.FILES)
+    elif usage.leftovers:
         what = f"{number(len(usage.leftover_files), 'file')} left over from a deletion or a clean that did not finish"
         step = "start the broker, which removes them; a clean in place does, too"
         evidence = (Evidence(names_text(usage.leftover_files), where),)
@@ -626,10 +785,13 @@ def _kept(facts: PartitionFacts) -> Cause:
     unlimited = _unlimited(config)
     if unlimited is not None:
         return Cause(CauseKind.LIVE_DATA, unlimited[0], 0, unlimited[1], "", evidence)
-    goes_ms = log.segments[0].largest_timestamp + config.integer("retention.ms")
-    by_time = f"the oldest segment goes at {utc(goes_ms)}" if config.integer("retention.ms") >= 0 else ""
-    what = f"it is within its retention: {by_time}" if by_time else "it is within its retention.bytes"
-    return Cause(CauseKind.WITHIN_RETENTION, what, 0, "a shorter retention", by_time, evidence, Way.RETENTION)
+    goes = _oldest_goes(log, {name: config.integer(name) for name in _LIMITS})
+    step = "a shorter retention"
+    if len(log.segments) == 1:
+        step = "a smaller segment.ms or segment.bytes rolls it earlier; then a shorter retention deletes more"
+    return Cause(
+        CauseKind.WITHIN_RETENTION, f"it is within its retention: {goes}", 0, step, goes, evidence, Way.RETENTION
+    )
 
 
 def _counted(keys: KeyCounts) -> Evidence:
@@ -717,6 +879,7 @@ def why_partition(facts: PartitionFacts) -> WhyPartition:
         facts.plan.topic_partition,
         facts.usage,
         could_lose(facts, causes),
+        could_lose_on_disk(facts, causes),
         causes,
         broker_will(facts, causes[0]),
         offline_could(facts),

@@ -36,13 +36,11 @@ class Beside:
         return found
 
     def coordinators(self, topic: str) -> Mapping[int, LocatedPartition]:
-        """The partitions of a coordinator's topic that the user named."""
-        named = {place.path for place in self.node.places}
-        return {
-            name.partition: place
-            for name, place in sorted(self.partitions.items())
-            if name.topic == topic and place.path in named
-        }
+        """The partitions of a coordinator's topic: those that the user named; if none, all in the same directories."""
+        there = {name.partition: one for name, one in sorted(self.partitions.items()) if name.topic == topic}
+        paths = {place.path for place in self.node.places}
+        named = {partition: place for partition, place in there.items() if place.path in paths}
+        return named or there
 
     def coverage(self, topic: str) -> Coverage:
         """Which partitions of a coordinator's topic there are."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts
 from cordwood.cleaning.plan import Decision, LogFacts, PartitionPlan
 from cordwood.commands.opening import broker_config
 from cordwood.commands.policy import Obstacle
-from cordwood.config import ConfigValue
-from cordwood.engine.facts import first_timestamp
+from cordwood.config import ConfigValue, TopicConfig
+from cordwood.engine.facts import first_timestamp, old_bytes
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -62,6 +62,7 @@ def collect_facts(
         FileNotFoundError: a running broker deleted it.
     """
     log, facts = planned.log, planned.facts
+    config = None if facts is None or place.topic is None else node.config_of(place.topic)
     return PartitionFacts(
         plan=planned.plan,
         usage=DiskUsage() if log is None else usage_of(node.fs, log),
@@ -69,9 +70,24 @@ def collect_facts(
         now_ms=now_ms,
         kind=_kind(place, planned),
         log=facts,
-        config=None if facts is None or place.topic is None else node.config_of(place.topic),
+        config=config,
         active_first_ms=NONE if log is None or facts is None else _first_timestamp(log),
+        old_bytes={} if log is None or facts is None or config is None else _old_bytes(log, facts, config, now_ms),
     )
+
+
+def _old_bytes(log: LogView, facts: LogFacts, config: TopicConfig, now_ms: int) -> Mapping[int, int]:
+    """See `PartitionFacts`: of the first segment with a record that retention by time keeps, and of the active one."""
+    limit_ms = config.integer("retention.ms")
+    if not config.delete or limit_ms < 0 or log.fs.reads_by_request(log.path):
+        return {}
+    horizon_ms = now_ms - limit_ms
+    young = [one.base_offset for one in facts.segments if one.largest_timestamp >= horizon_ms]
+    asked = {*young[:1], *(base for base in young[-1:] if base == facts.segments[-1].base_offset)}
+    try:
+        return {one.base_offset: old_bytes(one, horizon_ms) for one in log.segments if one.base_offset in asked}
+    except OSError:
+        return {}
 
 
 def _cleaner(directory: LogDirectory, enabled: ConfigValue) -> CleanerFacts:

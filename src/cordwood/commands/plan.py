@@ -9,6 +9,7 @@ doubt (`Node.doubt`); so do the limits of retention.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ from cordwood.clock import Clock, system_clock
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
-from cordwood.commands.policy import policy_in_doubt, why_never
+from cordwood.commands.policy import Obstacle, policy_in_doubt, why_never
 from cordwood.config import ConfigValue, TopicConfig
 from cordwood.engine.division import with_divisions
 from cordwood.engine.facts import log_facts
@@ -41,10 +42,12 @@ from cordwood.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
-from cordwood.storage.formats.filenames import META_PROPERTIES
+from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
+from cordwood.storage.log.loaded import Cut, LoadedLog, Stop, as_it_is, as_loaded
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.text import bytes_text, number
 from cordwood.types import TopicPartition
 
 _ATTEMPTS = 5
@@ -185,7 +188,11 @@ def retain_after(
     """The plan of a partition with what retention takes once it is cleaned."""
     if found.high_watermark is None or place.topic is None or not log.segments:
         return found
-    facts = log_facts(place, log, found.log_end_offset, found.high_watermark, now_ms, headers=True)
+    assert place.name is not None, "what has a topic has a name"
+    stop = place.directory.stop_of(place.name)
+    # A log that needed a recovery has been recovered by now.
+    loaded = as_loaded(log, Stop(clean=True) if stop.crashed else stop, now_ms)
+    facts = log_facts(place, loaded, found.high_watermark, now_ms, headers=True)
     left = [one for one in facts.segments if one.base_offset not in replaced]
     segments = tuple(sorted([*left, *outputs], key=lambda one: one.base_offset))
     config = node.config_of(place.topic)
@@ -195,7 +202,8 @@ def retain_after(
 def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition:
     obstacle = why_never(node, place)
     log = place.log()
-    start, end = log.log_start_offset, log.next_offset
+    loaded = _loaded(place, log, obstacle, now_ms)
+    start, end = log.log_start_offset, loaded.log_end_offset
     left = PartitionPlan(
         place.path,
         _topic_partition(place),
@@ -203,7 +211,7 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         Reason("it has no segments") if obstacle is None else obstacle.reason,
         log_start_offset=start,
         log_end_offset=end,
-        notes=tuple(_notes(place, log)),
+        notes=tuple(_notes(place, loaded)),
     )
     if obstacle is not None or place.topic is None or not log.segments:
         return PlannedPartition(left, log, obstacle=obstacle)
@@ -211,18 +219,25 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         what = f"a broker takes its log directory offline: {place.directory.failure}"
         reason = Reason(what, until="once the file is repaired or removed")
         return PlannedPartition(replace(left, decision=Decision.REFUSE, reason=reason), log)
-    if log.ends_below_start and not place.directory.live:
+    if loaded.is_emptied:
         what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
         reason = Reason(what, f"{start} in log-start-offset-checkpoint")
         return PlannedPartition(replace(left, reason=reason, log_end_offset=start), log)
-    return _plan_log(node, place, log, left, choices, now_ms)
+    return _plan_log(node, place, loaded, left, choices, now_ms)
+
+
+def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, now_ms: int) -> LoadedLog:
+    """The log as a load would make it; as it is, if no load of ours will touch it."""
+    if obstacle is not None or (place.directory.failure is not None and not place.directory.live):
+        return as_it_is(log)
+    return place.loaded(log, now_ms)
 
 
 def _plan_log(
-    node: Node, place: LocatedPartition, log: LogView, left: PartitionPlan, choices: Choices, now_ms: int
+    node: Node, place: LocatedPartition, loaded: LoadedLog, left: PartitionPlan, choices: Choices, now_ms: int
 ) -> PlannedPartition:
     """The plan of a log that may be cleaned; `left` is the one that leaves it alone."""
-    name = left.topic_partition
+    name, log = left.topic_partition, loaded.log
     assert name is not None, "what has a topic has a name"
     config, replicas = node.config_of(name.topic), node.replica_count(name)
     mark = selection.high_watermark(
@@ -241,7 +256,7 @@ def _plan_log(
         settings=tuple(_settings(config)),
     )
     try:
-        facts = log_facts(place, log, left.log_end_offset, mark, now_ms, headers=config.compact)
+        facts = log_facts(place, loaded, mark, now_ms, headers=config.compact)
     except (OSError, RequestError, CorruptFileError) as error:
         if config.compact or choices.retention or isinstance(error, FileNotFoundError):
             raise
@@ -322,17 +337,52 @@ def _settings(config: TopicConfig) -> Iterator[Setting]:
         yield Setting(name, value.value, config_reason(name, value).source)
 
 
-def _notes(place: LocatedPartition, log: LogView) -> Iterator[str]:
+def _notes(place: LocatedPartition, loaded: LoadedLog) -> Iterator[str]:
+    log = loaded.log
     if place.directory.live:
         yield "a broker is running on this directory: the plan may be outdated, and a clean will refuse to start"
     elif place.directory.holder is None and place.directory.crashed and broker_would_load(place.name):
-        yield "no clean shutdown: a clean first cuts the log where a batch is not whole, as a broker does (see --exact)"
+        yield "no clean shutdown: planned as of after the recovery at the next start (--exact compares all checksums)"
+    for cut in loaded.cuts:
+        yield _on_cut(loaded, cut)
+    if not (place.directory.live or loaded.is_emptied):
+        yield from _notes_on_times(loaded)
     for error in (place.directory.cleaner_failure, place.directory.high_watermarks_failure):
         if error is not None:
             yield f"planned as if it had no entry in a file that cannot be read: {error}"
-    if log.recovery.actions:
+    if log.recovery.actions and not place.directory.live:
         count = len(log.recovery.actions)
         yield f"planned as of after the recovery at the next start, which changes {count} file{'s' * (count != 1)}"
+
+
+def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
+    """What a load cuts off."""
+    segment = next(one for one in loaded.log.segments if one.base_offset == cut.base_offset)
+    size = segment.size_bytes - cut.position
+    behind = ""
+    if cut.is_end and loaded.left_out:
+        also = sum(one.size_bytes for one in loaded.left_out)
+        behind = f", and {number(len(loaded.left_out), 'segment')} behind it, {bytes_text(also)}"
+    return (
+        f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, where a batch is not "
+        f"whole: {bytes_text(size)} go{behind}"
+    )
+
+
+def _notes_on_times(loaded: LoadedLog) -> Iterator[str]:
+    """Segments that retention takes for very old ones, since their time indexes end with zeros."""
+    padded = [one for one in loaded.segments if not one.is_rebuilt and one.newest_ms == 0]
+    if padded:
+        first = offset_name(padded[0].segment.base_offset, FileKind.TIME_INDEX)
+        yield (
+            f"{first} ends with zeros{_and_others(len(padded) - 1)}: retention, a broker's and ours, takes the segment "
+            f"for one of 1970. Remove {offset_name(padded[0].segment.base_offset, FileKind.OFFSET_INDEX)}, and a load "
+            "rebuilds both indexes from the records"
+        )
+
+
+def _and_others(count: int) -> str:
+    return f", as {count} others do" if count else ""
 
 
 def _notes_on_range(facts: LogFacts, compaction: Compaction) -> Iterator[str]:

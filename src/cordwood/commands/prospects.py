@@ -6,16 +6,20 @@ records, so that this takes milliseconds.
 
 from __future__ import annotations
 
-from cordwood.cleaning.next_step import Prospects
-from cordwood.cleaning.plan import Bound, CleanRange
+from collections.abc import Sequence
+
+from cordwood.cleaning.next_step import Prospects, SegmentEnd
+from cordwood.cleaning.plan import Bound, CleanRange, SegmentFacts
 from cordwood.cleaning.selection import clean_range, first_dirty_offset, high_watermark
 from cordwood.commands.policy import why_never
-from cordwood.engine.facts import segment_facts
+from cordwood.config import TopicConfig
+from cordwood.engine.facts import loaded_facts
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import headers_from, newest_snapshot
+from cordwood.types import NONE
 
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:
@@ -25,14 +29,12 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
     assert place.name is not None, "a rule is about it"
     name, directory = place.name.topic_partition, place.directory
     config = node.config_of(name.topic)
-    segments = [segment_facts(segment) for segment in log.segments]
-    ends: dict[int, int] = {}
-    if config.delete and node.doubt(name.topic, "retention.ms") is None and config["retention.ms"].explicit:
-        keep_ms = config.integer("retention.ms")
-        ends = {one.base_offset: one.largest_timestamp + keep_ms for one in segments} if keep_ms >= 0 else {}
+    loaded = place.loaded(log, now_ms)
+    segments = [loaded_facts(segment) for segment in loaded.segments]
+    ends = _ends(node, config, segments)
     if not config.compact:
-        return Prospects(None, "cleanup.policy does not compact it", ends, config)
-    start, end = log.log_start_offset, log.next_offset
+        return Prospects(None, "cleanup.policy does not compact it", ends, config, now_ms=now_ms)
+    start, end = log.log_start_offset, loaded.log_end_offset
     mark = high_watermark(
         directory.high_watermarks.get(name),
         start,
@@ -47,7 +49,28 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
     if found.bound is Bound.LAST_STABLE_OFFSET and stable == mark:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
     own = believed_checkpoint(log)
-    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to)
+    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to, now_ms)
+
+
+def _ends(node: Node, config: TopicConfig, segments: Sequence[SegmentFacts]) -> dict[int, SegmentEnd]:
+    """When retention by limits that are set deletes each segment."""
+
+    def limit(name: str) -> int:
+        is_set = config.delete and config[name].explicit and node.doubt(config.topic, name) is None
+        return config.integer(name) if is_set else NONE
+
+    keep_ms, keep_bytes = limit("retention.ms"), limit("retention.bytes")
+    ends, newest_ms = dict[int, SegmentEnd](), NONE
+    more_bytes = keep_bytes - sum(one.size_bytes for one in segments)
+    for one in segments:
+        newest_ms, more_bytes = max(newest_ms, one.largest_timestamp), more_bytes + one.size_bytes
+        is_active = one is segments[-1]
+        from_ms = newest_ms + keep_ms if keep_ms >= 0 else None
+        # Written to the active segment, any bytes are its own.
+        by_size = more_bytes if keep_bytes >= 0 and (not is_active or not keep_bytes) else None
+        if from_ms is not None or by_size is not None:
+            ends[one.base_offset] = SegmentEnd(from_ms, by_size, is_active)
+    return ends
 
 
 def _first_open(log: LogView, end: int, now_ms: int) -> int:

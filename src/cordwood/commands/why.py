@@ -94,8 +94,13 @@ def why_of(
         found += [] if partition is None else [partition]
         if on_progress is not None:
             on_progress(done, len(places))
-    ranked = sorted(found, key=lambda partition: (-partition.could_lose_bytes, -partition.usage.total_bytes))
+    ranked = sorted(found, key=_could_lose_most)
     return WhyResult(now_ms, tuple(ranked), tuple(look.not_counted))
+
+
+def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
+    """Sort those first that could lose most."""
+    return -partition.could_lose_disk_bytes, -partition.could_lose_bytes, -partition.usage.total_bytes
 
 
 def _log_bytes(fs: Store, place: LocatedPartition) -> int:

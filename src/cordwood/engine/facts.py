@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from cordwood.cleaning.rewrite import ActiveProducers
 from cordwood.errors import RequestError
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
-from cordwood.storage.formats import offset_index, time_index
-from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.clean_state import believed_checkpoint
+from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
@@ -31,61 +30,28 @@ from cordwood.types import NONE
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
-    """What planning needs of a segment, from its files' sizes and the last entry of its time index."""
-    entries = _offset_index_entries(segment)
-    time_entries, largest = _time_index_end(segment)
+    """Return what planning needs of a segment whose indexes are complete, as those of a clean's outputs are."""
+    return loaded_facts(trusted(segment))
+
+
+def loaded_facts(segment: LoadedSegment) -> SegmentFacts:
+    """Return what planning needs of a segment, as a load leaves it."""
+    files = segment.segment.files
     return SegmentFacts(
-        segment.base_offset,
+        segment.segment.base_offset,
         segment.size_bytes,
-        offset_index.ENTRY.itemsize * entries,
-        time_index.ENTRY.itemsize * time_entries,
+        segment.index_bytes,
+        segment.time_index_bytes,
         segment.mtime_ms,
-        largest if largest >= 0 else segment.mtime_ms,
+        segment.largest_timestamp,
+        sum(info.disk_bytes for info in (files.log, *files.indexes.values())),
     )
 
 
-def cleanable_facts(log: LogView, first_uncleanable: int) -> list[SegmentFacts]:
-    """The facts of the segments that a clean may rewrite.
-
-    An active segment is left out: its indexes have room for more entries, 20 MiB in all, which would have to be read.
-    """
-    return [segment_facts(segment) for segment in log.segments if segment.base_offset < first_uncleanable]
-
-
-def _offset_index_entries(segment: Segment) -> int:
-    """How many entries the offset index has; 0 without one."""
-    if (end := _index_end(segment, FileKind.OFFSET_INDEX, offset_index.ENTRY)) is not None:
-        return end[0]
-    index = segment.offset_index()
-    return 0 if index is None else index.entries
-
-
-def _time_index_end(segment: Segment) -> tuple[int, int]:
-    """How many entries the time index has, and the timestamp of the last; 0 and NONE without one."""
-    if (end := _index_end(segment, FileKind.TIME_INDEX, time_index.ENTRY)) is not None:
-        count, last = end
-        return count, NONE if last is None else int(last["timestamp"])
-    index = segment.time_index()
-    return (0, NONE) if index is None else (index.entries, index.last_entry[0])
-
-
-def _index_end(segment: Segment, kind: FileKind, entry: np.dtype[np.void]) -> tuple[int, np.void | None] | None:
-    """How many entries an index has, and the last of them if it has one, without reading the others.
-
-    That works for closed segments, whose indexes have no room for more entries: the file ends with the last one. For a
-    segment of 1 GB it saves reading 5 MB. None: there is no such index, or it ends with zeros, as that of an active
-    segment does.
-    """
-    if (info := segment.files.indexes.get(kind)) is None:
-        return None
-    count = info.size_bytes // entry.itemsize
-    if not count:
-        return 0, None
-    with segment.fs.open(f"{segment.directory}/{info.name}") as file:
-        last = file.read((count - 1) * entry.itemsize, entry.itemsize)
-    if len(last) < entry.itemsize or not any(last):
-        return None
-    return count, np.frombuffer(last, entry)[0]
+def cleanable_facts(log: LogView, first_uncleanable: int, now_ms: int) -> list[SegmentFacts]:
+    """The facts of the segments that a clean may rewrite, which a load has made or leaves as they are."""
+    some = [segment for segment in log.segments if segment.base_offset < first_uncleanable]
+    return [loaded_facts(loaded_segment(segment, now_ms)) for segment in some]
 
 
 def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
@@ -130,6 +96,32 @@ def first_timestamp(segment: Segment) -> int:
     return NONE
 
 
+#: In smaller segments all batches are counted that are old, in larger ones those in front of the first younger one.
+_COUNTED_BYTES = 16 << 20
+
+
+def old_bytes(segment: Segment, horizon_ms: int) -> int:
+    """Return the bytes of batches whose newest record is older than a time; see `_COUNTED_BYTES`."""
+    start = 0
+    with segment.open() as file:
+        is_small = segment.size_bytes <= _COUNTED_BYTES
+        if not is_small:
+            times = segment.time_index()
+            at = 0 if times is None else int(np.searchsorted(times.timestamps, horizon_ms))
+            if times is None or not at:
+                return 0
+            start = segment.position_of(file, int(times.offsets[at - 1]))
+        found = start
+        for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
+            if isinstance(item, Gap):
+                break
+            is_old = (item["max_timestamp"] >= 0) & (item["max_timestamp"] < horizon_ms)
+            if not is_small and not is_old.all():
+                return found + int(item["size_bytes"][: int(np.argmin(is_old))].sum())
+            found += int(item["size_bytes"][is_old].sum())
+    return found
+
+
 def segment_end_offset(segment: Segment) -> int:
     """The offset behind the last batch of a segment, looked for from its last index entry on."""
     with segment.open() as file:
@@ -162,25 +154,26 @@ class _Replay:
 
 
 def log_facts(
-    place: LocatedPartition, log: LogView, end: int, mark: HighWatermark, now_ms: int, *, headers: bool
+    place: LocatedPartition, loaded: LoadedLog, mark: HighWatermark, now_ms: int, *, headers: bool
 ) -> LogFacts:
     """Collect the facts of a log.
 
     Args:
-        log: of the partition, with at least one segment.
+        loaded: the partition's log, with at least one segment.
         now_ms: the time of the plan.
         headers: read batch headers; retention alone does not need them.
     """
-    segments = tuple(segment_facts(segment) for segment in log.segments)
+    log, end = loaded.log, loaded.log_end_offset
+    segments = tuple(map(loaded_facts, loaded.segments))
     if not headers:
         nothing = (HeaderFacts(),) * len(segments)
         return LogFacts(segments, nothing, log.log_start_offset, end, mark)
     replay = _Replay.from_snapshot(log, mark.offset, now_ms)
-    read = _header_facts(log, replay, now_ms)
+    read = _header_facts(loaded, replay, now_ms)
     assert place.name is not None, "what is not named like a partition is left alone"
     open_transactions = replay.open_transactions()
     return LogFacts(
-        tuple(_dated(segment, one, two) for segment, one, two in zip(log.segments, segments, read, strict=True)),
+        segments,
         tuple(read),
         log.log_start_offset,
         end,
@@ -199,13 +192,6 @@ def _first_unstable_offset(log: LogView, transaction: OpenTransaction) -> int | 
     """
     windows = log.windows(start_offset=max(transaction.first_offset, log.log_start_offset), checks=Checks.HEADERS)
     return next((int(item.batches["base_offset"][0]) for _, item in windows if not isinstance(item, Gap)), None)
-
-
-def _dated(segment: Segment, facts: SegmentFacts, headers: HeaderFacts) -> SegmentFacts:
-    """The largest timestamp as it is once loading has rebuilt the indexes of a segment that lacks them."""
-    if FileKind.OFFSET_INDEX in segment.files.indexes or headers.max_timestamp < 0:
-        return facts
-    return replace(facts, largest_timestamp=headers.max_timestamp)
 
 
 #: Headers of segments are added up when there are this many, so that small segments take no arrays of their own.
@@ -268,10 +254,7 @@ class _HeaderTable:
         }
         for name, sums in self._sums.items():
             sums[owners] += np.add.reduceat(values[name].astype(np.int64), starts)
-        times = {
-            "max_timestamp": rows["max_timestamp"],
-            "last_horizon_ms": np.where(waiting, rows["base_timestamp"], NONE),
-        }
+        times = {"last_horizon_ms": np.where(waiting, rows["base_timestamp"], NONE)}
         for name, largest in self._largest.items():
             largest[owners] = np.maximum(largest[owners], np.maximum.reduceat(times[name], starts))
 
@@ -285,21 +268,23 @@ class _HeaderTable:
         return [HeaderFacts(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
-_LARGEST = ("max_timestamp", "last_horizon_ms")
+_LARGEST = ("last_horizon_ms",)
 _SUMS = tuple(field.name for field in fields(HeaderFacts) if field.name not in ("first_timestamp", "damage", *_LARGEST))
 
 
-def _header_facts(log: LogView, replay: _Replay, now_ms: int) -> list[HeaderFacts]:
+def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[HeaderFacts]:
     """Return the facts of each segment, and replay its batches."""
-    table = _HeaderTable(len(log.segments), replay, now_ms)
-    for index, segment in enumerate(log.segments):
-        last = segment is log.segments[-1]
+    log, table = loaded.log, _HeaderTable(len(loaded.segments), replay, now_ms)
+    for index, one in enumerate(loaded.segments):
+        segment, last = one.segment, one is loaded.segments[-1]
+        # What a load cuts off is not read.
+        end = one.size_bytes if one.cut_bytes else None
         # Of the active segment only open transactions matter.
         if last and replay.start >= replay.end:
             continue
         try:
             with segment.open() as file:
-                for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
+                for item in read_headers(file, base_offset=segment.base_offset, end=end, search=not log.live):
                     if not isinstance(item, Gap):
                         table.add(index, item)
                     # At the log's end it may be what a stop leaves.

@@ -268,7 +268,7 @@ def clean_partition(
 def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     settings = request.settings
     assert request.producers is not None, "they were loaded"
-    facts = cleanable_facts(log, request.first_uncleanable)
+    facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     carried = state_at_start(facts, request)
     if request.scanned is None:
         keys = _read_keys(log, facts, dirty_section(log, facts, request, carried), carried, request)

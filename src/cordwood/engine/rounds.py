@@ -14,7 +14,7 @@ from cordwood.cleaning.offset_map import SLOT_BYTES, keys_max
 from cordwood.cleaning.plan import HeaderFacts
 from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.selection import is_due_again
-from cordwood.engine.facts import first_timestamp, segment_facts
+from cordwood.engine.facts import cleanable_facts, first_timestamp
 from cordwood.engine.indexing import IndexMaker
 from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
@@ -22,7 +22,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.formats.filenames import FileKind, offset_name, parse_file
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
 
 
@@ -76,7 +76,7 @@ def clean_in_rounds(
 def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settings: CleanSettings, now_ms: int) -> bool:
     if first_dirty >= first_uncleanable:
         return False
-    facts = [segment_facts(segment) for segment in log.segments]
+    facts = cleanable_facts(log, MAX_OFFSET, now_ms)
     headers = [HeaderFacts(first_timestamp=first_timestamp(segment)) for segment in log.segments]
     return is_due_again(facts, headers, first_dirty, first_uncleanable, settings.threshold, now_ms)
 

@@ -131,7 +131,7 @@ class DirtyBlob:
 def collect_into_blob(task: DirtyTask) -> DirtyBlob | None:
     """Write the table to a new blob; None if records cannot be looked up, see `collect_dirty`."""
     log, request = task.log.open(), task.request
-    facts = cleanable_facts(log, request.first_uncleanable)
+    facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     dirty = dirty_section(log, facts, request, state_at_start(facts, request))
     collected = collect_dirty(dirty, request, task.hash_secret)
     if collected is None:
@@ -208,7 +208,7 @@ def cut_partition(
         ranges: into how many the hashes are cut.
         hash_secret: for the hashes of keys.
     """
-    facts = cleanable_facts(log, request.first_uncleanable)
+    facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     state = state_at_start(facts, request)
     dirty = dirty_section(log, facts, request, state)
     groups = planned_groups(log, facts, dirty.latest_offset + 1, request)

@@ -226,7 +226,7 @@ def _could_go(look: NodeLook, links: Links) -> Content:
         [
             link_or_text(*_named(one, links)),
             bytes_text(one.usage.total_bytes),
-            bytes_text(one.could_lose_bytes),
+            bytes_text(one.could_lose_disk_bytes),
             printable(one.cause.what),
             printable(one.cause.next_step) or "-",
         ]

@@ -118,7 +118,7 @@ def _figures(look: PartitionLook) -> Content:
         figures(
             ("Log", bytes_text(listing.size_bytes)),
             ("On disk", bytes_text(listing.disk_bytes)),
-            ("Could go, at most", bytes_text(None if causes is None else causes.could_lose_bytes)),
+            ("Could go, at most", bytes_text(None if causes is None else causes.could_lose_disk_bytes)),
             ("Records", records),
             ("Segments", f"{listing.segment_count:,}"),
             ("Replicas", replicas),
@@ -281,7 +281,8 @@ def _why(look: PartitionLook) -> Content:
 
 def _cause(cause: Cause) -> Sequence[Content]:
     evidence = [tag("div", printable(str(one))) for one in cause.evidence]
-    return [cause.kind, bytes_text(cause.bytes_max), printable(cause.what), evidence, printable(cause.next_step) or "-"]
+    size, step = bytes_text(cause.disk_bytes_max), printable(cause.next_step) or "-"
+    return [cause.kind, size, printable(cause.what), evidence, step]
 
 
 def _plan(look: PartitionLook) -> Content:

@@ -59,7 +59,9 @@ def partitions_table(look: NodeLook, partitions: Sequence[PartitionListing], cap
     cells: list[Sequence[Content]] = []
     for one, row in zip(partitions, rows, strict=True):
         cause = why.get(one.path)
-        could, what = ("-", "-") if cause is None else (bytes_text(cause.could_lose_bytes), printable(cause.cause.what))
+        could, what = (
+            ("-", "-") if cause is None else (bytes_text(cause.could_lose_disk_bytes), printable(cause.cause.what))
+        )
         cells.append([link_or_text(row[0], links.partition(one.path)), could, what, *row[1:]])
     more = [Column("COULD GO", right=True), Column("WHY")]
     return table(caption, [columns[0], *more, *columns[1:]], cells)
@@ -77,5 +79,5 @@ def _found(look: NodeLook, wanted: Wanted) -> Sequence[PartitionListing]:
         found.sort(key=ORDERS[wanted.sort])
     elif wanted.sort == _COULD_GO:
         why = _why_by_path(look)
-        found.sort(key=lambda one: -why[one.path].could_lose_bytes if one.path in why else 0)
+        found.sort(key=lambda one: -why[one.path].could_lose_disk_bytes if one.path in why else 0)
     return found

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult, sums
+from cordwood.cleaning.causes import Cause, CauseKind, WhyPartition, WhyResult, could_lose, sums
 from cordwood.presentable import register
 from cordwood.storage.index.key_sample import KeyCounts
 from cordwood.text import Column, bytes_text, html_table, names_text, number, printable, table
@@ -45,7 +45,7 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
 
 def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     cause = partition.cause
-    size, lost = bytes_text(partition.usage.total_bytes), partition.could_lose_bytes
+    size, lost = bytes_text(partition.usage.total_bytes), partition.could_lose_disk_bytes
     could = f"up to {bytes_text(lost)} could go" if lost else "nothing could go"
     yield printable(f"{partition.name}: {size} on disk, {could}: {cause.what}")
     for evidence in cause.evidence:
@@ -57,7 +57,7 @@ def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     yield _line("broker", partition.broker)
     yield _line("offline", partition.offline)
     for other in partition.causes[1:]:
-        held = f"{bytes_text(other.bytes_max)}: " if other.bytes_max else ""
+        held = f"{bytes_text(other.disk_bytes_max)}: " if other.bytes_max else ""
         yield _line("also", held + other.what + (f"; {other.next_step}" if other.next_step else ""))
 
 
@@ -98,7 +98,12 @@ def document(result: WhyResult) -> dict[str, Any]:
         "now_ms": result.now_ms,
         "partitions": [_partition(one) for one in result.partitions],
         "keys_not_counted": list(result.keys_not_counted),
-        "totals": {"partitions": len(result.partitions), "disk_bytes": total, "could_lose_bytes": lost},
+        "totals": {
+            "partitions": len(result.partitions),
+            "disk_bytes": total,
+            "could_lose_bytes": could_lose(result.partitions, on_disk=False),
+            "could_lose_disk_bytes": lost,
+        },
     }
 
 
@@ -111,6 +116,7 @@ def _partition(partition: WhyPartition) -> dict[str, Any]:
         "disk_bytes": partition.usage.total_bytes,
         "usage": asdict(partition.usage),
         "could_lose_bytes": partition.could_lose_bytes,
+        "could_lose_disk_bytes": partition.could_lose_disk_bytes,
         "causes": [_cause(one) for one in partition.causes],
         "broker": partition.broker,
         "offline": partition.offline,
@@ -124,6 +130,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "kind": cause.kind,
         "what": cause.what,
         "bytes_max": cause.bytes_max,
+        "disk_bytes_max": cause.disk_bytes_max,
         "way": cause.way,
         "next_step": cause.next_step,
         "by_itself": cause.by_itself,
@@ -150,7 +157,7 @@ def html(result: WhyResult) -> str:
     """A table for a notebook: a line for each partition."""
     columns = [Column("PARTITION"), Column("ON DISK", right=True), Column("COULD GO", right=True), Column("CAUSE")]
     rows = [
-        [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_bytes), one.cause.what]
+        [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_disk_bytes), one.cause.what]
         for one in result.partitions
     ]
     total, lost = sums(result.partitions)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.loaded import loaded_segment
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
 
@@ -61,13 +61,6 @@ def retention_faults(log: LogView, base_offsets: Collection[int], limits: Retent
         elif not (
             (end <= log.log_start_offset and segment is not segments[-1])
             or 0 <= limits.bytes_kept <= after_bytes
-            or 0 <= limits.ms_kept < limits.now_ms - _newest_ms(segment)
+            or 0 <= limits.ms_kept < limits.now_ms - loaded_segment(segment, limits.now_ms).largest_timestamp
         ):
             yield f"no limit is exceeded by the segment from {segment.base_offset} on"
-
-
-def _newest_ms(segment: Segment) -> int:
-    """The largest timestamp in a segment's time index; without one, when the segment was last modified."""
-    index = segment.time_index()
-    newest = NONE if index is None else index.last_entry[0]
-    return newest if newest >= 0 else segment.mtime_ms

@@ -20,7 +20,6 @@ from cordwood.storage.check.findings import STRAY_ONLY, VITAL, Finding, Findings
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
     PartitionCheck,
-    Stop,
     check_metadata_snapshot,
     is_cluster_metadata,
     is_deleted,
@@ -39,6 +38,7 @@ from cordwood.storage.formats.filenames import (
     partition_of_key_index,
 )
 from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.fs.base import ReadableFile, Store
@@ -35,34 +34,12 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.recovery import INDEX_KINDS, Reason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import snapshot_offsets
 from cordwood.types import NONE, ControlType
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """How the broker of a log stopped.
-
-    Attributes:
-        live: it did not stop: a broker is running.
-        clean: after a clean shutdown.
-        recovery_point: after a crash, recovery starts at the segment that holds this offset. None: there is no
-            recovery, or the state is unknown, as for a copied partition.
-        set_aside: the broker renamed the directory, to delete it or as a stray, and did not close its files.
-    """
-
-    live: bool = False
-    clean: bool = False
-    recovery_point: int | None = None
-    set_aside: bool = False
-
-    @property
-    def crashed(self) -> bool:
-        """Whether the next load will recover the log."""
-        return self.recovery_point is not None
 
 
 class PartitionCheck:

@@ -15,7 +15,7 @@ import contextlib
 import copy
 import functools
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -87,6 +87,12 @@ class LogView:
         found = copy.copy(self)
         found.index_root = root
         found.segments = tuple(replace(segment, index_root=root) for segment in self.segments)
+        return found
+
+    def with_segments(self, segments: Sequence[Segment]) -> Self:
+        """The same log with some of its segments only."""
+        found = copy.copy(self)
+        found.segments = tuple(segments)
         return found
 
     def _list(self) -> None:

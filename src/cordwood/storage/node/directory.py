@@ -20,6 +20,7 @@ from cordwood.fs.base import FileInfo, LockHolder, Store
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
 from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.view import LogView
 from cordwood.text import printable
 from cordwood.types import TopicPartition
@@ -109,6 +110,15 @@ class LogDirectory:
     def live(self) -> bool:
         """Whether a broker is running on it."""
         return self.holder is not None and self.holder.is_broker
+
+    def stop_of(self, name: PartitionDirectory) -> Stop:
+        """How the broker of one of its partitions stopped, as far as a load, ours or a broker's, goes by it."""
+        if self.live:
+            return Stop(live=True)
+        if not self.crashed:
+            return Stop(clean=self.clean_shutdown)
+        current = name.state is DirectoryState.CURRENT
+        return Stop(recovery_point=max(0, self.recovery_points.get(name.topic_partition, 0)) if current else 0)
 
     @functools.cached_property
     def problems(self) -> list[DataError]:

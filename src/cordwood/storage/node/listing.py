@@ -441,7 +441,10 @@ def _partition(
                 )
             log_start = log.log_start_offset
             log_end = _log_end_offset(log, segments)
-            recovery, is_emptied = log.recovery.actions, bool(segments) and log.ends_below_start
+            # A running broker is still to delete these files, or is writing them: no start is needed for that.
+            live = place.directory.live
+            recovery = () if live else log.recovery.actions
+            is_emptied = not live and bool(segments) and log.ends_below_start
             usage = usage_of(node.fs, log, counted)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break

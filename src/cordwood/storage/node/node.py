@@ -42,6 +42,7 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.log_configs import LogConfigs
 from cordwood.storage.formats.properties import decode_partition_metadata
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.loaded import LoadedLog, as_loaded
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -81,6 +82,19 @@ class LocatedPartition:
         if self.name is None:
             return LogView(self.path, fs=self.directory.fs, live=self.directory.live)
         return self.directory.log(Partition(self.path, self.name))
+
+    def loaded(self, log: LogView, now_ms: int) -> LoadedLog:
+        """Its log as a load would make it.
+
+        Args:
+            log: as `log()` opens it.
+            now_ms: the time of the load.
+
+        Raises:
+            CorruptFileError: a load fails.
+        """
+        assert self.name is not None, "a load takes no other directory"
+        return as_loaded(log, self.directory.stop_of(self.name), now_ms)
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,11 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder
+from cordwood.storage.log.loaded import Cut
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.into_copy import (
-    Cut,
     Recovered,
     RecoverySettings,
     Rewritten,

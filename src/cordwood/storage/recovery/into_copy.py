@@ -31,6 +31,7 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.log.files import copy_file, read_file, write_file
+from cordwood.storage.log.loaded import Cut
 from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
@@ -70,21 +71,6 @@ class RecoverySettings:
 
     index_interval_bytes: int = 4096
     producer_expiration_ms: int = DEFAULT_EXPIRATION_MS
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a log lost its end, or one of its segments did.
-
-    Attributes:
-        base_offset: of the segment.
-        position: in it, of the first byte that goes.
-        is_end: all later segments go, too. They stay if the segment is in front of the recovery point.
-    """
-
-    base_offset: int
-    position: int
-    is_end: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +238,8 @@ class _Rewrite:
             segment, self._begin, self.producers, self.epochs, taken=self.bases
         )
         for writer in writers:
-            writer.finish(mtime_ns=segment.files.log.mtime_ns)
+            # A cut changes the file, and so the time that counts where no record has one.
+            writer.finish(mtime_ns=self.now_ms * 1_000_000 if lost else segment.files.log.mtime_ns)
         self.segments[segment.base_offset] = tuple(writer.base_offset for writer in writers)
         self.next_offset = max(self.next_offset, writers[-1].next_offset)
         if len(writers) > 1:

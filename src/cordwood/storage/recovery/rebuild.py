@@ -14,10 +14,11 @@ import numpy as np
 
 from cordwood.errors import CorruptBatchError, DataError, IllegalArgumentError, LogSegmentOffsetOverflowError
 from cordwood.kernels.layout import BatchRows, U8Array
-from cordwood.record.columns import BatchWindow, decode, is_valid
+from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.control import coordinator_epoch
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs
+from cordwood.storage.log.loaded import undamaged
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import SegmentIndexes, SegmentWriter
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader
@@ -54,7 +55,7 @@ def rewrite_segment(
 
     with segment.open() as file:
         windows = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, search=False)
-        for window, batches in _undamaged(windows):
+        for window, batches in undamaged(windows):
             for part in write_split(writers, begin_another, window, batches):
                 wrong = np.flatnonzero(part["last_offset"] < writers[-1].base_offset)
                 if wrong.size:
@@ -79,7 +80,7 @@ def index_segment(
         IllegalArgumentError: an index is full.
         LogSegmentOffsetOverflowError: offsets do not fit the base offset; `write_split` splits such a segment.
     """
-    for _, batches in _undamaged(windows):
+    for _, batches in undamaged(windows):
         offsets = batches["last_offset"] - np.int64(base_offset)
         belongs = (offsets >= 0) & (offsets < MAX_OFFSETS)
         fits = int(batches.size) if belongs.all() else int(np.argmin(belongs))
@@ -92,18 +93,6 @@ def index_segment(
             raise LogSegmentOffsetOverflowError(
                 f"Detected offset overflow in segment {name}: its batches do not fit its base offset"
             )
-
-
-def _undamaged(windows: Iterable[BatchWindow | Gap]) -> Iterator[tuple[BatchWindow, BatchRows]]:
-    """The windows of a segment up to the first damage, each with its complete batches."""
-    for window in windows:
-        if isinstance(window, Gap):
-            return
-        valid = is_valid(window.batches)
-        if not valid.all():
-            yield window, window.batches[: int(np.argmin(valid))]
-            return
-        yield window, window.batches
 
 
 def begun_epochs(batches: BatchRows, latest: int) -> Iterator[EpochEntry]:

@@ -1,0 +1,321 @@
+"""The log as a load would make it: what stays of each segment, where it ends, and how young retention takes it for.
+
+`recovery` decides by names which files a load removes, renames or rebuilds. This module goes on from there: it reads as
+much of the segments as decides how they look once a broker, or a clean, has loaded them. Nothing on disk changes.
+
+    rebuilt   a segment without an offset index, or with a transaction index that does not fit it; after a crash, each
+              segment from the recovery point on. It is read batch by batch, up to the first one that is not whole; its
+              largest timestamp is that of its batches.
+    trusted   any other. Its size is the file's, and its largest timestamp is the last entry of its time index. Zeros
+              count as an entry, of 1970. A missing or empty time index is not rebuilt: then the time counts at which
+              the `.log` file was last modified.
+
+A cut in a segment in front of the recovery point leaves the segments behind it alone; any other cut ends the log.
+
+A running broker has the newest times of its active segment in memory. They are read from the batches behind the last
+index entry. The same is done for the padded index of a log that no broker's directory holds: it was copied while its
+broker ran.
+
+Source: Kafka LogLoader, LogSegment.sanityCheck, LogSegment.recover, LogSegment.largestTimestamp.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.kernels.layout import BatchRows
+from cordwood.record.columns import BatchWindow, is_valid
+from cordwood.storage.formats import offset_index, time_index
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
+from cordwood.types import NONE
+
+#: Bytes at the end of a rebuilt segment whose checksums are compared; of those in front only headers are read. A load
+#: compares all, which takes seconds per segment; `check` does so, too.
+_CHECKED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How the broker of a log stopped.
+
+    Attributes:
+        live: it did not stop: a broker is running.
+        clean: after a clean shutdown.
+        recovery_point: after a crash, recovery starts at the segment that holds this offset. None: there is no
+            recovery, or the state is unknown, as for a copied partition.
+        set_aside: the broker renamed the directory, to delete it or as a stray, and did not close its files.
+    """
+
+    live: bool = False
+    clean: bool = False
+    recovery_point: int | None = None
+    set_aside: bool = False
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the next load will recover the log."""
+        return self.recovery_point is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a log loses its end, or one of its segments does.
+
+    Attributes:
+        base_offset: of the segment.
+        position: in it, of the first byte that goes.
+        is_end: all later segments go, too. They stay if the segment is in front of the recovery point.
+    """
+
+    base_offset: int
+    position: int
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSegment:
+    """A segment as a load leaves it.
+
+    Attributes:
+        size_bytes: of its batches that stay.
+        index_bytes, time_index_bytes: of the entries of its index files as they are now.
+        mtime_ms: when its `.log` was last modified; the time of the load, if that cuts it.
+        newest_ms: the largest timestamp that the load finds for it; NONE without any.
+        is_rebuilt: its batches were read, not its indexes.
+        next_offset: behind its last batch; None if it was not read.
+    """
+
+    segment: Segment
+    size_bytes: int
+    index_bytes: int
+    time_index_bytes: int
+    mtime_ms: int
+    newest_ms: int
+    is_rebuilt: bool = False
+    next_offset: int | None = None
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The time that retention and `min.compaction.lag.ms` go by.
+
+        Source: Kafka LogSegment.largestTimestamp.
+        """
+        return self.newest_ms if self.newest_ms >= 0 else self.mtime_ms
+
+    @property
+    def cut_bytes(self) -> int:
+        """How many bytes the load cuts off."""
+        return self.segment.size_bytes - self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log as a load leaves it.
+
+    Attributes:
+        log: with the segments that stay.
+        segments: the same; none if the load replaces the log by an empty one.
+        log_end_offset: the offset of the next record.
+        cuts: where segments are cut.
+        left_out: segments behind the cut that ends the log.
+        is_emptied: the log ends below its log start offset, so that an empty one takes its place.
+    """
+
+    log: LogView
+    segments: tuple[LoadedSegment, ...]
+    log_end_offset: int
+    cuts: tuple[Cut, ...] = ()
+    left_out: tuple[Segment, ...] = ()
+    is_emptied: bool = False
+
+
+def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
+    """Find out how a log looks once it is loaded.
+
+    Args:
+        stop: how its broker stopped; of a live one nothing is recovered.
+        now_ms: the time of the load.
+
+    Raises:
+        CorruptFileError: a transaction index has an unknown version, so that a load fails.
+    """
+    found: list[LoadedSegment] = []
+    cuts: list[Cut] = []
+    bases = [segment.base_offset for segment in log.segments]
+    unflushed = len(bases)
+    if stop.recovery_point is not None:
+        unflushed = max(0, bisect.bisect_right(bases, stop.recovery_point) - 1)
+    for at, segment in enumerate(log.segments):
+        if at >= unflushed or not (stop.live or _has_sane_indexes(segment)):
+            one = _rebuilt(segment, now_ms)
+        elif segment.following is None and (stop.live or (not stop.clean and _is_padded(segment))):
+            one = _in_use(segment)
+        else:
+            one = trusted(segment)
+        found.append(one)
+        if one.cut_bytes:
+            cuts.append(Cut(segment.base_offset, one.size_bytes, is_end=at >= unflushed))
+            if cuts[-1].is_end:
+                break
+    end = found[-1].next_offset if found else 0
+    end = log.next_offset if end is None else end
+    stays = log if len(found) == len(bases) else log.with_segments([one.segment for one in found])
+    is_emptied = bool(found) and not stop.live and log.log_start_offset > end
+    return LoadedLog(
+        stays, () if is_emptied else tuple(found), end, tuple(cuts), log.segments[len(found) :], is_emptied
+    )
+
+
+def as_it_is(log: LogView) -> LoadedLog:
+    """Return a log that no load is going to change, without a look into its segments."""
+    segments = tuple(LoadedSegment(one, one.size_bytes, 0, 0, one.mtime_ms, NONE) for one in log.segments)
+    return LoadedLog(log, segments, log.next_offset)
+
+
+def loaded_segment(segment: Segment, now_ms: int) -> LoadedSegment:
+    """Return a segment as a load leaves it after a clean shutdown."""
+    return trusted(segment) if _has_sane_indexes(segment) else _rebuilt(segment, now_ms)
+
+
+def trusted(segment: Segment) -> LoadedSegment:
+    """Return a segment as its indexes describe it, without a look at its batches."""
+    entries, newest_ms = _time_index_end(segment)
+    index = segment.files.indexes.get(FileKind.OFFSET_INDEX)
+    return LoadedSegment(
+        segment,
+        segment.size_bytes,
+        0 if index is None else _whole_entries(index.size_bytes, offset_index.ENTRY),
+        entries * time_index.ENTRY.itemsize,
+        segment.mtime_ms,
+        newest_ms,
+    )
+
+
+def _whole_entries(size_bytes: int, entry: np.dtype[np.void]) -> int:
+    """Bytes of the whole entries of an index file."""
+    return size_bytes // entry.itemsize * entry.itemsize
+
+
+def _time_index_end(segment: Segment) -> tuple[int, int]:
+    """How many entries the time index has, and the timestamp of the last one, without reading the others.
+
+    For a segment of 1 GB it saves reading 5 MB.
+    """
+    path, entry = segment.index_path(FileKind.TIME_INDEX), time_index.ENTRY
+    if path is None:
+        return 0, NONE
+    with segment.fs.open(path) as file:
+        count = file.size() // entry.itemsize
+        last = file.read((count - 1) * entry.itemsize, entry.itemsize) if count else b""
+    return (count, int(np.frombuffer(last, entry)[0]["timestamp"])) if len(last) == entry.itemsize else (0, NONE)
+
+
+def _is_padded(segment: Segment) -> bool:
+    """Whether one of its indexes ends with zeros."""
+    for kind, entry in ((FileKind.OFFSET_INDEX, offset_index.ENTRY), (FileKind.TIME_INDEX, time_index.ENTRY)):
+        path = segment.index_path(kind)
+        if path is None or segment.files.indexes[kind].size_bytes <= entry.itemsize:
+            continue
+        with segment.fs.open(path) as file:
+            end = file.size() // entry.itemsize * entry.itemsize
+            if not any(file.read(end - entry.itemsize, entry.itemsize)):
+                return True
+    return False
+
+
+def _has_sane_indexes(segment: Segment) -> bool:
+    """Whether a load takes a segment's indexes as they are.
+
+    Source: Kafka LogSegment.sanityCheck, TransactionIndex.sanityCheck.
+    """
+    indexes = segment.files.indexes
+    if FileKind.OFFSET_INDEX not in indexes:
+        return False
+    transactions = indexes.get(FileKind.TRANSACTION_INDEX)
+    if transactions is None or not transactions.size_bytes:
+        return True
+    try:
+        index = segment.transaction_index()
+    except CorruptFileError as error:
+        if error.kind is IndexProblem.VERSION:
+            raise
+        return False
+    return index is None or all(one.last_offset >= segment.base_offset for one in index.transactions())
+
+
+def _in_use(segment: Segment) -> LoadedSegment:
+    """An active segment whose indexes have room for more entries, and lack those of its last batches."""
+    offsets, times = segment.offset_index(), segment.time_index()
+    newest_ms = NONE if times is None else times.last_entry[0]
+    next_offset = segment.base_offset
+    with segment.open() as file:
+        start = segment.position_of(file, MAX_OFFSET) if times is not None and times.entries else 0
+        for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
+            if isinstance(item, Gap):
+                break
+            newest_ms = max(newest_ms, int(item["max_timestamp"].max()))
+            next_offset = int(item["last_offset"][-1]) + 1
+    return LoadedSegment(
+        segment,
+        segment.size_bytes,
+        0 if offsets is None else offsets.entries * offset_index.ENTRY.itemsize,
+        0 if times is None else times.entries * time_index.ENTRY.itemsize,
+        segment.mtime_ms,
+        newest_ms,
+        next_offset=next_offset,
+    )
+
+
+def _rebuilt(segment: Segment, now_ms: int) -> LoadedSegment:
+    """Read a segment as a recovery does, up to the first batch that is not whole."""
+    size, newest_ms, next_offset = 0, NONE, segment.base_offset
+    for batches in _whole_batches(segment):
+        size = int(batches["position"][-1] + batches["size_bytes"][-1])
+        newest_ms = max(newest_ms, int(batches["max_timestamp"].max()))
+        next_offset = int(batches["last_offset"][-1]) + 1
+    mtime_ms = segment.mtime_ms if size == segment.size_bytes else now_ms
+    index = trusted(segment)
+    return LoadedSegment(
+        segment, size, index.index_bytes, index.time_index_bytes, mtime_ms, newest_ms, True, next_offset
+    )
+
+
+def _whole_batches(segment: Segment) -> Iterator[BatchRows]:
+    """The batches of a segment up to the first one that is not whole; see `_CHECKED_BYTES`."""
+    base, start = segment.base_offset, 0
+    with segment.open() as file:
+        checked = file.size() - _CHECKED_BYTES
+        if checked > 0:
+            for item in read_headers(file, base_offset=base, search=False):
+                if isinstance(item, Gap):
+                    return
+                in_front = item[item["position"] < checked]
+                if in_front.size:
+                    yield in_front
+                    start = int(in_front["position"][-1] + in_front["size_bytes"][-1])
+                if in_front.size < item.size:
+                    break
+        windows = WindowReader(file, Checks.WHOLE, base_offset=base, start=start, search=False)
+        for _, batches in undamaged(windows):
+            if batches.size:
+                yield batches
+
+
+def undamaged(windows: Iterable[BatchWindow | Gap]) -> Iterator[tuple[BatchWindow, BatchRows]]:
+    """The windows of a segment up to the first damage, each with its complete batches."""
+    for window in windows:
+        if isinstance(window, Gap):
+            return
+        valid = is_valid(window.batches)
+        if not valid.all():
+            yield window, window.batches[: int(np.argmin(valid))]
+            return
+        yield window, window.batches

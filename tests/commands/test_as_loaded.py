@@ -1,0 +1,252 @@
+"""What `plan`, `why` and `get` announce of retention is what `clean` and a broker's first retention run do.
+
+Each situation is a small log whose files were changed while nobody ran on it. The marked test asks Kafka's own classes
+which segments go; the other holds all our commands to the same table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cordwood
+from cordwood.cleaning.next_step import StepKind
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.formats import checkpoints, time_index
+from cordwood.storage.formats.filenames import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    FileKind,
+    offset_name,
+)
+from cordwood.types import TopicPartition
+from tests.kafka_tools import Line, Oracle
+
+NOW = 1_780_000_000_000
+DAY = 86_400_000
+OLD, OLDER = NOW - 2 * DAY, NOW - 30 * DAY
+#: The time of each batch, per segment; a batch has five records.
+Times = tuple[tuple[int, ...], ...]
+AGED: Times = ((OLDER, OLDER), (OLD, OLD), (NOW, NOW))
+YOUNG: Times = ((NOW, NOW), (NOW, NOW), (NOW, NOW))
+LOG, INDEX, TIMES = (offset_name(0, kind) for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX))
+#: A change to a file, as in a script of the oracle.
+Change = dict[str, Any]
+
+
+def delete(*names: str) -> list[Change]:
+    return [{"do": "delete", "path": name} for name in names]
+
+
+def modified(ms: int) -> list[Change]:
+    return [{"do": "mtime", "path": LOG, "ms": ms}]
+
+
+def write(name: str, hex_bytes: str, position: int = -1) -> list[Change]:
+    return [{"do": "write", "path": name, "hex": hex_bytes, "position": position}]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A log, and which of its segments go at the first retention run with `retention.ms` of a day.
+
+    Attributes:
+        gone: their base offsets.
+        recovery_point: after a crash; None: it was shut down cleanly.
+        start: its log start offset in the checkpoint.
+    """
+
+    gone: tuple[int, ...]
+    changes: tuple[Change, ...] = ()
+    times: Times = AGED
+    recovery_point: int | None = None
+    start: int = 0
+
+
+def of(gone: tuple[int, ...], *changes: list[Change], times: Times = AGED, **choice: Any) -> Situation:
+    return Situation(gone, tuple(change for some in changes for change in some), times, **choice)
+
+
+ZEROS = "00" * 24
+CONFIG = {"cleanup.policy": "delete", "retention.ms": str(DAY)}
+SITUATIONS: Mapping[str, Situation] = {
+    "untouched": of((0, 10)),
+    "no-indexes": of((0, 10), delete(INDEX, TIMES), modified(NOW)),
+    "no-indexes-young": of((), delete(INDEX, TIMES), modified(OLDER), times=YOUNG),
+    "no-offset-index": of((0, 10), delete(INDEX), write(TIMES, "7f" * 8, 0), modified(NOW)),
+    "no-time-index": of((), delete(TIMES), modified(NOW)),
+    "no-time-index-old-file": of((0,), delete(TIMES), modified(OLDER), times=YOUNG),
+    "empty-time-index": of((), [{"do": "truncate", "path": TIMES, "size": 0}], modified(NOW)),
+    "cut-time-index": of((), [{"do": "truncate", "path": TIMES, "size": 11}], modified(NOW)),
+    "zero-tail": of((0,), write(TIMES, ZEROS), modified(NOW), times=YOUNG),
+    "last-time-in-the-future": of((), write(TIMES, "7f" * 8, 0), modified(OLDER)),
+    "last-time-negative": of((0, 10), write(TIMES, "ff" * 8, 0), modified(OLDER)),
+    "empty-offset-index": of((0, 10), [{"do": "truncate", "path": INDEX, "size": 0}], modified(NOW)),
+    "aborted-below-its-base": of(
+        (0, 10),
+        write(TIMES, "7f" * 8, 0),
+        write(offset_name(0, FileKind.TRANSACTION_INDEX), f"0000{7:016x}{'ff' * 8}{'ff' * 8}{0:016x}", 0),
+        modified(NOW),
+    ),
+    "deleted-leftover": of((10,), [{"do": "rename", "path": LOG, "to": f"{LOG}.deleted"}]),
+    "cleaned-leftover": of((0, 10), [{"do": "copy", "path": LOG, "to": f"{LOG}.cleaned"}]),
+    "swap-leftover": of((0, 10), [{"do": "rename", "path": one, "to": f"{one}.swap"} for one in (LOG, INDEX, TIMES)]),
+    "start-in-the-second": of((0,), times=YOUNG, start=10),
+    "empty-active": of((0, 10), times=((OLDER, OLDER), (OLD, OLD), ())),
+    "one-segment": of((0,), times=((OLDER, OLD),)),
+    "younger-in-front": of((), times=((NOW, OLD), (OLD, OLD), (NOW,))),
+    "next-year-in-the-second": of((0,), times=((OLD, OLD), (OLD, NOW + 365 * DAY), (OLD, OLD), (NOW,))),
+    "crash": of((0, 10), write(offset_name(20, FileKind.LOG), "00" * 7), recovery_point=20),
+    "crash-rebuilds-times": of((), write(TIMES, ZEROS), times=YOUNG, recovery_point=0),
+    "crash-behind-zero-tail": of((0,), write(TIMES, ZEROS), times=YOUNG, recovery_point=20),
+    "crash-cuts-all-of-the-second": of((0,), write(offset_name(10, FileKind.LOG), "ff", 65), recovery_point=0),
+    "crash-cuts": of((0, 10), write(offset_name(10, FileKind.LOG), "ff", 300), recovery_point=0),
+}
+
+
+def segments(one: Situation) -> Iterator[tuple[int, list[list[Record]]]]:
+    """The base offset and the batches of each segment; all records of a segment have one key."""
+    offset = 0
+    for times in one.times:
+        base, key = offset, b"k%d" % offset
+        batches = []
+        for time in times:
+            batches.append([Record(offset + at, time, key, b"v" * 20) for at in range(5)])
+            offset += 5
+        yield base, batches
+
+
+def make(path: Path, one: Situation) -> None:
+    """Write the log as a broker leaves it, then change its files."""
+    path.mkdir(parents=True)
+    for base, batches in segments(one):
+        newest = max((record for batch in batches for record in batch), key=lambda r: r.timestamp, default=None)
+        last = None if newest is None else newest.offset // 5 * 5 + 4
+        entry = b"" if newest is None or last is None else _entry(newest.timestamp, last, base)
+        (path / offset_name(base, FileKind.LOG)).write_bytes(b"".join(map(encode_batch, batches)))
+        (path / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
+        (path / offset_name(base, FileKind.TIME_INDEX)).write_bytes(entry)
+        os.utime(path / offset_name(base, FileKind.LOG), (NOW / 1000, NOW / 1000))
+    for change in one.changes:
+        _change(path, **change)
+
+
+def _entry(timestamp: int, offset: int, base: int) -> bytes:
+    index = time_index.decode(timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big"), base)
+    return time_index.encode(index)
+
+
+def _change(folder: Path, *, do: str, path: str, **more: Any) -> None:
+    file = folder / path
+    match do:
+        case "delete":
+            file.unlink()
+        case "mtime":
+            os.utime(file, (more["ms"] / 1000, more["ms"] / 1000))
+        case "truncate":
+            os.truncate(file, more["size"])
+        case "rename":
+            file.rename(folder / more["to"])
+        case "copy":
+            (folder / more["to"]).write_bytes(file.read_bytes())
+        case "write":
+            data, position = bytearray(file.read_bytes() if file.exists() else b""), more["position"]
+            position = len(data) if position < 0 else position
+            new = bytes.fromhex(more["hex"])
+            data[position : position + len(new)] = new
+            file.write_bytes(data)
+
+
+def make_directories(root: Path) -> list[Path]:
+    """One log directory of partitions that were shut down cleanly, one per recovery point of those that crashed."""
+    for name, one in SITUATIONS.items():
+        folder = root / ("stopped" if one.recovery_point is None else f"crashed-{one.recovery_point}")
+        make(folder / f"{name}-0", one)
+    for folder in root.iterdir():
+        names = [TopicPartition(path.name[:-2], 0) for path in folder.iterdir()]
+        starts = {name: SITUATIONS[name.topic].start for name in names if SITUATIONS[name.topic].start}
+        (folder / LOG_START_OFFSETS).write_bytes(checkpoints.encode(starts))
+        if folder.name != "stopped":
+            (folder / META_PROPERTIES).write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+            point = int(folder.name.partition("-")[2])
+            (folder / RECOVERY_POINTS).write_bytes(checkpoints.encode(dict.fromkeys(names, point)))
+            (folder / HIGH_WATERMARKS).write_bytes(checkpoints.encode(dict.fromkeys(names, 1000)))
+    return sorted(root.iterdir())
+
+
+def test_what_is_announced_of_retention_is_what_a_clean_does(tmp_path: Path) -> None:
+    given: Any = {"overrides": [f"{name}={value}" for name, value in CONFIG.items()], "now_ms": NOW}
+    for directory in make_directories(tmp_path / "logs"):
+        plan = cordwood.plan(str(directory), retention=True, **given)
+        target = tmp_path / f"{directory.name}-clean"
+        result = cordwood.clean(str(directory), output=str(target), retention=True, engine="here", **given)
+        cleaned = {one.name: one for one in result.partitions}
+        causes = {one.name: one for one in cordwood.why(str(directory), **given).partitions}
+        found = cordwood.get(str(directory), keys=[f"k{base}" for base in (0, 10, 20, 30)], **given)
+        for one in plan.partitions:
+            topic = one.name[:-2]
+            assert one.retained_away == SITUATIONS[topic].gone, (topic, one.notes)
+            assert cleaned[one.name].segments_retained_away == len(SITUATIONS[topic].gone), topic
+            left = {int(path.name[:20]) for path in (target / one.name).glob("*.log")}
+            assert not left & set(SITUATIONS[topic].gone) or topic == "one-segment", topic
+            due = sum(
+                c.bytes_max for c in causes[one.name].causes if c.kind in ("retention due", "below the log start")
+            )
+            assert due == one.bytes_retained_away, topic
+        for record in found.records:
+            topic, step = record.topic_partition.topic, record.next_step
+            goes_now = step.kind is StepKind.RETENTION and step.from_ms is not None and step.from_ms + 1 < NOW
+            if not SITUATIONS[topic].start and not topic.startswith("crash-cuts"):
+                assert goes_now is (record.record.segment in SITUATIONS[topic].gone), (
+                    topic,
+                    record.record.offset,
+                    step,
+                )
+        if directory.name == "stopped":  # after a crash it refuses to cut whole batches off the only copy
+            for found_one in cordwood.clean_in_place(str(directory), retention=True, engine="here", **given).partitions:
+                goes = SITUATIONS[found_one.name[:-2]].gone
+                assert found_one.segments_retained_away == len(goes), (found_one.name, found_one.why)
+
+
+def script() -> Line:
+    """A script for the oracle that makes the same logs, changes them while they are closed, and runs retention."""
+    logs = {
+        f"{name}-0": {**CONFIG, "message.timestamp.after.max.ms": str(2**62), "segment.ms": str(2**62)}
+        for name in SITUATIONS
+    }
+    steps: list[Line] = []
+    for name, one in SITUATIONS.items():
+        log = {"log": f"{name}-0"}
+        for at, (_, batches) in enumerate(segments(one)):
+            if at:
+                steps.append({"op": "roll", **log})
+            steps += (
+                {"op": "append", **log, "records": [[(r.key or b"").decode(), "v" * 20, r.timestamp] for r in batch]}
+                for batch in batches
+            )
+        steps.append({"op": "close", **log})
+        for change in one.changes:
+            paths: Line = {key: f"live/{name}-0/{change[key]}" for key in ("path", "to") if key in change}
+            steps.append({"op": "file", **change, **paths})
+        crash = {} if one.recovery_point is None else {"clean": False, "recovery_point": one.recovery_point}
+        steps.append({"op": "open", **log, **crash, **({"log_start": one.start} if one.start else {})})
+        steps.append({"op": "retention", **log})
+        steps.append({"op": "files", **log})
+    return {"why": "the log as a load makes it, and retention", "now": NOW, "logs": logs, "steps": steps}
+
+
+@pytest.mark.kafka
+def test_the_table_is_what_kafka_does(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text(json.dumps(script()))
+    lines = kafka_oracle("run", tmp_path / "script.json", tmp_path / "out")
+    deleted = [line["deleted"] for line in lines if line.get("op") == "retention"]
+    assert dict(zip(SITUATIONS, deleted, strict=True)) == {name: len(one.gone) for name, one in SITUATIONS.items()}
