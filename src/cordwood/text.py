@@ -136,9 +136,10 @@ def time_text(timestamp_ms: int | None) -> str:
     if timestamp_ms is None:
         return "-"
     try:
-        return f"{_EPOCH + timedelta(milliseconds=timestamp_ms):%Y-%m-%d %H:%M:%S}"
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
     except OverflowError:
         return f"{timestamp_ms} ms"
+    return moment.replace(tzinfo=None).isoformat(" ", "seconds")
 
 
 def rounded(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,12 @@ def make_log(folder: Path, *segments: tuple[int, list[bytes]]) -> LogView:
     return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())
 
 
-def append(path: Path, *pairs: tuple[bytes, bytes | None]) -> None:
+def append(path: Path, *pairs: tuple[bytes, bytes | None], times: Sequence[int] = ()) -> None:
     """A batch behind all others, in a segment of its own."""
     path.mkdir(parents=True, exist_ok=True)
     base = LogView(str(path), fs=PosixFileSystem()).next_offset
-    records = [Record(base + at, 1_700_000_000_000, key, value) for at, (key, value) in enumerate(pairs)]
+    records = [
+        Record(base + at, times[at] if times else 1_700_000_000_000, key, value)
+        for at, (key, value) in enumerate(pairs)
+    ]
     (path / offset_name(base, FileKind.LOG)).write_bytes(encode_batch(records))

@@ -24,6 +24,11 @@ def simulated(*configs: str, **options: Any) -> Outcome:
     return outcome
 
 
+def test_the_preallocated_rest_of_an_index_is_a_hole_and_takes_no_disk() -> None:
+    outcome = simulated("cleanup.policy=delete", "retention.ms=3600000", rate="4/day", record_size=100, days=2)
+    assert 161 <= outcome.peak_bytes < 1000
+
+
 # ---- scales ----------------------------------------------------------------------------------------------------------
 
 #: Name: rate, configs, other options, and a scale at which some ten thousand records are written.

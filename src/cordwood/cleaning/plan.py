@@ -571,7 +571,7 @@ def utc(timestamp_ms: int) -> str:
     except OverflowError:
         return f"{timestamp_ms} ms"
     fraction = f".{timestamp_ms % 1000:03}" if timestamp_ms % 1000 else ""
-    return f"{moment:%Y-%m-%d %H:%M:%S}{fraction} UTC"
+    return f"{moment.replace(tzinfo=None).isoformat(' ', 'seconds')}{fraction} UTC"
 
 
 def config_reason(name: str, value: ConfigValue, why: str = "", until: str = "") -> Reason:

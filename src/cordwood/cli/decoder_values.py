@@ -5,7 +5,6 @@ What cannot be decoded is shown as `hex:00ff`, in JSON as `{"hex": "00ff"}`, as 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from cordwood.cli.texts import json_string, quoted
 from cordwood.cli.values import Show, Shown
 from cordwood.decoders.choice import decoder_of
 from cordwood.fs.base import Store
-from cordwood.report.values import as_json
+from cordwood.json_text import json_text
 
 
 def shown_by(decoder: str, fs: Store, *, in_json: bool) -> Shown:
@@ -49,6 +48,6 @@ def _shown(decode: Callable[[memoryview], tuple[Any, bool]], *, is_json: bool, i
             return str(value)
         if isinstance(value, str):
             return json_string(value) if in_json else quoted(value.encode())
-        return json.dumps(value, default=as_json)
+        return json_text(value)
 
     return shown

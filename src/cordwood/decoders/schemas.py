@@ -32,6 +32,7 @@ import pyarrow as pa
 from cordwood.decoders.decoder import Decoded
 from cordwood.decoders.plain import json_problem
 from cordwood.errors import RequestError
+from cordwood.json_text import json_text
 
 _PREFIX = struct.Struct(">bi")
 _MESSAGE_INDEX_MAX = 32
@@ -262,14 +263,10 @@ def _avro_column(schema: Any) -> Callable[[Any], Any]:
         if pa.types.is_list(kind) and isinstance(value, list):
             return [fit(one, kind.value_type) for one in value]
         if pa.types.is_string(kind) and not isinstance(value, str):
-            return json.dumps(value, default=_as_text)
+            return json_text(value)
         return value
 
     return lambda value: fit(value, kind)
-
-
-def _as_text(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 # ---- Protobuf --------------------------------------------------------------------------------------------------------

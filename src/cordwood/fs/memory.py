@@ -208,7 +208,8 @@ class MemoryFileSystem(LocalFileSystem):
             concurrency: how many threads callers should use; with 1 the order of operations is always the same.
             can_crash: keep what a crash needs.
             on_size: without crashes, called with the name of a file and the bytes that are there under it now and were
-                not before; fewer than 0 are gone. A file that is renamed goes under the old name.
+                not before; fewer than 0 are gone. Zeros behind the last written byte are a hole, and count nothing. A
+                file that is renamed goes under the old name.
         """
         assert on_size is None or not can_crash, "only what survives has a size"
         self.operations: list[str] = []
@@ -490,10 +491,10 @@ class MemoryFileSystem(LocalFileSystem):
         """Apply a change without crashes, and tell what became larger or smaller."""
         disk = self._live if change.inode in self._live else self._unnamed
         inode = disk[change.inode]
-        name, size_bytes = inode.name, inode.size_bytes
+        name, size_bytes = inode.name, len(inode.written)
         if not isinstance(change, Move):
             change.apply(disk, change.parts)
-            self._tell(name, inode.size_bytes - size_bytes)
+            self._tell(name, len(inode.written) - size_bytes)
             return
         replaced = None if change.target is None else self._entry(change.target)
         change.apply(disk, change.parts)
@@ -502,7 +503,7 @@ class MemoryFileSystem(LocalFileSystem):
             self._tell(inode.name, size_bytes)
         if replaced is not None and (other := self._live[replaced.inode]).name is None:
             assert change.target is not None
-            self._tell(change.target[1], -other.size_bytes)
+            self._tell(change.target[1], -len(other.written))
             self._unnamed[replaced.inode] = self._live.pop(replaced.inode)
         if inode.name is None:
             self._unnamed[change.inode] = self._live.pop(change.inode)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cordwood.cleaning.found_keys import CheckedFile, ErasureResult, FoundTrace, Role
 from cordwood.cleaning.plan import utc
+from cordwood.json_text import json_value
 from cordwood.presentable import register
 from cordwood.report.get import shown
-from cordwood.report.values import as_json
 from cordwood.storage.index.traces import TraceKind
 from cordwood.text import Column, bytes_text, cells_of, html_table, number, printable, table
 
@@ -86,7 +85,7 @@ def lines(result: ErasureResult) -> Iterator[str]:
 
 def document(result: ErasureResult) -> dict[str, Any]:
     """The certificate as one JSON value."""
-    found = {
+    return {
         "verdict": result.verdict,
         "cordwood": result.version,
         "started_ms": result.started_ms,
@@ -104,8 +103,6 @@ def document(result: ErasureResult) -> dict[str, Any]:
         "files": [_file(one) for one in result.files],
         "unknown": list(map(printable, result.unknown)),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(found, default=as_json))
-    return plain
 
 
 def _trace(trace: FoundTrace) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def _trace(trace: FoundTrace) -> dict[str, Any]:
         "path": printable(trace.path),
         "role": trace.role,
         "kind": trace.kind,
-        "key": trace.key,
+        "key": json_value(trace.key),
         "position": trace.position,
         "offset": None if record is None else record.offset,
         "timestamp": None if record is None else record.timestamp,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from cordwood.cleaning.found_keys import FoundRecord, GetResult
+from cordwood.json_text import json_text, json_value
 from cordwood.presentable import register
-from cordwood.report.values import as_json, cut_off
+from cordwood.report.values import cut_off
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 from cordwood.types import NONE
 
@@ -24,7 +24,7 @@ def shown(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         text = f"hex:{value[:_CELL_MAX].hex()}"
     else:
-        text = value if isinstance(value, str) else json.dumps(value, default=as_json, ensure_ascii=False)
+        text = value if isinstance(value, str) else json_text(value)
     return cut_off(text, _CELL_MAX)
 
 
@@ -63,18 +63,16 @@ def lines(result: GetResult) -> Iterator[str]:
 
 def document(result: GetResult) -> dict[str, Any]:
     """The result as one JSON value."""
-    return _plain(
-        {
-            "records": [_record(one) for one in result.records],
-            "unknown": list(result.unknown),
-            "searched": [
-                {"path": printable(one.path), "keys": one.keys, "indexed": one.indexed, "scanned": one.scanned}
-                for one in result.searched
-            ],
-            "notes": list(result.notes),
-            "problems": [printable(str(one)) for one in result.problems],
-        }
-    )
+    return {
+        "records": [_record(one) for one in result.records],
+        "unknown": json_value(result.unknown),
+        "searched": [
+            {"path": printable(one.path), "keys": one.keys, "indexed": one.indexed, "scanned": one.scanned}
+            for one in result.searched
+        ],
+        "notes": list(result.notes),
+        "problems": [printable(str(one)) for one in result.problems],
+    }
 
 
 def _record(found: FoundRecord) -> dict[str, Any]:
@@ -83,8 +81,8 @@ def _record(found: FoundRecord) -> dict[str, Any]:
         "topic": found.topic_partition.topic,
         "partition": found.topic_partition.partition,
         "path": printable(found.path),
-        "key": found.key,
-        "value": found.value,
+        "key": json_value(found.key),
+        "value": json_value(found.value),
         "offset": record.offset,
         "timestamp": record.timestamp,
         "tombstone": record.is_tombstone,
@@ -97,12 +95,6 @@ def _record(found: FoundRecord) -> dict[str, Any]:
         "delete_horizon_ms": record.delete_horizon_ms,
         "next": {"kind": step.kind, "what": printable(step.what), "from_ms": step.from_ms, "by_ms": step.by_ms},
     }
-
-
-def _plain(found: dict[str, Any]) -> dict[str, Any]:
-    """The same with nothing in it that JSON has no type for."""
-    plain: dict[str, Any] = json.loads(json.dumps(found, default=as_json))
-    return plain
 
 
 register(GetResult, lines=lines, document=document)

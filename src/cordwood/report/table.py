@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from math import isfinite
 from typing import Any
 
+from cordwood.json_text import json_text, real_text
 from cordwood.presentable import register
-from cordwood.report.values import as_json, cut_off
+from cordwood.report.values import cut_off
 from cordwood.tables.result import TableResult
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: JSON has line breaks only between its tokens.
+_ON_ONE_LINE = str.maketrans("\r\n", "  ")
 _RIGHT = ("partition", "offset")
 #: A cell of a terminal's table is cut off behind so many characters.
 _CELL_MAX = 60
@@ -28,17 +31,17 @@ def milliseconds(time: datetime | None) -> int | None:
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -> Iterator[str]:
-    """A line per row. Timestamps are milliseconds since the epoch, and bytes are {"hex": "…"}.
+    """A line per row. Timestamps are milliseconds since the epoch; keys and values are as `json_text` writes them.
 
     Args:
-        json_columns: columns whose texts are JSON; these stand in the line as what they are.
+        json_columns: columns whose texts are JSON; these are in the line letter for letter, but for line breaks.
     """
     for row in rows:
-        shown = dict(row)
-        shown["timestamp"] = milliseconds(row["timestamp"])
+        cells = {name: json_text(value) for name, value in row.items()}
+        cells["timestamp"] = json_text(milliseconds(row["timestamp"]))
         for name in json_columns:
-            shown[name] = None if row[name] is None else json.loads(row[name])
-        yield json.dumps(shown, default=as_json, ensure_ascii=False)
+            cells[name] = "null" if row[name] is None else row[name].translate(_ON_ONE_LINE)
+        yield f"{{{', '.join(f'{json_text(name)}: {cell}' for name, cell in cells.items())}}}"
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -65,9 +68,9 @@ def _cell(value: Any) -> str:
     elif isinstance(value, datetime):
         text = time_text(milliseconds(value))
     elif isinstance(value, dict | list):
-        text = json.dumps(value, default=as_json, ensure_ascii=False)
+        text = json_text(value)
     else:
-        text = str(value)
+        text = real_text(value) if isinstance(value, float) and not isfinite(value) else str(value)
     return cut_off(text, _CELL_MAX)
 
 

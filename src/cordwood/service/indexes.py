@@ -77,11 +77,6 @@ class _IndexFile:
         """Of the entries in the file."""
         return self.entries * self._entry.size
 
-    @property
-    def spare_bytes(self) -> int:
-        """Room for more entries, which is a hole in the file: a disk stores nothing for it."""
-        return (self.max_entries - self.entries) * self._entry.size
-
     def _relative(self, offset: int) -> int:
         relative = offset - self._base_offset
         if not 0 <= relative < MAX_OFFSETS:

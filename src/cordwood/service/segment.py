@@ -189,11 +189,6 @@ class LogSegment:
         self.time_index.resize(max_bytes)
 
     @property
-    def spare_index_bytes(self) -> int:
-        """Room for more entries in the files of the indexes that are open; see `LiveOffsetIndex.spare_bytes`."""
-        return sum(index.spare_bytes for index in (self._offset_index, self._time_index) if index is not None)
-
-    @property
     def last_modified_ms(self) -> int:
         """Modification time of the `.log` file."""
         return self._fs.stat(self.path(FileKind.LOG)).mtime_ns // 1_000_000

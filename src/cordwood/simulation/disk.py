@@ -10,7 +10,10 @@ _COUNTED = frozenset(kind + suffix for kind in _KINDS for suffix in Temporary)
 
 
 class DiskMeter:
-    """Follows the sizes that a file system tells. Checkpoints, snapshots and the like have no size that counts."""
+    """Follows the bytes that a file system stores; the preallocated rest of an index is a hole and takes none.
+
+    Checkpoints, snapshots and the like have no size that counts.
+    """
 
     def __init__(self) -> None:
         self.used_bytes = 0

@@ -182,14 +182,13 @@ class _Meter:
     def sample(self) -> None:
         """Note what is there now."""
         world, recorder, log = self._world, self.member.recorder, self.member.log
-        hole_bytes = log.active_segment.spare_index_bytes
         peak_bytes, self._peak_bytes = max(world.disk.take_peak(), self._peak_bytes), 0
         cleans, self._cleans_seen = self.cleans.count - self._cleans_seen, self.cleans.count
         self._samples.append(
             (
                 world.now_ms - self.start_ms,
-                world.disk.used_bytes - hole_bytes,
-                peak_bytes - hole_bytes,
+                world.disk.used_bytes,
+                peak_bytes,
                 log.active_segment.size_bytes,
                 len(log.log_segments),
                 cleans,

@@ -12,12 +12,10 @@ import pyarrow as pa
 from cordwood.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_transactional_data
-from cordwood.storage.log.arrow import byte_strings, header_lists, numbers
+from cordwood.storage.log.arrow import byte_strings, header_lists, in_calendar, numbers
 from cordwood.storage.log.transactions import Transactions
 from cordwood.types import Codec, TimestampType, TopicPartition
 
-#: A timestamp beyond this has more microseconds than Spark can hold, and is null.
-TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _SEQUENCE_MAX = 2**31 - 1
 _FATES = ("committed", "aborted", "open")
 _COMMITTED, _ABORTED, _OPEN, _NO_TRANSACTION = range(4)
@@ -62,9 +60,9 @@ def keys(columns: RecordColumns) -> pa.Array:
 
 
 def microseconds(columns: RecordColumns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The timestamps of records in microseconds, and which of them Spark can hold; the others are 0."""
+    """The timestamps of records in microseconds, and which of them Spark has a date for; the others are 0."""
     timestamps = columns.rows["timestamp"]
-    valid = (timestamps <= TIMESTAMP_MS_MAX) & (timestamps >= -TIMESTAMP_MS_MAX)
+    valid = in_calendar(timestamps)
     return np.where(valid, timestamps, 0) * 1000, valid
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from cordwood.errors import RequestError
+from cordwood.json_text import json_text, real_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,8 +130,7 @@ class FileFormat:
 
             def write(batch: pa.RecordBatch) -> None:
                 for row in batch.to_pylist(maps_as_pydicts="lossy"):
-                    text = json.dumps(_for_json(row), ensure_ascii=False, separators=(",", ":"), default=str)
-                    file.write(f"{text}\n".encode())
+                    file.write(f"{json_text(_for_json(row), separators=(',', ':'))}\n".encode())
 
             yield write
 
@@ -152,7 +152,8 @@ def _trues(batch: pa.RecordBatch, column: str) -> int:
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_boolean(kind) else kind
+    is_text = pa.types.is_timestamp(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind)
+    return pa.string() if is_text else kind
 
 
 def _for_csv(batch: pa.RecordBatch, shown: pa.Schema) -> pa.RecordBatch:
@@ -162,13 +163,31 @@ def _for_csv(batch: pa.RecordBatch, shown: pa.Schema) -> pa.RecordBatch:
             column = pa.array([None if one is None else _time_text(one) for one in column.to_pylist()], pa.string())
         elif pa.types.is_boolean(column.type):
             column = column.cast(pa.string())
+        elif pa.types.is_floating(column.type):
+            column = _reals(column)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=shown)
 
 
+def _reals(column: pa.Array) -> pa.StringArray:
+    """Numbers as text, with Java's names for those that are none, as Spark writes them."""
+    import pyarrow.compute as pc
+
+    texts = column.cast(pa.string())
+    if pc.all(pc.is_finite(column)).as_py() is not False:
+        return texts
+    return pa.array(
+        [
+            text if value is None or math.isfinite(value) else real_text(value)
+            for value, text in zip(column.to_pylist(), texts.to_pylist(), strict=True)
+        ],
+        pa.string(),
+    )
+
+
 def _time_text(time: datetime) -> str:
     """As Spark writes it, which has milliseconds."""
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z"
+    return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def _for_json(value: Any) -> Any:

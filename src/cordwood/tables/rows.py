@@ -1,7 +1,8 @@
 """The rows of a table as Arrow: decoded keys and values, and the position of each record.
 
 key, value                      as their decoders say
-partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none
+partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none, or one after the
+                                year 9999, for which Python and Spark have no date
 deleted                         the record is a tombstone; only in a table with deletes
 undecodable                     key or value is null because it cannot be decoded; only where that is no error
 """
@@ -17,13 +18,12 @@ import pyarrow as pa
 from cordwood.decoders.decoder import Decoded, Decoder
 from cordwood.errors import UndecodableError
 from cordwood.record.columns import RecordColumns
-from cordwood.storage.log.arrow import byte_strings, numbers
+from cordwood.storage.log.arrow import byte_strings, in_calendar, numbers
 from cordwood.tables.newest import NewestTask
 from cordwood.tables.runs import TableRun
 
 #: Spark's times are in microseconds.
 TIME_TYPE = pa.timestamp("us", tz="UTC")
-_MICROS_MAX_MS = np.iinfo(np.int64).max // 1000
 #: Small batches are joined up to so many rows or bytes.
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 4 << 20
 
@@ -84,8 +84,8 @@ class TableFormat:
             if found.problems and not self.null_undecodable:
                 raise _error(name, found, run, rows["offset"])
             undecodable[list(found.problems)] = True
-        micros = np.clip(rows["timestamp"], 0, _MICROS_MAX_MS) * 1000
-        has_time = (rows["timestamp"] >= 0) & (rows["timestamp"] <= _MICROS_MAX_MS)
+        has_time = (rows["timestamp"] >= 0) & in_calendar(rows["timestamp"])
+        micros = np.where(has_time, rows["timestamp"], 0) * 1000
         arrays = [
             key.values,
             value.values,

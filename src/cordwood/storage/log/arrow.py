@@ -21,6 +21,9 @@ Int32Array = npt.NDArray[np.int32]
 #: A key or value above this that stands alone is not copied: Arrow's array holds on to the decoded bytes.
 _COPIED_BYTES_MAX = 4 << 20
 
+#: The years 1 to 9999 in milliseconds, without the first and the last day: another time zone may not have these.
+_CALENDAR_MS = (-62_135_510_400_000, 253_402_214_399_999)
+
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 SCHEMA = pa.schema(
     [
@@ -73,6 +76,11 @@ def numbers(values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArr
     # From buffers, because pa.array() looks whether it is given something of pandas, and imports all of it for that.
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def in_calendar(timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark timestamps that Python and Spark have a date for, in every time zone; a producer may set any other."""
+    return (timestamps >= _CALENDAR_MS[0]) & (timestamps <= _CALENDAR_MS[1])
 
 
 def byte_strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
