@@ -44,7 +44,7 @@ from cordwood.storage.log.tail import FollowedLog
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, log_directories, look, nothing_selected
+from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, look, nothing_selected
 from cordwood.types import ControlType, Isolation, TopicPartition
 
 #: Rows that are made into lines at once, and bytes of lines after which they are written.
@@ -154,22 +154,16 @@ class Dump:
     # ---- what a path is ----------------------------------------------------------------------------------------------
 
     def _dump(self, path: str) -> None:
-        path = path.rstrip("/") or "/"
-        try:
-            kind = look(self._fs, path)
-        except NotFoundError:
-            directories = log_directories(self._fs, [path])
-            self._directories(directories)
-            return
-        if kind is PathKind.LOG_DIRECTORY:
-            self._directories([path])
-        elif kind is PathKind.PARTITION:
-            log = self._open(path)
+        found = look(self._fs, path)
+        if found.kind is PathKind.FILE:
+            self._file(found.path)
+        elif found.kind is PathKind.PARTITION:
+            log = self._open(found.path)
             if not log.segments:
-                raise holds_nothing(path)
+                raise holds_nothing(found.path)
             self._log(log)
         else:
-            self._file(path)
+            self._directories(found.directories)
 
     def _directories(self, paths: Sequence[str]) -> None:
         choice = self.choice

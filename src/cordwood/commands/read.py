@@ -39,7 +39,7 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
         log = open_log_as(KeyedLog, place, fs)
     except (NotFoundError, NotADirectoryError):
         # Of a path that is wrong this says more.
-        if look(fs, place) is PathKind.FILE:
+        if look(fs, place).kind is PathKind.FILE:
             raise RequestError(f"{place} is a file, not a partition's directory") from None
         raise
     return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))

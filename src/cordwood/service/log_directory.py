@@ -10,14 +10,13 @@ import posixpath
 import uuid
 from collections.abc import Mapping
 
-from cordwood.errors import CorruptFileError, DataError, RequestError
+from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.service.failures import LogDirFailureChannel, io_error_of
-from cordwood.storage.changes.backup import base_of
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, PartitionDirectory
 from cordwood.storage.log.files import read_file, write_file
-from cordwood.storage.node.directory import LogDirectory, Partition
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class LiveDirectory:
         if not fs.exists(self.path):
             fs.make_directory(self.path)
             fs.sync_directory(posixpath.dirname(self.path))
-        elif any(base_of(info.name) is not None for info in fs.list(self.path)):
+        elif _is_partition(fs, self.path):
             raise RequestError(
                 f"{self.path} is a partition's directory. Give the log directory that it is in: "
                 f"{posixpath.dirname(self.path)}"
@@ -147,3 +146,11 @@ def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
         return properties.decode_clean_shutdown(read_file(fs, f"{path}/{filenames.CLEAN_SHUTDOWN}"))
     except OSError:
         return None
+
+
+def _is_partition(fs: LocalFileSystem, path: str) -> bool:
+    try:
+        found = look(fs, path)
+        return found.kind is PathKind.PARTITION and not found.by_name
+    except NotFoundError:
+        return False  # empty, or with foreign files only

@@ -10,6 +10,7 @@ stop      a clean shutdown, as a broker does it; none if the disk hangs
 from __future__ import annotations
 
 import logging
+import posixpath
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning import selection
 from cordwood.clock import Clock, monotonic_clock, system_clock
-from cordwood.errors import HangingError, KafkaStorageError
+from cordwood.errors import HangingError, KafkaStorageError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.option import METADATA, SERVER_PROPERTIES, SINGLE_COPY, Option
 from cordwood.report.live import Health, PartitionStatus
@@ -35,6 +36,7 @@ from cordwood.service.metrics import MetricName, Reading
 from cordwood.service.partition_metrics import PARTITIONS_MAX, DiskSpace, disk_spaces, of_disks, of_partitions
 from cordwood.service.status import statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
+from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.node import Node
 from cordwood.text import number
 from cordwood.threads import in_background
@@ -136,13 +138,15 @@ class LiveNode:
 
         Raises:
             NotFoundError: nothing is there.
-            RequestError: a path is a file; or the directories belong to different brokers.
+            RequestError: a path is a file or a partition; or the directories belong to different brokers.
             ConfigError: a config that Kafka would refuse.
         """
         self._fs = fs
         self._log_dirs = list(log_dirs)
         self._options = options
         self._is_new = is_new
+        if not is_new:
+            self._log_dirs = _log_directories(fs, log_dirs)
         self._node, self._explicit = self._read_configs()
         self.manager = LogManager(
             fs, self._log_dirs, self._explicit.layers, engine=options.engine, remember_configs=False
@@ -325,6 +329,18 @@ def _may_shrink(log: Log) -> bool:
     """Whether a config lets a log be compacted, or deleted from by a limit."""
     config = log.config
     return config.compact or (config.delete and (config.retention_ms >= 0 or config.retention_bytes >= 0))
+
+
+def _log_directories(fs: LocalFileSystem, paths: Sequence[str]) -> list[str]:
+    """The log directories to run on: those given, and the disks in a folder of them."""
+    directories: list[str] = []
+    for found in [look(fs, path) for path in paths]:
+        if not found.directories:
+            is_file = found.kind is PathKind.FILE
+            advice = "" if is_file else f" Give the log directory that it is in: {posixpath.dirname(found.path) or '.'}"
+            raise RequestError(f"{found.path} is a {found.kind}, and run needs a log directory.{advice}")
+        directories += found.directories
+    return directories
 
 
 def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, patience_ms: int = PATIENCE_MS) -> T:

@@ -9,6 +9,7 @@ second check finds it again.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.storage.node.start import NOT_SERVED, Event, Served, Start, What
 from cordwood.types import NONE, TopicPartition
 
@@ -218,25 +219,24 @@ class Check:
         self._on_progress(self)
 
     def _plan(self, path: str, directories: list[LogDirectory]) -> list[Callable[[], Iterator[Finding]]]:
-        try:
-            kind = look(self.fs, path)
-        except NotFoundError:
-            found = log_directories(self.fs, [path])
-            return [step for one in found for step in self._plan(one, directories)]
-        if kind is PathKind.FILE:
+        found = look(self.fs, path)
+        if found.kind is PathKind.FILE:
             return [lambda: self._file(path)]
-        if kind is PathKind.PARTITION:
-            self._count(self.fs.list(path))
-            return [lambda: self._lone_partition(path)]
-        directory = LogDirectory.open(self.fs, path)
-        directories.append(directory)
-        self._count(directory.entries)
-        for partition in directory.partitions:
-            try:
-                self._count(self.fs.list(partition.path))
-            except OSError:
-                continue  # reported when the partition is checked
-        return [lambda: self._directory(directory)]
+        if found.kind is PathKind.PARTITION:
+            self._count(self.fs.list(found.path))
+            return [lambda: self._lone_partition(found.path)]
+        steps: list[Callable[[], Iterator[Finding]]] = []
+        for one in found.directories:
+            directory = LogDirectory.open(self.fs, one)
+            directories.append(directory)
+            self._count(directory.entries)
+            for partition in directory.partitions:
+                try:
+                    self._count(self.fs.list(partition.path))
+                except OSError:
+                    continue  # reported when the partition is checked
+            steps.append(functools.partial(self._directory, directory))
+        return steps
 
     def _count(self, entries: Sequence[FileInfo]) -> None:
         files = [info for info in entries if not info.is_directory]

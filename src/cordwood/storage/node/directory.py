@@ -1,7 +1,16 @@
 """Log directories: a broker's files beside the partitions, and whether its last shutdown was clean.
 
 A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
-directory, or one file. `look` determines which by its contents; names alone prove nothing.
+directory, or one file. `look` decides which, for every command, by all evidence: which files and directories are in
+it, what is in these, and its name. Names alone prove nothing: disks may be called data-0 and data-1.
+
+    files of a log            a partition; a `.lock` or `meta.properties` among them changes nothing …
+                              … unless directories with files of logs are in it, and it is marked or not named like a
+                              partition: then the files are foreign ones in a log directory
+    marks of a broker         a log directory (a checkpoint of offsets, meta.properties, .kafka_cleanshutdown: files)
+    directories of partitions a log directory
+    log directories           a folder that stands for all of them
+    its own name, a .lock     a partition without files, a log directory without partitions
 """
 
 from __future__ import annotations
@@ -9,7 +18,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -27,10 +36,10 @@ from cordwood.types import TopicPartition
 
 T = TypeVar("T")
 
-#: Files that only a broker's log directory has.
-_MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN, filenames.LOCK}
-#: Those that a clean in place makes, too.
+#: Files that a clean in place makes in every directory that partitions are in.
 _OURS = {filenames.CLEANER_OFFSETS, filenames.LOCK}
+#: Files that only a broker's log directory has.
+_MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN} - _OURS
 #: Never opened. Every ext4 file system has `lost+found` at its root, and lets only root read it.
 _PASSED_OVER = ("lost+found", filenames.WORK_FOLDER)
 
@@ -39,8 +48,25 @@ class PathKind(StrEnum):
     """What a user's path is."""
 
     LOG_DIRECTORY = "log directory"
+    FOLDER = "folder of log directories"
     PARTITION = "partition"
     FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPath:
+    """A user's path, and what it is.
+
+    Attributes:
+        path: without a slash at its end; ends with the directory's name.
+        directories: the log directories that it stands for, in order: itself, or those in it; none for other kinds.
+        by_name: a partition only because of its name: no file of a log is in it.
+    """
+
+    path: str
+    kind: PathKind
+    directories: tuple[str, ...] = ()
+    by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +111,7 @@ class LogDirectory:
     @property
     def is_brokers(self) -> bool:
         """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
-        return any(name in self._by_name for name in _MARKS - _OURS)
+        return any(name in self._by_name for name in _MARKS)
 
     @property
     def clean_shutdown(self) -> bool:
@@ -250,21 +276,33 @@ def nothing_selected(
     return NotFoundError(f"No partition in {', '.join(paths)}" + (f" matches {what}" if what else "") + meant)
 
 
-def look(fs: Store, path: str) -> PathKind:
-    """What a path is.
+def look(fs: Store, path: str) -> FoundPath:
+    """Decide what a path is.
 
     Raises:
         NotFoundError: there is nothing there, or a directory without any log.
+        RequestError: it is a directory in which both partitions and log directories are.
     """
     path = path.rstrip("/") or "/"
+    if posixpath.basename(path) in (".", ".."):
+        path = fs.real_path(path)  # whether it is a partition depends on its name
     try:
         entries = _entries(fs, path)
     except FileNotFoundError as error:
         why = ": there is no such bucket" if "bucket" in (error.strerror or "") else ""
+        if not why and not fs.reads_by_request(path) and fs.is_link(path):
+            why = ": it is a link whose target is missing"
         if not why and re.search(r"[*?]|\[.+\]", path):
             why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
         raise NotFoundError(f"{path} does not exist{why}") from None
-    return PathKind.FILE if entries is None else _kind(path, entries)
+    if entries is None:
+        return FoundPath(path, PathKind.FILE)
+    found = _Directory(fs, path, entries)
+    if found.is_partition:
+        return FoundPath(path, PathKind.PARTITION)
+    if found.is_marked:
+        return FoundPath(path, PathKind.LOG_DIRECTORY, (path,))
+    return _look_inside(found)
 
 
 def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
@@ -285,42 +323,80 @@ def check_outside_logs(fs: Store, path: str) -> None:
     """
     folder = fs.real_path(path)
     while (parent := posixpath.dirname(folder)) != folder:
-        if any(fs.exists(f"{parent.rstrip('/')}/{name}") for name in sorted(_MARKS - _OURS)):
+        if any(fs.exists(f"{parent.rstrip('/')}/{name}") for name in sorted(_MARKS)):
             raise RequestError(f"{path} is in {parent}, where a broker would stumble over it. Name a folder elsewhere")
         folder = parent
 
 
-def _kind(path: str, entries: Sequence[FileInfo]) -> PathKind:
-    """What a directory is."""
-    if any(entry.name in _MARKS for entry in entries):
-        return PathKind.LOG_DIRECTORY
-    for entry in entries:
-        file = None if entry.is_directory else parse_file(entry.name)
-        if file is not None and file.kind is FileKind.LOG:
-            return PathKind.PARTITION
-    for entry in entries:
-        if entry.is_directory and filenames.parsed_directory(entry.name) is not None:
-            return PathKind.LOG_DIRECTORY
-    if filenames.parsed_directory(path) is not None:
-        return PathKind.PARTITION
+class _Directory:
+    """The evidence for a directory's kind; directories in it are listed only where that decides."""
+
+    def __init__(self, fs: Store, path: str, entries: Sequence[FileInfo]) -> None:
+        self._fs = fs
+        self.path = path
+        self.entries = entries
+        files = {info.name for info in entries if not info.is_directory}
+        self._kinds = {file.kind for name in files if (file := parse_file(name)) is not None} - {FileKind.FOREIGN}
+        self.is_named = filenames.parsed_directory(fs.absolute_path(path)) is not None
+        self.is_marked = not files.isdisjoint(_MARKS)
+        self.is_ours = not files.isdisjoint(_OURS)
+
+    @property
+    def has_log_files(self) -> bool:
+        """Whether files are in it that only a partition has."""
+        return FileKind.LOG in self._kinds or bool(self._kinds) and (self.is_named or not self.is_marked)
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether it is one by the files in it."""
+        if not self.has_log_files or (self.is_named and not self.is_marked):
+            return self.has_log_files
+        return not any(inner.has_log_files for inner in self.inner(named=True))
+
+    @property
+    def has_named(self) -> bool:
+        """Whether directories that are named like partitions are in it."""
+        return any(info.is_directory and _is_named(info) for info in self.entries)
+
+    def inner(self, *, named: bool) -> Iterator[_Directory]:
+        """The directories in it, those that are named like partitions or the others."""
+        for info in self.entries:
+            if info.is_directory and info.name not in _PASSED_OVER and _is_named(info) is named:
+                path = f"{self.path.rstrip('/')}/{info.name}"
+                try:
+                    yield _Directory(self._fs, path, self._fs.list(path))
+                except OSError:
+                    continue  # it is no evidence; whoever reads it reports why it cannot be read
+
+
+def _is_named(info: FileInfo) -> bool:
+    return filenames.parsed_directory(info.name) is not None
+
+
+def _look_inside(folder: _Directory) -> FoundPath:
+    """Decide what a directory is that has neither a partition's files nor a broker's."""
+    path, partition, disks = folder.path, "", []
+    for inner in folder.inner(named=True):
+        if inner.is_partition:
+            partition = inner.path  # the others are taken for partitions, too: there may be thousands
+            break
+        if inner.is_marked or inner.has_named:
+            disks.append(inner)
+    disks += [one for one in folder.inner(named=False) if not one.is_partition and (one.is_marked or one.has_named)]
+    if partition:
+        known = [one.path for one in disks if one.is_marked and one.has_named]
+        if known:
+            what = f"{path} holds partitions ({partition}) and log directories ({', '.join(known)})"
+            raise RequestError(f"{what}: name the directories that belong together, or move one kind elsewhere")
+        return FoundPath(path, PathKind.LOG_DIRECTORY, (path,))
+    if disks:
+        return FoundPath(path, PathKind.FOLDER, tuple(sorted(one.path for one in disks)))
+    if folder.has_named:
+        return FoundPath(path, PathKind.LOG_DIRECTORY, (path,))
+    if folder.is_named:
+        return FoundPath(path, PathKind.PARTITION, by_name=True)
+    if folder.is_ours:
+        return FoundPath(path, PathKind.LOG_DIRECTORY, (path,))
+    if not folder.entries:
+        raise NotFoundError(f"{path} is empty: there is no log directory or partition in it")
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")
-
-
-def log_directories(fs: Store, paths: Sequence[str]) -> list[str]:
-    """The log directories that directories stand for: themselves, or those in a folder of several, in order."""
-    found = []
-    for path in paths:
-        try:
-            entries = _entries(fs, path) or ()
-        except (FileNotFoundError, NotADirectoryError):
-            entries = ()
-        inner: list[str] = []
-        # First, as disks may be named like partitions: data-0, data-1.
-        if not any(info.name in _MARKS for info in entries):
-            inside = [f"{path}/{info.name}" for info in entries if info.is_directory and info.name not in _PASSED_OVER]
-            inner = [one for one in inside if any(info.name in _MARKS for info in fs.list(one))]
-        if inner:
-            found += inner
-        elif (_kind(path, entries) if entries else look(fs, path)) is PathKind.LOG_DIRECTORY:
-            found.append(path)
-    return found

@@ -46,7 +46,7 @@ from cordwood.storage.log.loaded import LoadedLog, as_loaded
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
-from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, log_directories, look
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.types import TopicPartition
 
 _ATTEMPTS = 5
@@ -298,27 +298,19 @@ def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ..
         return directories[path]
 
     for path in paths:
-        path = path.rstrip("/") or "/"
-        kind = _look(fs, path)
-        if kind is PathKind.FILE:
-            raise RequestError(f"{path} is a file, not a directory. To see what is in it:  cordwood dump {path}")
-        if kind is PathKind.PARTITION:
-            place = LocatedPartition(
-                directory_at(posixpath.dirname(path) or "."), path, filenames.parsed_directory(path)
+        found = look(fs, path)
+        if found.kind is PathKind.FILE:
+            raise RequestError(
+                f"{found.path} is a file, not a directory. To see what is in it:  cordwood dump {found.path}"
             )
-            places.setdefault(path, place)
-            continue
-        for one in log_directories(fs, [path]):
+        if found.kind is PathKind.PARTITION:
+            place = LocatedPartition(
+                directory_at(posixpath.dirname(found.path) or "."), found.path, filenames.parsed_directory(found.path)
+            )
+            places.setdefault(found.path, place)
+        for one in found.directories:
             places.update({place.path: place for place in _places_in(directory_at(one))})
     return tuple(directories.values()), tuple(sorted(places.values(), key=_order))
-
-
-def _look(fs: Store, path: str) -> PathKind | None:
-    """What is there; None for a folder of log directories, if it is anything."""
-    try:
-        return look(fs, path)
-    except NotFoundError:
-        return None
 
 
 def _places_in(directory: LogDirectory) -> Iterator[LocatedPartition]:
