@@ -705,6 +705,8 @@ def abort_transaction(
     fs: LocalFileSystem | None = None,
     partition: int | None = None,
     metadata: AnyPath | None = None,
+    overrides: Sequence[str] = (),
+    server_properties: AnyPath | None = None,
     single_copy: bool = False,
     no_broker_elsewhere: bool = False,
     yes: bool = False,
@@ -720,6 +722,9 @@ def abort_transaction(
     Options:
         partition: Only in this partition. Default: in all in which the producer's transaction is open.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
+        overrides: Set a config, such as transaction.state.log.num.partitions=50 where no metadata log has the
+            count.
+        server_properties: The broker's server.properties file, for configs that topics do not set.
         single_copy: I confirm that there is no other replica, whatever the metadata says, or where there is none.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
         yes: Do it. Without this, what would be done is shown, and nothing is changed.

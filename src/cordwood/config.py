@@ -408,11 +408,13 @@ def _broker_configs() -> Iterator[Definition]:
         Definition("log.roll.jitter.ms", _LONG, None),
         Definition("log.roll.ms", _LONG, None),
         Definition("num.recovery.threads.per.data.dir", _INT, 2, _AT_LEAST_1),
+        Definition("offsets.topic.num.partitions", _INT, 50, _AT_LEAST_1),
         Definition("producer.id.expiration.check.interval.ms", _INT, 10 * MINUTE_MS, _AT_LEAST_1),
         Definition("producer.id.expiration.ms", _INT, DAY_MS, _AT_LEAST_1),
         Definition("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000),
         Definition("transaction.max.timeout.ms", _INT, 15 * MINUTE_MS, _AT_LEAST_1),
         Definition("transaction.partition.verification.enable", _BOOL, True),
+        Definition("transaction.state.log.num.partitions", _INT, 50, _AT_LEAST_1),
     )
     for definition in TOPIC_CONFIGS.values():
         for synonym in definition.synonyms:

@@ -24,10 +24,10 @@ from dataclasses import dataclass, replace
 
 import cordwood.report.abort_transaction  # noqa: F401 - so that a result can show itself
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.coordinators import Beside
+from cordwood.commands.coordinators import COUNTS, Beside, coverage_of
 from cordwood.commands.options import AbortOptions
 from cordwood.commands.replicas import Brokers, check_stopped
-from cordwood.commands.transactions import Coordinators, first_timestamp
+from cordwood.commands.transactions import Coordinators, first_timestamp, fitting
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
@@ -110,7 +110,7 @@ class _Replicas:
     def find(cls, fs: LocalFileSystem, sources: Sequence[str], topic: str, options: AbortOptions) -> _Replicas:
         if topic == CLUSTER_METADATA_TOPIC:
             raise RequestError(f"{topic} has no transactions of producers")
-        brokers = Brokers.open(fs, sources, options.metadata)
+        brokers = Brokers.open(fs, sources, options.metadata, options.server_properties, options.overrides)
         names = [one for one in brokers.partitions_of(topic) if options.partition in (None, one.partition)]
         if not names:
             what = topic if options.partition is None else f"{topic}-{options.partition}"
@@ -294,7 +294,8 @@ class _Verdict:
     def of(cls, brokers: Brokers) -> _Verdict:
         read = [Coordinators.read(Beside(node)) for node in brokers.nodes]
         here = sorted({partition for one in read for partition in one.coverage.partitions})
-        coverage = Coverage(TRANSACTION_STATE, tuple(here), read[0].coverage.partition_count)
+        coverage = coverage_of(brokers.nodes[0], TRANSACTION_STATE, tuple(here))
+        coverage = fitting(coverage, [known for one in read for known in one.known])
         if not here:
             raise RequestError(
                 f"no directory has a partition of {TRANSACTION_STATE}, which tells whether a transaction hangs: give "
@@ -338,10 +339,14 @@ class _Verdict:
             for problem in one.unread:
                 return f": {problem}"
         if self.coverage.partition_count is None:
-            return f": nothing says how many partitions {TRANSACTION_STATE} has; give --metadata DIR"
+            if self.coverage.count_is:
+                return f": {self.coverage.count_is}"
+            config = f"--config {COUNTS[TRANSACTION_STATE]}=N (Kafka's default: 50) or --server-properties FILE"
+            return f": the count of partitions of {TRANSACTION_STATE} is not known; give --metadata DIR, or {config}"
         if not self.coverage.is_whole:
             here, all_ = len(self.coverage.partitions), self.coverage.partition_count
-            return f": {here} of {all_} partitions of {TRANSACTION_STATE} are here; give the directories of all"
+            by = f" ({self.coverage.count_is})" if self.coverage.count_is else ""
+            return f": {here} of {all_} partitions{by} of {TRANSACTION_STATE} are here; give the directories of all"
         return ": a record of its coordinator is of a later version"
 
 

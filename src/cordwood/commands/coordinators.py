@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
+from cordwood.commands.opening import broker_config
 from cordwood.errors import CorruptMessageError, DataError, NotFoundError
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
+from cordwood.storage.formats.messages.topics import (
+    CONSUMER_OFFSETS,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE,
+    DecodedRecord,
+    decode_record,
+)
 from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.coordinators import state_records
 from cordwood.types import TopicPartition
+
+#: The broker's config by which it creates a coordinator's topic with so many partitions.
+COUNTS = {
+    CONSUMER_OFFSETS: "offsets.topic.num.partitions",
+    TRANSACTION_STATE: "transaction.state.log.num.partitions",
+}
 
 #: Called with how many logs were looked at, and how many there are.
 OnLogs = Callable[[int, int], None]
@@ -44,9 +57,7 @@ class Beside:
 
     def coverage(self, topic: str) -> Coverage:
         """Which partitions of a coordinator's topic there are."""
-        metadata = self.node.metadata
-        known = None if metadata is None else metadata.topics.get(topic)
-        return Coverage(topic, tuple(self.coordinators(topic)), None if known is None else len(known.partitions))
+        return coverage_of(self.node, topic, tuple(self.coordinators(topic)))
 
     @cached_property
     def topic_names(self) -> Mapping[str, str]:
@@ -59,21 +70,30 @@ class Beside:
                 found[properties.encode_id(topic_id)] = name.topic
         return found
 
-    def end_of(self, name: TopicPartition) -> LogEnd | None:
-        """Where the log of a partition ends for a consumer; None if it is not there.
+    def end_of(self, name: TopicPartition, offset: int) -> LogEnd | None:
+        """Where the log of a partition ends for a consumer with an offset; None if it is not there.
 
         That is the high watermark of the log directory's checkpoint. Without an entry, or where the partition has no
-        other replica, it is the end of the log: a checkpoint is some seconds old.
+        other replica, it is the end of the log: a checkpoint is some seconds old. So it is if the offset is above both.
         """
-        if name not in self._ends:
-            place = self.partitions.get(name)
-            self._ends[name] = None if place is None else self._end(name, place)
-        return self._ends[name]
-
-    def _end(self, name: TopicPartition, place: LocatedPartition) -> LogEnd | None:
+        place = self.partitions.get(name)
+        if place is None:
+            return None
         mark = place.directory.high_watermarks.get(name)
         if mark is not None and self.node.replica_count(name) != 1:
-            return LogEnd(mark, EndSource.HIGH_WATERMARK)
+            known = LogEnd(mark, EndSource.HIGH_WATERMARK)
+            if offset <= mark:
+                return known
+            end = self._log_end(name, place)
+            return end if end is not None and offset > end.offset >= mark else known
+        return self._log_end(name, place)
+
+    def _log_end(self, name: TopicPartition, place: LocatedPartition) -> LogEnd | None:
+        if name not in self._ends:
+            self._ends[name] = self._read_end(place)
+        return self._ends[name]
+
+    def _read_end(self, place: LocatedPartition) -> LogEnd | None:
         try:
             return LogEnd(place.log().next_offset, EndSource.LOG_END)
         except (OSError, NotFoundError):
@@ -109,3 +129,22 @@ class Beside:
                 on_damage(error)
             if on_progress is not None:
                 on_progress(done, len(places))
+
+
+def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
+    """Compare the partitions of a coordinator's topic that are here with how many there are.
+
+    Without a metadata log their count is the broker's config, if it is given. Else it is Kafka's default if exactly the
+    partitions are here that a broker creates with it.
+    """
+    if node.metadata is not None:
+        known = node.metadata.topics.get(topic)
+        return Coverage(topic, here, None if known is None else len(known.partitions))
+    if (name := COUNTS.get(topic)) is None:
+        return Coverage(topic, here, None)
+    config = broker_config(node, [name])
+    count = config.integer(name)
+    if config[name].explicit:
+        return Coverage(topic, here, count, f"{name}={count}, {config[name].source}")
+    whole = here == tuple(range(count))
+    return Coverage(topic, here, count if whole else None, f"{name}={count}, Kafka's default" if whole else "")

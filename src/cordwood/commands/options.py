@@ -6,7 +6,7 @@ imports little, so that what runs the tasks of a command begins to start before 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from cordwood.clock import Clock
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.errors import RequestError
-from cordwood.option import METADATA, NO_BROKER_ELSEWHERE, NOW, Option
+from cordwood.option import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, Option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -191,6 +191,15 @@ class AbortOptions:
         Option("Only in this partition. Default: in all in which the producer's transaction is open.", metavar="N"),
     ] = None
     metadata: Annotated[str | None, METADATA] = None
+    overrides: Annotated[
+        Sequence[str],
+        Option(
+            "Set a config, such as transaction.state.log.num.partitions=50 where no metadata log has the count.",
+            flag="--config",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
     single_copy: Annotated[
         bool, Option("I confirm that there is no other replica, whatever the metadata says, or where there is none.")
     ] = False

@@ -32,11 +32,18 @@ class Brokers:
     metadata: ClusterMetadata | None
 
     @classmethod
-    def open(cls, fs: Store, paths: Sequence[str], metadata: str | None) -> Brokers:
+    def open(
+        cls,
+        fs: Store,
+        paths: Sequence[str],
+        metadata: str | None,
+        server_properties: str | None = None,
+        overrides: Sequence[str] = (),
+    ) -> Brokers:
         """Look at directories, which may belong to several brokers of one cluster.
 
         Args:
-            metadata: see `Node.open`; default: in any of the directories.
+            metadata, server_properties, overrides: see `Node.open`; default: metadata in any of the directories.
 
         Raises:
             NotFoundError: nothing is there.
@@ -48,7 +55,7 @@ class Brokers:
             node_id = None if directory.meta is None else directory.meta.node_id
             by_broker.setdefault(node_id, []).append(directory.path)
         _check_one_cluster(directories)
-        nodes = [Node.open(fs, some, metadata) for some in by_broker.values()]
+        nodes = [Node.open(fs, some, metadata, server_properties, overrides) for some in by_broker.values()]
         newest = max(nodes, key=lambda node: -1 if node.metadata is None else node.metadata.next_offset)
         told = [replace(node, metadata=newest.metadata, metadata_path=newest.metadata_path) for node in nodes]
         return cls(tuple(told), newest.metadata)

@@ -6,7 +6,7 @@ would seem unknown to any coordinator; so open transactions of a live log are lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -36,6 +36,7 @@ from cordwood.storage.node.transactions import (
     TransactionalId,
     TransactionListing,
     open_transactions,
+    partition_of,
     transactional_id,
 )
 from cordwood.storage.recovery.replay import Producer
@@ -100,12 +101,27 @@ class Coordinators:
         states = (transactional_id(one, record) for one, record in records)
         known = sorted((one for one in states if one is not None), key=lambda one: one.transactional_id)
         is_read = not unread and all(record.type is not None for _, record in records)
-        return cls(coverage, tuple(known), is_read, tuple(unread))
+        return cls(fitting(coverage, known), tuple(known), is_read, tuple(unread))
 
     def judge(self, logs: Sequence[OpenInLog], now_ms: int) -> Iterator[OpenTransaction]:
         """Bring transactions that are open in logs together with what is known of them."""
         whole = self.coverage.is_whole is True
         return open_transactions(logs, self.known, is_whole=whole, is_read=self.is_read, now_ms=now_ms)
+
+
+def fitting(coverage: Coverage, known: Iterable[TransactionalId]) -> Coverage:
+    """A coverage whose count of partitions, if it is not from metadata, fits the partitions of known ids.
+
+    A coordinator's partition is the hash of the id modulo the count, so that a wrong count shows at most ids.
+    """
+    count = coverage.partition_count
+    if count is None or not coverage.count_is:
+        return coverage
+    for one in known:
+        if one.coordinator != (home := partition_of(one.transactional_id, count)):
+            where = f"{one.transactional_id} is in partition {one.coordinator}, and would be in {home} of {count}"
+            return replace(coverage, partition_count=None, count_is=f"{coverage.count_is}, is wrong: {where}")
+    return coverage
 
 
 class Outlooks:

@@ -54,6 +54,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
         "assigned": [_partition(each) for each in member.assigned],
         "target": None if member.target is None else [_partition(each) for each in member.target],
         "tasks": {kind: list(tasks) for kind, tasks in member.tasks.items()},
+        "problem": member.problem or None,
     }
 
 
@@ -82,6 +83,7 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
         "topic": coverage.topic,
         "partitions": list(coverage.partitions),
         "partition_count": coverage.partition_count,
+        "count_is": coverage.count_is or None,
     }
 
 
@@ -106,7 +108,7 @@ def _last_commit(group: Group) -> str:
 
 def _has(member: GroupMember) -> str:
     tasks = [f"{kind} {','.join(some)}" for kind, some in member.tasks.items() if some]
-    return "; ".join(tasks) or partitions_text(member.assigned)
+    return "; ".join(tasks) or member.problem or partitions_text(member.assigned)
 
 
 def _text(value: object) -> str:
@@ -178,11 +180,14 @@ def coverage_text(coverage: Coverage) -> str:
     """How much of a topic there is."""
     if coverage.partition_count is None:
         known = number(len(coverage.partitions), "partition")
-        return f"{known}; without a metadata log it is not known whether these are all"
+        why = coverage.count_is or "without a metadata log it is not known whether these are all"
+        return f"{known}; {why}"
+    source = f" ({coverage.count_is})" if coverage.count_is else ""
     if coverage.is_whole:
-        return "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        whole = "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        return f"{whole}{source}"
     count = number(coverage.partition_count, "partition")
-    return f"{len(coverage.partitions):,} of {count}; the others are on other brokers"
+    return f"{len(coverage.partitions):,} of {count}{source}; the others are on other brokers"
 
 
 def footnotes(listing: GroupListing) -> Iterator[str]:
@@ -190,7 +195,8 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
     groups = listing.groups
     partitions = {offset.partition: offset.end for one in groups for offset in one.offsets}
     counts = number(len(groups), "group"), number(sum(len(one.members) for one in groups), "member")
-    yield ", ".join((*counts, f"offsets in {number(len(partitions), 'partition')}"))
+    committed = {offset.partition for one in groups for offset in one.offsets if offset.offset >= 0}
+    yield ", ".join((*counts, f"offsets in {number(len(committed), 'partition')}"))
     by_source = {
         source: sum(end is not None and end.source is source for end in partitions.values()) for source in EndSource
     }

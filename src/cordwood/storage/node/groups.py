@@ -22,7 +22,7 @@ from typing import Any
 
 from cordwood.errors import DataError
 from cordwood.presentable import Presentable
-from cordwood.storage.formats.messages.consumer_protocol import CONSUMER
+from cordwood.storage.formats.messages.consumer_protocol import ASSIGNMENT, CONSUMER, read
 from cordwood.storage.formats.messages.topics import DecodedRecord
 from cordwood.text import number
 from cordwood.types import NONE, TopicPartition
@@ -63,6 +63,7 @@ class GroupMember:
         assigned: partitions that it has, or still has to give up.
         target: partitions that it is to have; None in a classic group.
         tasks: of a streams group: `active`, `standby` and `warmup` tasks, as subtopology_partition.
+        problem: why `assigned` does not have its assignment: those bytes cannot be decoded; else empty.
     """
 
     member_id: str
@@ -75,6 +76,7 @@ class GroupMember:
     assigned: tuple[TopicPartition, ...] = ()
     target: tuple[TopicPartition, ...] | None = None
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,13 @@ class CommittedOffset:
     """How far a group is in a partition.
 
     Attributes:
-        offset: the next that it would read; of a share group, the first that is not done with. -1: none yet.
+        offset: the next that it would read; of a share group, the first that is not done with. -1: none yet, though a
+            member has the partition.
         end: where the log ends; None if the log is not there.
         lag: records between; None if it is not known. Of a share group, without those in between that are done with.
             Below 0 if the group is ahead of the log.
         leader_epoch: of the last record read; None if it is not known.
-        commit_timestamp_ms: when it was committed; None for share groups.
+        commit_timestamp_ms: when it was committed; None for share groups, and if nothing was.
         expire_timestamp_ms: when it expires; None: by the broker's `offsets.retention.minutes`.
         member_id: of the member that has the partition; None if none has.
         producer_id: of the open transaction that would commit it; None: it is committed.
@@ -150,11 +153,13 @@ class Coverage:
 
     Attributes:
         partition_count: how many the cluster has; None if it is not known.
+        count_is: where the count is from, if not from the cluster's metadata, or why it is not known; else empty.
     """
 
     topic: str
     partitions: tuple[int, ...]
     partition_count: int | None
+    count_is: str = ""
 
     @property
     def is_whole(self) -> bool | None:
@@ -216,6 +221,12 @@ _NEWER = (GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS)
 #: The `state` of a member that has what it is to have.
 _STABLE = {GroupType.CONSUMER: 0, GroupType.SHARE: 0, GroupType.STREAMS: 1}
 _TASKS = ("active", "standby", "warmup")
+#: The value of a partition that a member has, and its group has committed nothing for.
+_NOT_COMMITTED: Mapping[str, Any] = {"offset": NONE}
+#: `user_data` that is null, as an assignment ends with it.
+_NO_BYTES = b"\xff\xff\xff\xff"
+#: Of an assignment that cannot be decoded, so many bytes are shown.
+_HEX_BYTES = 16
 
 
 @dataclass
@@ -251,10 +262,10 @@ class GroupBuilder:
     """Builds groups from records.
 
     Args:
-        end_of: where the log of a partition ends; None if it is not there.
+        end_of: where the log of a partition ends for a consumer with an offset; None if it is not there.
     """
 
-    def __init__(self, names: Mapping[str, str], end_of: Callable[[TopicPartition], LogEnd | None]) -> None:
+    def __init__(self, names: Mapping[str, str], end_of: Callable[[TopicPartition, int], LogEnd | None]) -> None:
         self._names = dict(names)
         self._end_of = end_of
         self._drafts: dict[str, _Draft] = {}
@@ -328,18 +339,20 @@ class GroupBuilder:
 
     def _classic(self, group_id: str, draft: _Draft) -> Group:
         value = draft.classic or {}
-        members = tuple(sorted(map(_classic_member, value.get("members", ())), key=lambda one: one.member_id))
+        protocol_type = value.get("protocol_type", "")
+        members = [_classic_member(one, protocol_type) for one in value.get("members", ())]
+        members.sort(key=lambda one: one.member_id)
         return Group(
             group_id,
             GroupType.CLASSIC,
             "Stable" if members else "Empty",
             draft.coordinator,
-            value.get("protocol_type", ""),
+            protocol_type,
             value.get("protocol"),
             value.get("generation"),
             None,
             value.get("leader"),
-            members,
+            tuple(members),
             *self._offsets(draft, _owners(members)),
         )
 
@@ -412,8 +425,10 @@ class GroupBuilder:
     def _offsets(
         self, draft: _Draft, owners: Mapping[TopicPartition, str]
     ) -> tuple[tuple[CommittedOffset, ...], tuple[CommittedOffset, ...]]:
-        """Committed offsets, and those of open transactions."""
-        committed = (self._committed(one, value, owners, None) for one, value in sorted(draft.offsets.items()))
+        """Committed offsets, with assigned partitions that have none, and offsets of open transactions."""
+        assigned = {one: _NOT_COMMITTED for one in owners}
+        values = sorted((assigned | draft.offsets).items())
+        committed = (self._committed(one, value, owners, None) for one, value in values)
         pending = (self._committed(one, value, owners, id) for (one, id), value in sorted(draft.pending.items()))
         return tuple(committed), tuple(pending)
 
@@ -424,15 +439,16 @@ class GroupBuilder:
         owners: Mapping[TopicPartition, str],
         producer_id: int | None,
     ) -> CommittedOffset:
-        end, offset = self._end_of(partition), value["offset"]
+        offset = value["offset"]
+        end = self._end_of(partition, offset)
         return CommittedOffset(
             partition,
             offset,
             end,
             _lag(end, offset),
             _known(value.get("leader_epoch", NONE)),
-            value["metadata"],
-            value["commit_timestamp"],
+            value.get("metadata", ""),
+            value.get("commit_timestamp"),
             _known(value.get("expire_timestamp", NONE)),
             owners.get(partition),
             producer_id,
@@ -441,9 +457,11 @@ class GroupBuilder:
     def _shares(self, draft: _Draft) -> tuple[CommittedOffset, ...]:
         found = []
         for partition, value in sorted(draft.shares.items()):
-            end, offset, done = self._end_of(partition), value["start_offset"], value["delivery_complete_count"]
+            offset, done = value["start_offset"], value["delivery_complete_count"]
             # Source: Kafka GroupCoordinatorService.computeShareGroupLagAndBuildResponse.
-            lag = None if done < 0 else _lag(end, offset + done if offset >= 0 else offset)
+            reached = offset + max(done, 0) if offset >= 0 else offset
+            end = self._end_of(partition, reached)
+            lag = None if done < 0 else _lag(end, reached)
             found.append(CommittedOffset(partition, offset, end, lag, _known(value["leader_epoch"])))
         return tuple(found)
 
@@ -451,7 +469,7 @@ class GroupBuilder:
 def _lag(end: LogEnd | None, offset: int) -> int | None:
     if end is None or offset < 0:
         return None
-    # A checkpoint is older than the log. A group that is ahead of the end of the log, though, is ahead of it.
+    # A checkpoint is older than the log, so a group between the two is not ahead; one behind the log's end is.
     return max(end.offset - offset, 0) if end.source is EndSource.HIGH_WATERMARK else end.offset - offset
 
 
@@ -480,9 +498,15 @@ def _state(draft: _Draft, kind: GroupType, epoch: int | None, target_epoch: int 
     return "Stable"
 
 
-def _classic_member(value: Mapping[str, Any]) -> GroupMember:
-    subscription, assignment = value["subscription"], value["assignment"]
-    assigned = [] if isinstance(assignment, bytes) else assignment["assigned_partitions"]
+def _classic_member(value: Mapping[str, Any], protocol_type: str) -> GroupMember:
+    subscription, assignment, problem = value["subscription"], value["assignment"], ""
+    if isinstance(assignment, bytes) and protocol_type == CONSUMER:
+        # Some clients end it before the assignor's own data, which Kafka's clients refuse; the partitions are there.
+        assignment = read(ASSIGNMENT, assignment + _NO_BYTES)
+    if isinstance(assignment, bytes):
+        if value["assignment"]:
+            problem = f"an assignment that cannot be decoded: {_hex(value['assignment'])}"
+        assignment = {"assigned_partitions": ()}
     return GroupMember(
         value["member_id"],
         value["client_id"],
@@ -491,9 +515,18 @@ def _classic_member(value: Mapping[str, Any]) -> GroupMember:
         None if isinstance(subscription, bytes) else subscription["rack_id"],
         subscribed=None if isinstance(subscription, bytes) else subscription["topics"],
         assigned=tuple(
-            sorted(TopicPartition(one["topic"], number) for one in assigned for number in one["partitions"])
+            sorted(
+                TopicPartition(one["topic"], number)
+                for one in assignment["assigned_partitions"]
+                for number in one["partitions"]
+            )
         ),
+        problem=problem,
     )
+
+
+def _hex(data: bytes) -> str:
+    return f"{number(len(data), 'byte')}, 0x{data[:_HEX_BYTES].hex()}{'…' if len(data) > _HEX_BYTES else ''}"
 
 
 def _owners(members: Iterable[GroupMember]) -> dict[TopicPartition, str]:

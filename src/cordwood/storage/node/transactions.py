@@ -189,6 +189,18 @@ def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId
     )
 
 
+def partition_of(transactional_id: str, partition_count: int) -> int:
+    """The partition of `__transaction_state` that a transactional id belongs to.
+
+    Source: Kafka TransactionStateManager.partitionFor: Java's hash of a string, of UTF-16 units, as a positive number.
+    """
+    found = 0
+    for unit in memoryview(transactional_id.encode("utf-16-le", "surrogatepass")).cast("H"):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    signed = found - (1 << 32) if found >> 31 else found
+    return (0 if signed == -(1 << 31) else abs(signed)) % partition_count
+
+
 def open_transactions(
     logs: Iterable[OpenInLog], known: Iterable[TransactionalId], *, is_whole: bool, is_read: bool, now_ms: int
 ) -> Iterator[OpenTransaction]:
