@@ -26,7 +26,7 @@ def commit(group: str, partition: int, offset: int | None, topic: str = "t") -> 
 
 
 def built(*records: DecodedRecord | tuple[DecodedRecord, int], shares: tuple[DecodedRecord, ...] = ()) -> list[Group]:
-    builder = GroupBuilder({ID: "t"}, ENDS.get)
+    builder = GroupBuilder({ID: "t"}, lambda name, _offset: ENDS.get(name))
     for one in records:
         if isinstance(one, tuple):
             builder.add(3, *one)
@@ -68,7 +68,9 @@ def test_a_classic_group_has_its_members_in_one_record() -> None:
     (one,) = found.members
     assert (one.member_id, one.instance_id, one.rack_id, one.subscribed) == ("m", "static", "r", ("t",))
     assert (one.assigned, one.target, one.epoch) == ((T0, T1), None, None)
-    (offset,) = found.offsets
+    # As Kafka's tool has it: a partition that a member has is listed, too, where nothing is committed.
+    none, offset = found.offsets
+    assert (none.partition, none.offset, none.lag, none.member_id) == (T0, -1, None, "m")
     assert (offset.partition, offset.offset, offset.lag, offset.member_id) == (T1, 40, 10, "m")
     assert (offset.end, offset.metadata, offset.commit_timestamp_ms) == (ENDS[T1], "m", TIME)
 
@@ -78,6 +80,24 @@ def test_a_group_of_another_protocol_has_members_whose_assignment_only_they_can_
     assert (found.state, found.protocol_type, found.members[0].assigned, found.members[0].subscribed) == (
         "Stable", "connect", (), None,
     )  # fmt: skip
+    assert "cannot be decoded" in found.members[0].problem
+
+
+@pytest.mark.parametrize(
+    ("assignment", "assigned", "problem"),
+    [
+        (b"", (), ""),  # between two rebalances there is none
+        (ASSIGNMENT, (T0, T1), ""),
+        (ASSIGNMENT[:-4], (T0, T1), ""),  # without user data
+        (b"\0\0\x7f\xff\xff\xff", (), "an assignment that cannot be decoded: 6 bytes, 0x00007fffffff"),
+    ],
+)
+def test_an_assignment_that_cannot_be_decoded_is_a_problem_of_its_member(
+    assignment: bytes, assigned: object, problem: str
+) -> None:
+    member = {"member_id": "m", "subscription": b"\xff", "assignment": assignment}
+    (one,) = only(classic(member, protocol_type="consumer")).members
+    assert (one.assigned, one.problem) == (assigned, problem)
 
 
 def test_a_group_without_members_is_empty_and_one_that_only_commits_has_no_protocol() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli import completion
-from cordwood.cli.main import EXIT_OK, named
+from cordwood.cli.main import EXIT_OK, named, show
 from cordwood.cli.options import Json, with_options
 from cordwood.commands.abort_transaction import abort_transaction
 from cordwood.commands.options import AbortOptions
@@ -35,5 +35,5 @@ def main(
     shut down cleanly.
     """
     result = abort_transaction([named(directory) for directory in directories], topic, producer, options)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK

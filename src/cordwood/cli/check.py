@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.progress import Line
 from cordwood.fs.by_url import file_system_for
 from cordwood.report import check as report
@@ -29,19 +29,21 @@ def main(
     Changes nothing; a broker may be running. Exit status 1 if anything is damaged. What a crash left and the next load
     repairs is explained; it does not count as damage.
     """
-    found = []
+    found, is_read = [], True
     with _Progress(enabled=sys.stderr.isatty()) as progress:
         check = Check(file_system_for(paths), progress.update)
         for finding in check.run([named(path) for path in paths]):
             if as_json:
-                print(json.dumps(report.finding_document(finding)), flush=True)
+                is_read = is_read and show(json.dumps(report.finding_document(finding)))
+                if not is_read and check.summary.damaged:
+                    break  # nobody reads the rest, and the exit status is certain
             else:
                 found.append(finding)
     if as_json:
-        print(json.dumps(report.summary_document(check.summary, check.start)))
+        show(json.dumps(report.summary_document(check.summary, check.start)))
     else:
-        for line in report.lines(found, check.summary, check.start):
-            print(line)
+        show("
+".join(report.lines(found, check.summary, check.start)))
     return EXIT_DAMAGE if check.summary.damaged else EXIT_OK
 
 

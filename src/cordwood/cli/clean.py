@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named, show, tell_defect
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
@@ -66,7 +66,7 @@ def main(
             else:
                 result = clean_in_place(paths, options, replacing, run)
     write_report(report, result)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result)
 
 
@@ -93,6 +93,8 @@ def exit_code_of(result: CleanResult) -> int:
     from cordwood.engine.task import FailureKind
 
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}
+    if FailureKind.BUG in failures:
+        tell_defect("the result shows what failed, by partition")
     codes = {
         FailureKind.BUG: EXIT_OUR_FAULT,
         FailureKind.FULL: EXIT_FULL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands import cluster
 from cordwood.commands.selection import ClusterOptions
@@ -18,5 +18,5 @@ def main(directories: Directories, options: ClusterOptions, as_json: Json = Fals
     part of it could not be read.
     """
     listing = cluster.configs([named(directory) for directory in directories], options)
-    print(json.dumps(listing.document(), indent=1) if as_json else listing.text())
+    show(json.dumps(listing.document(), indent=1) if as_json else listing.text())
     return exit_code_of(listing.as_of.problems)

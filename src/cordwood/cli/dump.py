@@ -10,7 +10,7 @@ import typer
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter, Printer, TextPrinter
 from cordwood.cli.large import SHOWN_BYTES
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, give_up_output, named
 from cordwood.cli.options import Partitions, Topics
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
@@ -174,7 +174,10 @@ def main(
         output.flush()
 
     dump = Dump(choice, printer, write, fs=fs, index_dir=index_dir)
-    dump.run([named(path) for path in paths])
+    try:
+        dump.run([named(path) for path in paths])
+    except BrokenPipeError:
+        give_up_output()  # nobody reads the rest; damage that was shown until now counts
     if dump.damaged:
         return EXIT_DAMAGE
     return EXIT_REQUEST if dump.unreadable else EXIT_OK

@@ -10,7 +10,7 @@ import typer
 
 from cordwood.cleaning.found_keys import ErasureResult, Verdict
 from cordwood.cli.keys import Keys, KeysFile, given_keys
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
@@ -54,7 +54,7 @@ def main(
         result = erase_check([named(one) for one in directories], wanted, options, on_progress=progress.of)
     for path in certificate or ():
         write_output(path, _certificate(result, path))
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK if result.verdict is Verdict.CLEAR else EXIT_DAMAGE
 
 

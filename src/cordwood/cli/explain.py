@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK, named
+from cordwood.cli.main import EXIT_OK, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
@@ -36,7 +36,7 @@ def main(
     check_report(report)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = explain([named(directory) for directory in directories], options, on_progress=progress.update_part)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     if chart is not None:
         Path(chart).write_text(result.svg())
     write_report(report, result)

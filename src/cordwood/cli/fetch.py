@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK
+from cordwood.cli.main import EXIT_OK, show
 from cordwood.cli.options import Json
 from cordwood.cli.progress import Progress
 from cordwood.commands.fetch import fetch
@@ -28,5 +28,5 @@ def main(
     """
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = fetch(source, target, on_progress=progress.of)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK

@@ -6,7 +6,7 @@ import json
 import sys
 
 from cordwood.cli.keys import Keys, KeysFile, given_keys
-from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named
+from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.get import get
@@ -30,5 +30,5 @@ def main(
     wanted = given_keys(key, keys)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = get([named(one) for one in directories], wanted, options, on_progress=progress.of)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result.problems) or (EXIT_REQUEST if result.unknown else EXIT_OK)

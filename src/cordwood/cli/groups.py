@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.groups import list_groups
@@ -34,7 +34,7 @@ def main(
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         listing = list_groups([named(directory) for directory in directories], options, on_progress=progress.update)
     if as_json:
-        print(json.dumps(listing.document(), indent=1))
+        show(json.dumps(listing.document(), indent=1))
     else:
-        print("\n".join(report.lines(listing, members=members, offsets=offsets)))
+        show("\n".join(report.lines(listing, members=members, offsets=offsets)))
     return exit_code_of(listing.problems)

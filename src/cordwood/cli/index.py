@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cordwood.cli.main import EXIT_OK, named
+from cordwood.cli.main import EXIT_OK, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands.index import index
 from cordwood.commands.key_options import IndexingOptions
@@ -19,5 +19,5 @@ def main(directories: Directories, options: IndexingOptions, as_json: Json = Fal
     removed or made anew; a segment gets none if the index would be larger than a tenth of it.
     """
     result = index([named(one) for one in directories], options)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK

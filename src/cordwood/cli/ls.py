@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.read import ls
@@ -38,9 +38,9 @@ def main(
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         listing = ls([named(directory) for directory in directories], options, on_progress=progress.update)
     if as_json:
-        print(json.dumps(report.document(listing, segments=segments), indent=1))
+        show(json.dumps(report.document(listing, segments=segments), indent=1))
     else:
-        print("\n".join(report.lines(listing, segments=segments, by_topic=by_topic)))
+        show("\n".join(report.lines(listing, segments=segments, by_topic=by_topic)))
     if any(one.damage for one in listing.partitions):
         return EXIT_DAMAGE
     return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK

@@ -8,6 +8,7 @@ import importlib.metadata
 import io
 import logging
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -18,7 +19,8 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
 
 from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError
 from cordwood.fs import by_url
@@ -36,6 +38,7 @@ EXIT_MEMORY = 5
 EXIT_OUR_FAULT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+HOME_PAGE = "https://pypi.org/project/cordwood/"
 #: Requests that fail for a reason of their own.
 _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
@@ -88,8 +91,30 @@ VERBS = {
 _ALIKE = 0.65
 
 
+class _Verbosity:
+    """Whether the traceback of a defect is to be shown."""
+
+    asked = False
+
+    @classmethod
+    def ask(cls, value: bool) -> None:
+        """Take in an option: -v before a verb, or among its options."""
+        cls.asked = cls.asked or value
+
+
 class _Verb(TyperCommand):
     """Shows its options in groups: its own first, then those that commands share."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        # Of every verb, as people add it to the line that has failed; shown once, among the options before a verb.
+        verbose = TyperOption(
+            param_decls=["-v", "--verbose"],
+            is_flag=True,
+            expose_value=False,
+            hidden=True,
+            callback=lambda _ctx, _param, value: _Verbosity.ask(value),
+        )
+        return [*super().get_params(ctx), verbose]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[Any]] = {}
@@ -146,8 +171,12 @@ def cordwood(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show the traceback if Cordwood itself has a defect.")
+    ] = False,
 ) -> None:
     """Read, check and clean Kafka's logs without a broker, and prove that a clean is right."""
+    _Verbosity.asked = verbose
 
 
 def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
@@ -164,6 +193,13 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             code = EXIT_INTERRUPTED
         except (CordwoodError, OSError) as error:
             code = _explained(error)
+        except MemoryError:
+            tell("there is not enough memory; give --memory, or fewer partitions at a time")
+            code = EXIT_MEMORY
+        except (typer.Exit, typer.Abort, TyperException):  # how Typer ends a command
+            raise
+        except Exception as error:
+            code = _defect(error)
         raise typer.Exit(code or EXIT_OK)
 
     return run
@@ -174,7 +210,7 @@ def _explained(error: CordwoodError | OSError) -> int:
     if isinstance(error, OSError):
         # Every file that we open has a name; what has none is where our output goes.
         if not error.filename:
-            _give_up_output()
+            give_up_output()
         # A pipe whose reader has enough, as `head` does, is no error.
         if isinstance(error, BrokenPipeError):
             return EXIT_OK
@@ -188,15 +224,50 @@ def _explained(error: CordwoodError | OSError) -> int:
     return next((code for kind, code in _REQUEST_CODES.items() if isinstance(error, kind)), EXIT_REQUEST)
 
 
+def _defect(error: BaseException) -> int:
+    """Report an error that no input may cause, and how to get its traceback."""
+    if _Verbosity.asked:
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    tell_defect(f"{type(error).__name__}: {error}{where}")
+    _tell_notes(error)
+    return EXIT_OUR_FAULT
+
+
+def tell_defect(what: str) -> None:
+    """Report a defect of ours, and what the user can do about it."""
+    again = f"run it again with -v for a traceback:  {shlex.join(['cordwood', '-v', *sys.argv[1:]])}"
+    tell(f"this is a defect in Cordwood: {what}")
+    if not _Verbosity.asked:
+        tell(again)
+    version = importlib.metadata.version("cordwood")
+    tell(f"report it, with the traceback and the version ({version}), at the tracker that {HOME_PAGE} links")
+
+
 def exit_code_of(problems: Iterable[DataError | OSError]) -> int:
     """How a listing ends that some files could not be read for: damage is worse than a file system that failed."""
     codes = [EXIT_DAMAGE if isinstance(one, DataError) else EXIT_REQUEST for one in problems]
     return min(codes, default=EXIT_OK)
 
 
-def _give_up_output() -> None:
+def give_up_output() -> None:
     """Let what is still to be written go nowhere: the next flush would fail, and be explained, once more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def show(text: str) -> bool:
+    """Print a result. If the reader of a pipe has enough, the command still ends with its own exit code.
+
+    Returns:
+        False if nobody reads the output any more.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        give_up_output()
+        return False
+    return True
 
 
 def tell(message: str) -> None:
@@ -262,8 +333,8 @@ def main() -> None:
         code = end.code
     except OSError as error:  # of help and the like, which no verb guards
         code = _explained(error)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        code = _defect(error)
     sys.stderr.flush()
     # All is written. Python would now take the compiler behind the kernels apart, for a tenth of a second.
     os._exit(code if isinstance(code, int) else EXIT_OK if code is None else EXIT_OUR_FAULT)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cleaning.plan import Decision
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import EngineOptions
@@ -38,7 +38,7 @@ def main(
     from cordwood.commands.plan import make_plan
 
     plan = make_plan(paths, options)
-    print(json.dumps(plan.document(), indent=1) if as_json else plan.text())
+    show(json.dumps(plan.document(), indent=1) if as_json else plan.text())
     refused = plan.with_decision(Decision.REFUSE)
     if any(not one.is_unreadable for one in refused):
         return EXIT_DAMAGE
@@ -55,5 +55,5 @@ def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOpti
             from cordwood.commands.plan_exact import plan_exact
 
             exact = plan_exact(paths, options, run)
-    print(json.dumps(exact.document(), indent=1) if as_json else exact.text())
+    show(json.dumps(exact.document(), indent=1) if as_json else exact.text())
     return exit_code_of(exact.result)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK
+from cordwood.cli.main import EXIT_OK, show
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
@@ -34,7 +34,7 @@ def main(
     check_report(report)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = simulate(options, on_progress=lambda part: progress.update_part("simulating", part))
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     if chart is not None:
         Path(chart).write_text(result.svg())
     write_report(report, result)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK, named, tell
+from cordwood.cli.main import EXIT_OK, named, show, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import EngineOptions, Where
@@ -54,7 +54,7 @@ def main(
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = WriteRun(where=where, on_start=progress.begin, on_progress=progress.update, limit=limit)
         result = write_table(paths, output, options, files, run)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK
 
 

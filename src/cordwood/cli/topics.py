@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands import cluster
 from cordwood.commands.selection import ClusterOptions
@@ -30,5 +30,5 @@ def main(
     """
     listing = cluster.topics([named(directory) for directory in directories], options)
     lines = report.topic_lines(listing, partitions=by_partition)
-    print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(lines))
+    show(json.dumps(listing.document(), indent=1) if as_json else "\n".join(lines))
     return exit_code_of(listing.as_of.problems)

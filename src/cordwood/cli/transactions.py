@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import exit_code_of, named
+from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.options import TransactionOptions
@@ -31,5 +31,5 @@ def main(
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         paths = [named(directory) for directory in directories]
         listing = list_transactions(paths, options, on_progress=progress.update)
-    print(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
+    show(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
     return exit_code_of(listing.problems)

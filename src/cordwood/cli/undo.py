@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, show
 from cordwood.cli.options import Json
 from cordwood.commands.undo import undo
 
@@ -22,5 +22,5 @@ def main(
     removed once everything is restored.
     """
     result = undo(folder)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK if result.done else EXIT_DAMAGE

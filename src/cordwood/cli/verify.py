@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
@@ -44,5 +44,5 @@ def main(
             on_progress=progress.update,
         )
     write_report(report, result)
-    print(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK if result.holds else EXIT_DAMAGE

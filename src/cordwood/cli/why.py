@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cleaning.causes import CauseKind
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.selection import WhyOptions
@@ -36,7 +36,7 @@ def main(
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         result = why([named(directory) for directory in directories], options, on_progress=progress.update)
-    print(json.dumps(result.document(), indent=1) if as_json else "\n".join(report.lines(result, limit)))
+    show(json.dumps(result.document(), indent=1) if as_json else "\n".join(report.lines(result, limit)))
     kinds = {cause.kind for partition in result.partitions for cause in partition.causes}
     if CauseKind.DAMAGED in kinds:
         return EXIT_DAMAGE

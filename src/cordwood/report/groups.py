@@ -184,7 +184,9 @@ def coverage_text(coverage: Coverage) -> str:
         return f"{known}; {why}"
     source = f" ({coverage.count_is})" if coverage.count_is else ""
     if coverage.is_whole:
-        whole = "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        whole = (
+            "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        )
         return f"{whole}{source}"
     count = number(coverage.partition_count, "partition")
     return f"{len(coverage.partitions):,} of {count}{source}; the others are on other brokers"

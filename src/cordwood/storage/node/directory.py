@@ -344,7 +344,7 @@ class _Directory:
     @property
     def has_log_files(self) -> bool:
         """Whether files are in it that only a partition has."""
-        return FileKind.LOG in self._kinds or bool(self._kinds) and (self.is_named or not self.is_marked)
+        return FileKind.LOG in self._kinds or (bool(self._kinds) and (self.is_named or not self.is_marked))
 
     @property
     def is_partition(self) -> bool:

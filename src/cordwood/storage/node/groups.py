@@ -426,7 +426,7 @@ class GroupBuilder:
         self, draft: _Draft, owners: Mapping[TopicPartition, str]
     ) -> tuple[tuple[CommittedOffset, ...], tuple[CommittedOffset, ...]]:
         """Committed offsets, with assigned partitions that have none, and offsets of open transactions."""
-        assigned = {one: _NOT_COMMITTED for one in owners}
+        assigned = dict.fromkeys(owners, _NOT_COMMITTED)
         values = sorted((assigned | draft.offsets).items())
         committed = (self._committed(one, value, owners, None) for one, value in values)
         pending = (self._committed(one, value, owners, id) for (one, id), value in sorted(draft.pending.items()))
