@@ -275,12 +275,12 @@ def test_every_command_works_on_the_same_partitions(
         arguments = [str(tmp_path / "indexes") if one == "INDEXES" else one for one in more]
         _, found, said = answer(verb, path, *arguments)
         seen = names(found) if found is not None else set()
-        # A partition on its way in or out has no clean, no index and no reader. Keys are searched in foreign files, too.
+        # A partition on its way in or out has no clean, index or reader. Keys are searched in foreign files, too.
         assert current <= seen and (seen <= expected or verb == "erase-check"), (verb, said)
         assert current or seen or "No partition" in said or verb in ("get", "index"), (verb, said)
     _, lines, said = answer("check", path)
     summary = lines[-1] if isinstance(lines, list) else lines
-    assert sum(summary[one] for one in ("partitions", "delete", "future", "stray")) == len(expected), said
+    assert summary["partitions"] == len(expected), said
     _, lines, said = answer("dump", path, "--records")
     shown = {f"{one['topic']}-{one['partition']}" for one in (lines if isinstance(lines, list) else [lines])}
     assert shown == {str(filenames.parse_directory(one).topic_partition) for one in expected}, said
@@ -378,13 +378,12 @@ def test_a_new_log_directory_may_be_named_like_a_partition(tmp_path: Path) -> No
     assert look(PosixFileSystem(), str(tmp_path / "data-0")).kind is PathKind.LOG_DIRECTORY
 
 
-def test_a_store_decides_as_a_disk_does(tmp_path: Path) -> None:
-    fs = MemoryFileSystem()
+def test_a_store_decides_as_a_disk_does() -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    fs.make_directory("/archive")
     for name in ("a-0", "b-0"):
-        fs.make_directory("/archive") if not fs.exists("/archive") else None
         fs.make_directory(f"/archive/{name}")
         fs.create(f"/archive/{name}/00000000000000000000.log").close()
-    fs.create("/archive/a-0/.lock-of-another").close()
     fs.create("/archive/a-0/meta.properties").close()
     assert look(fs, "/archive").directories == ("/archive",)
     assert look(fs, "/archive/a-0/").kind is PathKind.PARTITION

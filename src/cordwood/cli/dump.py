@@ -21,7 +21,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.types import Isolation
 
-_TIME = "Milliseconds since the epoch, or an ISO time (UTC without a zone)."
+_TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 
 
 def main(
@@ -34,7 +34,11 @@ def main(
     partition: Partitions = None,
     tail: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Only the last N records of each log. Other options look at these."),
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Only the last N records of each log. Other options look at these. With --follow and 0 only new ones.",
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what is appended, until interrupted, or to --limit.")

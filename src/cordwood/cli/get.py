@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Annotated
+
+import typer
 
 from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named, show
@@ -11,6 +14,7 @@ from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.get import get
 from cordwood.commands.key_options import GetOptions
+from cordwood.report import get as report
 
 
 @with_options
@@ -19,6 +23,14 @@ def main(
     options: GetOptions,
     key: Keys = None,
     keys: KeysFile = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Show at most N records of each key and partition, the newest; count the others by their next step.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Show all records of a key in order: where each is, how its transaction ended, and which clean will remove it.
@@ -30,5 +42,5 @@ def main(
     wanted = given_keys(key, keys)
     with Progress(enabled=sys.stderr.isatty()) as progress:
         result = get([named(one) for one in directories], wanted, options, on_progress=progress.of)
-    show(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show(json.dumps(report.document(result, limit), indent=1) if as_json else "\n".join(report.lines(result, limit)))
     return exit_code_of(result.problems) or (EXIT_REQUEST if result.unknown else EXIT_OK)

@@ -11,6 +11,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.storage.changes.fetch import FetchResult, fetch_directory
+from cordwood.storage.node.directory import check_outside_logs
 
 
 def fetch(
@@ -31,7 +32,7 @@ def fetch(
     Raises:
         NotFoundError: there is nothing at the source.
         RequestError: the source is not in an object store, or is a copy that was not finished; or the target is not
-            new or empty.
+            new or empty, or in a broker's log directory.
         NoSpaceError: the disk is too small.
         CorruptFileError: a file does not have the checksum that the manifest of its copy lists.
     """
@@ -43,6 +44,7 @@ def fetch(
     if fs.path_on_disk(target) is None:
         raise RequestError(f"{target} is in an object store. Give a directory of this machine")
     source = fs.absolute_path(source)
+    check_outside_logs(fs, target)
     with explain_full_disk(fs, target):
         return fetch_directory(
             fs,

@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from cordwood.clock import system_clock
 from cordwood.errors import RequestError
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the epoch, from just that or from an ISO time; without a zone it is UTC."""
+    """Milliseconds since the epoch, from just that, an ISO time (UTC without a zone), or an age such as 5m."""
     if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
         return int(text)
+    if age := re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text, re.ASCII):
+        return system_clock() - int(age[1]) * _UNITS_MS[age[2]]
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        what = "neither milliseconds since the epoch nor a time like 2026-11-21T09:25:45Z"
+        what = "no time: give 2026-11-21T09:25:45Z, milliseconds since the epoch, or an age such as 5m (ms, s, m, h, d)"
         raise RequestError(f"{text!r} is {what}") from None
     time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
     since = time - datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,12 +22,14 @@ from cordwood.storage.check import Severity
 from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import ContentSource
 from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans
-from cordwood.storage.node.listing import SegmentListing
+from cordwood.storage.node.listing import SegmentListing, State
 from cordwood.storage.node.transactions import OpenTransaction
 from cordwood.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
 
 #: Rows of a table.
 _ROWS_MAX = 100
+#: States that are in order.
+_EXPECTED = {State.LIVE, State.LOCKED, State.FUTURE, State.TO_BE_DELETED}
 _SOURCES: Mapping[ContentSource, str] = {
     ContentSource.HEADERS: "From all batch headers: the log is not compacted, so every record counts as live.",
     ContentSource.RECORDS: "From all records. Each record has its share of its batch, by the sizes of key and value.",
@@ -79,6 +81,14 @@ def partition_page(look: PartitionLook, transactions: Sequence[OpenTransaction],
     )
 
 
+def _states(states: Sequence[State]) -> Content:
+    """A partition's special states, marked as wrong if one of them is."""
+    if not states:
+        return None
+    is_wrong = not _EXPECTED.issuperset(states)
+    return paragraph(f"State: {', '.join(states)}", class_="wrong" if is_wrong else "quiet")
+
+
 def under_way_page(path: str, links: Links) -> str:
     """What is shown until a look at a partition has ended."""
     name = printable(path.rpartition("/")[2])
@@ -97,7 +107,7 @@ def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Li
     return [
         tag("h1", printable(listing.name), id=name),
         paragraph(printable(look.path), f", as of {utc(look.began_ms)}", class_="quiet"),
-        [paragraph(f"State: {', '.join(listing.states)}", class_="wrong")] if listing.states else None,
+        _states(listing.states),
         _figures(look),
         section("The log", _log(look, links, name)),
         None if links.batches(look.path, 0) is None else section("Find", find_form(look.path)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -40,15 +41,20 @@ RECORD_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
 )
 
 
-def lines(result: GetResult) -> Iterator[str]:
-    """A table for each key and partition, then what is to be known."""
-    for (partition, _, key), some in groupby(
-        result.records, lambda one: (one.topic_partition, one.path, one.record.key)
-    ):
-        found = list(some)
-        del key
-        yield f"{printable(str(partition))}, key {shown(found[0].key)}"
-        yield from table(*cells_of(RECORD_COLUMNS, found))
+def lines(result: GetResult, limit: int | None = None) -> Iterator[str]:
+    """A table for each key and partition, then what is to be known.
+
+    Args:
+        limit: rows of each table at most, of the newest records; the others are counted by what becomes of them.
+    """
+    for found in _by_key(result):
+        older = [] if limit is None else found[: max(len(found) - limit, 0)]
+        yield f"{printable(str(found[0].topic_partition))}, key {shown(found[0].key)}"
+        if newest := found[len(older) :]:
+            yield from table(*cells_of(RECORD_COLUMNS, newest))
+        for what, some in _by_reason(older).items():
+            offsets = f"offset {some[0]}" if len(some) == 1 else f"offsets {some[0]} to {some[-1]}"
+            yield f"and {len(some):,} older, {offsets}: {printable(what)}"
         yield ""
     for one in result.unknown:
         yield f"there is no record of key {shown(one)}"
@@ -61,10 +67,26 @@ def lines(result: GetResult) -> Iterator[str]:
         yield f"DAMAGE, whose records are not known: {printable(str(problem))}"
 
 
-def document(result: GetResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+def _by_key(result: GetResult) -> Iterator[list[FoundRecord]]:
+    """The records of each key in each partition, by offset."""
+    for _, some in groupby(result.records, lambda one: (one.topic_partition, one.path, one.record.key)):
+        yield list(some)
+
+
+def _by_reason(records: Sequence[FoundRecord]) -> dict[str, list[int]]:
+    """The offsets of records by what becomes of them; all that are superseded, by whichever offset, are alike."""
+    found: dict[str, list[int]] = {}
+    for one in records:
+        what = re.sub(r"^superseded by offset [0-9]+", "superseded", one.next_step.what)
+        found.setdefault(what, []).append(one.record.offset)
+    return found
+
+
+def document(result: GetResult, limit: int | None = None) -> dict[str, Any]:
+    """The result as one JSON value, with at most `limit` records of each key and partition, the newest."""
+    records = [one for found in _by_key(result) for one in found[0 if limit is None else max(len(found) - limit, 0) :]]
     return {
-        "records": [_record(one) for one in result.records],
+        "records": [_record(one) for one in records],
         "unknown": json_value(result.unknown),
         "searched": [
             {"path": printable(one.path), "keys": one.keys, "indexed": one.indexed, "scanned": one.scanned}

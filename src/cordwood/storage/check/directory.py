@@ -96,7 +96,7 @@ class Check:
     """Checks paths, and counts files and findings.
 
     Attributes:
-        bytes_total: size of the files to check; a single file is added when it is checked.
+        bytes_total: size of the files to check, without holes; a single file is added when it is checked.
     """
 
     def __init__(self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None) -> None:
@@ -240,7 +240,8 @@ class Check:
 
     def _count(self, entries: Sequence[FileInfo]) -> None:
         files = [info for info in entries if not info.is_directory]
-        size = sum(info.size_bytes for info in files)
+        # A broker preallocates indexes of 10 MB, which are holes.
+        size = sum(min(info.size_bytes, info.disk_bytes) for info in files)
         self.summary.files += len(files)
         self.summary.size_bytes += size
         self.bytes_total += size

@@ -17,10 +17,14 @@ def start_of_last(
 ) -> int:
     """The offset of the first of the last `count` records within [first, end); `first` if there are no more.
 
+    The last 0 records begin at the end: with `dump --tail 0 --follow` only what is appended from now on is shown.
+
     Args:
         isolation: only records that a consumer gets count; None: all do, control records too.
         transactions: to judge them by.
     """
+    if count == 0:
+        return end
     segments = [segment for segment in log.segments_from(first) if segment.base_offset < end]
     records = 0
     for at in range(len(segments) - 1, -1, -1):
