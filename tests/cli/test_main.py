@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cordwood.cli.main import EXIT_REQUEST, VERBS, app
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, VERBS, app
+from tests.commands.planned_logs import batch, make_log
 from tests.fixtures import fixture
 
 CORDWOOD = f"{sys.executable} -m cordwood"
@@ -107,3 +108,25 @@ def test_a_misspelt_word_is_answered_with_what_was_probably_meant(words: list[st
     done = CliRunner().invoke(app, words)
     assert done.exit_code == EXIT_REQUEST
     assert hint in done.output
+
+
+def main() -> int:
+    """A verb with a defect."""
+    raise StopIteration
+
+
+@pytest.mark.parametrize("words", [["broken"], ["-v", "broken"], ["broken", "-v"]])
+def test_a_defect_of_ours_is_said_with_what_to_do(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "broken", (__name__, "Fails."))
+    monkeypatch.setattr(sys, "argv", ["cordwood", *words])
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == EXIT_OUR_FAULT and "this is a defect in Cordwood: StopIteration" in done.stderr
+    assert "report it" in done.stderr
+    assert ("Traceback" in done.stderr) == ("-v" in words) != ("run it again with -v" in done.stderr)
+
+
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_a_pipe_that_is_closed_early_hides_no_damage(options: str, tmp_path: Path) -> None:
+    make_log(tmp_path / "a-0", [batch(0)[:-1] + b"?", batch(1)])
+    code, _, _ = shell(f"{CORDWOOD} check {tmp_path} {options} | true; exit ${{PIPESTATUS[0]}}")
+    assert code == EXIT_DAMAGE

@@ -299,6 +299,16 @@ def test_a_link_to_a_partition_does_not_hide_it_whatever_its_name(tmp_path: Path
     assert ("log", "record") in traces(partition.parent, topics=["a"])
 
 
+def test_a_link_whose_target_is_missing_is_a_file_that_was_not_looked_at(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    append(partition / SEGMENT, RECORD)
+    for place in (partition, partition.parent):
+        (place / "elsewhere").symlink_to(tmp_path / "not-mounted")
+    result = cordwood.erase_check(str(partition.parent), keys=[ERASED])
+    unread = {one.found.path for one in result.files if "target is missing" in str(one.found.problems)}
+    assert unread == {f"{partition}/elsewhere", f"{partition.parent}/elsewhere"}
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.NONE])
 @pytest.mark.parametrize("first", [10, 3 << 31])
 def test_a_copy_of_a_log_with_another_name_is_decoded_behind_damage_too(

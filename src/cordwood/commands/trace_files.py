@@ -65,7 +65,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
 
     def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[FileToCheck]:
         try:
-            listed = fs.list(path)
+            listed, dead = fs.list(path), fs.dead_links(path)
         except FileNotFoundError:
             return  # it was removed or renamed meanwhile
         except OSError as error:
@@ -74,6 +74,10 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
         kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
         if not work and filenames.parsed_directory(path) is not None:
             directory = path
+        what = None if directory is None else filenames.parsed_directory(directory)
+        for name in dead:
+            below, info = f"{path.rstrip('/')}/{name}", FileInfo(name, 0, 0, is_directory=False)
+            yield FileToCheck(below, info, Role.OTHER, directory, what, "it is a link whose target is missing")
         # Links last: what they lead to is often passed by its own name, too, and that says which partition it is.
         paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
         for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
@@ -86,7 +90,6 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
                 seen.update((identity, (*identity, name)))
                 yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
             elif info.name != filenames.LOCK:
-                what = None if directory is None else filenames.parsed_directory(directory)
                 yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
 
     if not fs.stat(root).is_directory:

@@ -313,6 +313,10 @@ class Store(Protocol):
         """Whether a path is a symlink itself: other verbs follow it, `unlink` removes it."""
         return False
 
+    def dead_links(self, path: str) -> Sequence[str]:
+        """The names of symlinks in a directory whose targets are missing; `list` leaves them out."""
+        return ()
+
     def path_on_disk(self, path: str) -> str | None:
         """The path by which other programs on this machine find the file; None: it is on no disk of this machine."""
         return None

@@ -364,6 +364,11 @@ class PosixFileSystem(LocalFileSystem):
         return os.path.islink(path)
 
     @override
+    def dead_links(self, path: str) -> Sequence[str]:
+        with os.scandir(path) as entries:
+            return sorted(one.name for one in entries if one.is_symlink() and not os.path.exists(one.path))
+
+    @override
     def network_kind(self, path: str) -> str | None:
         return network_file_system(path)
 

@@ -84,6 +84,7 @@ class WrappedStore(Store):
     absolute_path = _of_store(Store.absolute_path)
     real_path = _of_store(Store.real_path)
     is_link = _of_store(Store.is_link)
+    dead_links = _of_store(Store.dead_links)
     reads_by_request = _of_store(Store.reads_by_request)
     path_on_disk = _of_store(Store.path_on_disk)
     disk_size = _of_store(Store.disk_size)
