@@ -27,6 +27,7 @@ from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import app
 from cordwood.cli.values import JSON_BYTES_MAX, ValueFormat
+from cordwood.clock import system_clock
 from cordwood.commands.times import parse_time
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
@@ -578,6 +579,8 @@ def test_times_are_understood() -> None:
     assert parse_time("2023-11-14T22:13:20.005") == TIME + 5
     assert parse_time("2023-11-14T23:13:20+01:00") == TIME
     assert parse_time("2023-11-14") == TIME - 80_000_000
+    for age, ms in (("0s", 0), ("5m", 300_000), ("36h", 129_600_000), ("7d", 604_800_000), ("10ms", 10)):
+        assert abs(system_clock() - ms - parse_time(age)) < 60_000
     assert texts.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
     assert [texts.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
 

@@ -54,6 +54,7 @@ def test_the_tail_is_the_end_of_the_whole_dump(name: str, isolation: str | None)
         if "__cluster" in log.name or log.name.endswith(("-delete", "-stray", "-future")):
             continue
         whole = dump(log, *words)
+        assert dump(log, *words, "--tail", 0) == []
         for count in (1, 7, len(whole) + 1):
             assert dump(log, *words, "--tail", count) == whole[-count:], log
         middle = [line["offset"] for line in whole][len(whole) // 2 :][:1]

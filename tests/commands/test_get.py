@@ -115,6 +115,14 @@ def test_records_say_which_clean_takes_them(tmp_path: Path) -> None:
     assert "kept: cleanup.policy is unknown" in kept
 
 
+def test_of_many_records_the_newest_are_shown_and_the_others_are_counted(tmp_path: Path) -> None:
+    log = partition_with(tmp_path, records(0, *[("a", f"{at}") for at in range(5)]), records(5, ("a", "5"), ("a", "6")))
+    text = run("get", log, "--key", "a", "--limit", "1", *COMPACT).stdout
+    assert "and 6 older, offsets 0 to 5: superseded; the next clean removes it" in text
+    found = json.loads(run("get", log, "--key", "a", "--limit", "2", "--json", *COMPACT).stdout)
+    assert [one["offset"] for one in found["records"]] == [5, 6]
+
+
 def test_what_the_cleaner_has_passed_waits_for_a_clean_from_an_earlier_offset(tmp_path: Path) -> None:
     log = partition_with(tmp_path, records(0, ("a", "1"), ("b", "1")), records(2, ("a", "2"), ("b", "2")))
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\na 0 3\n")

@@ -83,7 +83,6 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
         "topic": coverage.topic,
         "partitions": list(coverage.partitions),
         "partition_count": coverage.partition_count,
-        "count_is": coverage.count_is or None,
     }
 
 
