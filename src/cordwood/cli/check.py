@@ -42,8 +42,7 @@ def main(
     if as_json:
         show(json.dumps(report.summary_document(check.summary, check.start)))
     else:
-        show("
-".join(report.lines(found, check.summary, check.start)))
+        show("\n".join(report.lines(found, check.summary, check.start)))
     return EXIT_DAMAGE if check.summary.damaged else EXIT_OK
 
 
