@@ -38,7 +38,6 @@ EXIT_MEMORY = 5
 EXIT_OUR_FAULT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-HOME_PAGE = "https://pypi.org/project/cordwood/"
 #: Requests that fail for a reason of their own.
 _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
@@ -242,7 +241,7 @@ def tell_defect(what: str) -> None:
     if not _Verbosity.asked:
         tell(again)
     version = importlib.metadata.version("cordwood")
-    tell(f"report it, with the traceback and the version ({version}), at the tracker that {HOME_PAGE} links")
+    tell(f"report it, with the traceback and the version ({version}), to Cordwood's maintainers, on the project's page")
 
 
 def exit_code_of(problems: Iterable[DataError | OSError]) -> int:
