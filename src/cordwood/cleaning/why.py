@@ -694,7 +694,7 @@ def _in_active(facts: PartitionFacts, stays: Sequence[SegmentFacts], limits: Map
         return
     what = f"{bytes_text(_blocks(parts))} are beyond {name}, but in its active segment, {rule}"
     step = "a smaller segment.ms or segment.bytes rolls it earlier"
-    evidence = (facts.of_config(facts.config.segment_bytes.name), facts.of_config("segment.ms"))
+    evidence = (facts.of_config(facts.config.segment_bytes_name), facts.of_config("segment.ms"))
     yield _retained(CauseKind.ACTIVE_SEGMENT, what, parts, step, rolls_at(facts, active), evidence)
 
 
