@@ -1,9 +1,17 @@
-"""`cordwood cache`: what this user's caches take, and removing them."""
+"""`cordwood cache`: what this user's caches take, filling them, and removing them.
+
+Numba compiles a kernel when it is first called, for the types that it is called with. So the way to compile all of them
+is to use them: a few small logs are written, in each codec, and commands run on them.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,16 +19,84 @@ import typer
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json
 from cordwood.commands.cache import caches
+from cordwood.errors import RequestError
+
+#: Arguments of commands that together use all common kernels; `{logs}` and `{out}` are folders.
+_USES = (
+    "check {logs}/own {logs}/kafka-logs {logs}/kafka-groups",
+    "why {logs}/own --config cleanup.policy=compact",
+    "plan {logs}/own --config cleanup.policy=compact --exact",
+    "clean {logs}/own --config cleanup.policy=compact --output {out}/copy --engine here",
+    "verify {logs}/own {out}/copy",
+    "index {logs}/own",
+    "clean {logs}/own --config cleanup.policy=compact --in-place --index --engine here",
+    "get {logs}/own/gzip-0 --key key-7",
+    "table {logs}/kafka-logs --topic orders --engine here",
+    "dump {logs}/own --json",
+    "dump {logs}/own --tail 2",
+    "dump {logs}/kafka-groups --json",
+    "groups {logs}/kafka-groups",
+    "transactions {logs}/kafka-groups",
+)
 
 
 def main(
     drop: Annotated[bool, typer.Option("--drop", help="Remove them.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile kernels now, and not when they are first used.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """List what is cached to save time: compiled kernels, and a class archive with which Java starts sooner.
 
     Both are made again when they are needed. Remove them when you remove Cordwood.
     """
+    if warm and drop:
+        raise RequestError("--warm fills the cache and --drop empties it: give one of them")
+    if warm:
+        _warm()
     found = caches(drop=drop)
     print(json.dumps(asdict(found), indent=1) if as_json else found.text())
     return EXIT_OK
+
+
+def _warm() -> None:
+    """Write small logs, and use them in every way."""
+    from cordwood.cli import demo
+
+    with tempfile.TemporaryDirectory(prefix="cordwood-warm-") as folder:
+        logs, out = Path(folder) / "logs", Path(folder) / "out"
+        logs.mkdir()
+        out.mkdir()
+        print("compiling kernels: append", file=sys.stderr, flush=True)
+        _append(logs / "own")
+        demo.unpack(logs)
+        for use in _USES:
+            words = [word.format(logs=logs, out=out) for word in use.split()]
+            print(f"compiling kernels: {words[0]}", file=sys.stderr, flush=True)
+            done = subprocess.run([sys.executable, "-m", "cordwood", *words], capture_output=True, check=False)
+            if done.returncode > 1:
+                what = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+                print(f"compiling kernels: {words[0]} failed, and compiles when it is used: {what}", file=sys.stderr)
+
+
+def _append(directory: Path) -> None:
+    """Append to a live log per codec, in and outside of transactions, and read what was appended."""
+    from cordwood.config import overrides
+    from cordwood.fs.posix import PosixFileSystem
+    from cordwood.service.log_manager import LogManager
+    from cordwood.types import Codec, TopicPartition
+
+    for codec in ("uncompressed", *(codec.name.lower() for codec in Codec if codec is not Codec.NONE)):
+        config = overrides([f"compression.type={codec}", "log.cleaner.enable=false", "log.retention.ms=-1"])
+        manager = LogManager(PosixFileSystem(), [str(directory)], config)
+        manager.startup()
+        log = manager.get_or_create_log(TopicPartition(codec, 0), is_new=True)
+        for _ in range(3):
+            log.append([(f"key-{at}", f"value {at} " * 10, [("header", "value")]) for at in range(100)])
+            with log.transaction(1) as transaction:
+                transaction.append([("key-1", "in a transaction"), ("key-2", None)])
+            log.roll()
+        assert sum(1 for _ in log.records()) > 0, "they were just appended"
+        log.get("key-7")
+        manager.shutdown()

@@ -305,14 +305,12 @@ def _repair_streams() -> None:
 
 
 def _tell_of_compiling() -> None:
-    """Let a person know what takes so long in the first run of all."""
-    if sys.stderr.isatty():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("cordwood: %(message)s"))
-        log = logging.getLogger("cordwood.kernels")
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
+    """Show on stderr why the first run takes so long, and why the next one will take as long."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("cordwood: %(message)s"))
+    log = logging.getLogger("cordwood.kernels")
+    log.addHandler(handler)
+    log.propagate = False
 
 
 def main() -> None:

@@ -196,33 +196,33 @@ def encode_batch(records: Sequence[Record], **fields: Unpack[HeaderFields]) -> b
         base_timestamp = first if delete_horizon_ms is None else delete_horizon_ms
     if (max_timestamp := fields.get("max_timestamp")) is None:
         max_timestamp = max([record.timestamp for record in records], default=NONE)
-    codec = fields.get("codec", Codec.NONE)
     body = b"".join([encode_record(r, base_offset=base_offset, base_timestamp=base_timestamp) for r in records])
-    attributes = int(codec)
-    attributes |= LOG_APPEND_TIME if fields.get("timestamp_type") == TimestampType.LOG_APPEND_TIME else 0
+    attributes = 0
+    if codec := fields.get("codec"):
+        attributes = int(codec)
+        body = compress(codec, body)
+    if (timestamp_type := fields.get("timestamp_type")) and timestamp_type == TimestampType.LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME
     attributes |= TRANSACTIONAL if fields.get("transactional") else 0
     attributes |= CONTROL if fields.get("control") else 0
     attributes |= DELETE_HORIZON if delete_horizon_ms is not None else 0
-    if codec != Codec.NONE:
-        body = compress(codec, body)
-    return seal(
-        HEADER.pack(
-            base_offset,
-            HEADER.size - PREFIX.size + len(body),
-            fields.get("leader_epoch", NONE),
-            2,
-            0,
-            attributes,
-            last_offset - base_offset,
-            base_timestamp,
-            max_timestamp,
-            fields.get("producer_id", NONE),
-            fields.get("producer_epoch", NONE),
-            fields.get("base_sequence", NONE),
-            len(records),
-        )
-        + body
+    header = HEADER.pack(
+        base_offset,
+        HEADER.size - PREFIX.size + len(body),
+        fields.get("leader_epoch", NONE),
+        2,
+        0,
+        attributes,
+        last_offset - base_offset,
+        base_timestamp,
+        max_timestamp,
+        fields.get("producer_id", NONE),
+        fields.get("producer_epoch", NONE),
+        fields.get("base_sequence", NONE),
+        len(records),
     )
+    crc = crc32c.crc32c(body, crc32c.crc32c(header[CRC_START:]))
+    return b"".join([header[:CRC_AT], crc.to_bytes(4, "big"), header[CRC_START:], body])
 
 
 def seal(batch: bytes) -> bytes:

@@ -84,16 +84,18 @@ def _sized(data: bytes | None) -> bytes:
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
     """Encode a record for a batch of magic 2 with this base offset and base timestamp."""
-    headers = [_sized(name.encode()) + _sized(value) for name, value in record.headers] if record.headers else ()
+    headers, key, value = record.headers, record.key, record.value
     body = b"".join(
         [
             b"\0",
             write_varint(record.timestamp - base_timestamp),
             write_varint(record.offset - base_offset),
-            _sized(record.key),
-            _sized(record.value),
+            write_varint(NONE if key is None else len(key)),
+            key or b"",
+            write_varint(NONE if value is None else len(value)),
+            value or b"",
             write_varint(len(headers)),
-            *headers,
+            *([_sized(name.encode()) + _sized(value) for name, value in headers] if headers else ()),
         ]
     )
     return write_varint(len(body)) + body

@@ -71,7 +71,7 @@ def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], l
     Raises:
         RecordTooLargeError: a record alone is above the limit; no batch was yielded.
     """
-    if sum(len(record.key or b"") + len(record.value or b"") for record in records) <= limit:
+    if sum([len(record.key or b"") + len(record.value or b"") for record in records]) <= limit:
         batch = encode(records)
         if len(batch) <= limit:
             yield batch

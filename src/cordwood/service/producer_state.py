@@ -321,8 +321,10 @@ class ProducerState(Producers):
         Returns:
             its first offset, and whether it is known that a batch begins there; None without such a transaction.
         """
-        first = min((*self.ongoing[:1], *self._unreplicated[:1]), default=None)
-        return None if first is None else (first.first_offset, first.is_placed)
+        if not (self.ongoing or self._unreplicated):
+            return None
+        first = min((*self.ongoing[:1], *self._unreplicated[:1]))
+        return first.first_offset, first.is_placed
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(first offset, producer id) of the transactions of `first_unstable`, in order."""

@@ -202,8 +202,10 @@ def parse_file(name: str) -> PartitionFile | None:
         cleaned or swapped in) but no offset within [0, 2**63) starts it, or it is not one path component. Kafka fails
         to load a partition with such a file, save for negative offsets.
     """
-    if (usual := _USUAL.fullmatch(name)) and (offset := int(usual[1])) <= _OFFSET_MAX:
-        return PartitionFile(_OFFSET_KINDS[usual[2]], offset)  # as below, sooner: a partition may have 10,000s of files
+    if (usual := _USUAL.fullmatch(name)) and int(usual[1]) <= _OFFSET_MAX:
+        return PartitionFile(
+            _OFFSET_KINDS[usual[2]], int(usual[1])
+        )  # as below, sooner: a partition may have 10,000s of files
     if not is_component(name):
         return None
     temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)
