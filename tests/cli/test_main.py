@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, VERBS, app
-from tests.commands.planned_logs import batch, make_log
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS, app, batch, make_log
 from tests.fixtures import fixture
 
 CORDWOOD = f"{sys.executable} -m cordwood"
@@ -78,6 +77,7 @@ def test_help_lists_all_commands(words: list[str]) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0
     assert all(f"\n  {verb} " in done.output for verb in VERBS)
+    assert [title for title in GROUPS if f"\n{title}:\n" in done.output] == list(GROUPS)
 
 
 def test_help_of_a_command_shows_its_options_in_groups() -> None:

@@ -85,6 +85,15 @@ VERBS = {
     "help": ("cordwood.cli.help", "Show a command's options, or list all commands."),
 }
 
+#: What people want, and the verbs for it; `--help` lists them so.
+GROUPS = {
+    "Read": ("ls", "dump", "get", "table", "groups", "transactions", "topics", "configs", "brokers"),
+    "Explain and check": ("why", "plan", "check", "view", "simulate", "explain"),
+    "Clean and change": ("clean", "verify", "undo", "erase-check", "index", "abort-transaction", "fetch"),
+    "Keep alive": ("run",),
+    "Others": ("demo", "bench", "cache", "pack", "help"),
+}
+assert sorted(VERBS) == sorted(name for names in GROUPS.values() for name in names)
 
 #: How alike a misspelt word and a verb are at least, of 1.
 _ALIKE = 0.65
@@ -152,8 +161,9 @@ class _Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, VERBS[name][1]) for name in names])
 
 
 app = typer.Typer(cls=_Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
