@@ -357,6 +357,8 @@ class LogCheck:
             for i in np.flatnonzero(mask).tolist():
                 fails = kind is Kind.OFFSET_BELOW_BASE and place.recovered and last[i] < place.base_offset
                 self._batch(kind, batches[i], what, meaning=STOPS if fails else None)
+        # A wrapper of magic 0 or 1 does not say where it begins.
+        self.has_holes |= bool((batches["base_offset"] < 0).any())
         if self.first_offset is None:
             self.first_offset = int(first[0])
             self.has_holes |= bool((first[1:] > last[:-1] + 1).any())

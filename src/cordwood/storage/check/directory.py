@@ -291,7 +291,7 @@ class Check:
                 node.check_topic_id(name.topic_partition, path, check.topic_id, findings)
             if only is None:
                 self._loaded(name.topic_partition, log, check)
-                self._holes(directory, name.topic_partition, check, findings)
+                self._holes(directory, node, name.topic_partition, check, findings)
         elif name is not None and node is not None and node.is_promoted(name):
             self._missing += 1
             self._loaded(name.topic_partition, log, check)
@@ -322,12 +322,20 @@ class Check:
         self._served.setdefault(name, Served(start, max(start, end)))
 
     def _holes(
-        self, directory: LogDirectory | None, name: TopicPartition, check: PartitionCheck, findings: Findings
+        self,
+        directory: LogDirectory | None,
+        node: NodeToCheck | None,
+        name: TopicPartition,
+        check: PartitionCheck,
+        findings: Findings,
     ) -> None:
         """Report records that are not there although nothing explains it: no clean, no retention, no deletion."""
         log = check.log
-        if check.stop.live or not log.segments or name.topic == CLUSTER_METADATA_TOPIC:
+        metadata = None if node is None else node.believed
+        if check.stop.live or check.damaged or not log.segments or name.topic == CLUSTER_METADATA_TOPIC:
             return
+        if metadata is None or metadata.is_tiered(name.topic):
+            return  # who knows what is elsewhere
         cleaned = check.has_inner_holes or directory is None or name in directory.cleaner_offsets
         for first, behind, path in () if cleaned else check.holes:
             if behind > log.log_start_offset:
