@@ -60,6 +60,7 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
+from cordwood.storage.check.warnings import warnings
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.index.copied import bring_indexes
@@ -93,6 +94,7 @@ def clean(
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
+    foretold = warnings(node)
     root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
     work = fs.target(output, read_only)
@@ -124,6 +126,7 @@ def clean(
         for copy in copies
         if copy.clean_shutdown
     ]
+    notes += [f"{one.path}: {one.what}. In the source as in the copy, {one.meaning}" for one in foretold]
     notes += [left_by_another_run(path) for path in leftovers(fs, output)]
     return CleanResult(
         target=work.target,

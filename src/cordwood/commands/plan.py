@@ -211,7 +211,7 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         Reason("it has no segments") if obstacle is None else obstacle.reason,
         log_start_offset=start,
         log_end_offset=end,
-        notes=tuple(_notes(place, loaded)),
+        notes=tuple(_notes(node, place, loaded)),
     )
     if obstacle is not None or place.topic is None or not log.segments:
         return PlannedPartition(left, log, obstacle=obstacle)
@@ -337,8 +337,10 @@ def _settings(config: TopicConfig) -> Iterator[Setting]:
         yield Setting(name, value.value, config_reason(name, value).source)
 
 
-def _notes(place: LocatedPartition, loaded: LoadedLog) -> Iterator[str]:
+def _notes(node: Node, place: LocatedPartition, loaded: LoadedLog) -> Iterator[str]:
     log = loaded.log
+    if node.cleaner_twin is not None:
+        yield node.cleaner_twin
     if place.directory.live:
         yield "a broker is running on this directory: the plan may be outdated, and a clean will refuse to start"
     elif place.directory.holder is None and place.directory.crashed and broker_would_load(place.name):

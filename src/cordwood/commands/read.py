@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cordwood.arguments import AnyPath, no_path, text_paths
@@ -14,11 +14,13 @@ from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, Finding
+from cordwood.storage.check.warnings import warnings
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
 from cordwood.storage.node.directory import PathKind, look
-from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing, list_partitions
+from cordwood.storage.node.listing import Listing, PartitionListing, State, TopicListing, list_partitions
 from cordwood.storage.node.node import Node
+from cordwood.storage.node.start import What
 
 
 def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | None = None) -> KeyedLog:
@@ -71,6 +73,23 @@ def ls(
     return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress)
 
 
+#: What a broker makes of a partition at its next start, as a state in the listing.
+_STATES = {
+    What.STRAY: State.STRAY,
+    What.PARTITION_OFFLINE: State.OFFLINE,
+    What.DIRECTORY_OFFLINE: State.OFFLINE,
+}
+
+
+def _foretold(partitions: Sequence[PartitionListing], found: Sequence[Finding]) -> Iterator[PartitionListing]:
+    """Add to each partition what a broker does with it at its next start."""
+    for one in partitions:
+        mine = [finding for finding in found if finding.path.startswith(f"{one.path}/")]
+        states = dict.fromkeys((*one.states, *(_STATES[each.effect] for each in mine if each.effect in _STATES)))
+        notes = tuple(f"{finding.what}: {finding.meaning}" for finding in mine)
+        yield replace(one, states=tuple(states), notes=(*one.notes, *notes)) if mine else one
+
+
 def list_node(
     node: Node, paths: Sequence[str], options: ListOptions, *, on_progress: OnPartitions | None = None
 ) -> Listing:
@@ -87,6 +106,7 @@ def list_node(
         index_root=options.index_place.root(node.fs, [place.path for place in node.places]),
         on_progress=on_progress,
     )
+    found = replace(found, partitions=tuple(_foretold(found.partitions, warnings(node))))
     by_topic: dict[str, list[PartitionListing]] = {}
     for partition in found.partitions:
         if partition.topic_partition is not None:

@@ -63,6 +63,7 @@ class State(StrEnum):
     STRAY = "stray"
     TO_BE_DELETED = "to be deleted"
     FUTURE = "future"  #: being copied from another log directory of the broker
+    OFFLINE = "offline"  #: a broker does not serve it after its next start
     DUPLICATE = "duplicate"  #: in more than one log directory
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"  #: some of it cannot be read

@@ -33,6 +33,7 @@ from cordwood.record.headers import is_control
 from cordwood.storage.formats import cluster_metadata, filenames, log_configs
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
 from cordwood.storage.formats.filenames import (
+    CLEANER_OFFSETS,
     META_PROPERTIES,
     DirectoryState,
     FileKind,
@@ -76,6 +77,10 @@ class LocatedPartition:
             return decode_partition_metadata(read_file(self.directory.fs, path), path).topic_id
         except (OSError, CorruptFileError):
             return None  # brokers before 2.8 made none; `check` reports a bad one
+
+    def names_topic(self) -> bool:
+        """Whether there is a `partition.metadata`, readable or not."""
+        return self.directory.fs.exists(f"{self.path}/{FileKind.PARTITION_METADATA}")
 
     def log(self) -> LogView:
         """Open the log."""
@@ -257,6 +262,23 @@ class Node:
         """All places of a partition that is there more than once, which keeps a broker from starting; else none."""
         places = self._by_name.get((partition, DirectoryState.CURRENT), ())
         return places if len(places) > 1 else ()
+
+    @cached_property
+    def cleaner_twin(self) -> str | None:
+        """Why a broker's cleaner ends: an entry in the cleaner checkpoints of two log directories; None: it does not.
+
+        Source: Kafka LogCleanerManager.allCleanerCheckpoints, which merges them and fails at a duplicate.
+        """
+        seen: dict[TopicPartition, str] = {}
+        for directory in self.directories:
+            for partition in directory.cleaner_offsets:
+                if (other := seen.setdefault(partition, directory.path)) != directory.path:
+                    return (
+                        f"{partition} is in {CLEANER_OFFSETS} of both {other} and {directory.path}: a broker's cleaner "
+                        "threads end at such a duplicate, and nothing is compacted any more; remove the entry where "
+                        "the partition is not"
+                    )
+        return None
 
     def futures(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
         """Where the partition is being copied to, to another log directory."""

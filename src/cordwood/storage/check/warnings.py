@@ -1,0 +1,28 @@
+"""What a broker does at its start with a node's partitions, as far as names and small files show: no log is read."""
+
+from __future__ import annotations
+
+from cordwood.storage.check.findings import Finding, Findings, Severity
+from cordwood.storage.check.node import nodes_of
+from cordwood.storage.formats.properties import encode_id
+from cordwood.storage.node.node import Node
+
+
+def warnings(node: Node) -> list[Finding]:
+    """Return the damage that keeps a broker from serving a node's partitions: strays, missing files and directories."""
+    if node.fs.reads_by_request(node.directories[0].path if node.directories else ""):
+        return []  # each small file would take a request
+    findings = Findings()
+    for one in nodes_of(node.fs, [directory for directory in node.directories if directory.is_brokers]):
+        if one.live:
+            continue
+        one.check_directories(findings)
+        for place in node.places:
+            if place.directory in one.directories and place.name is not None and not place.name.state:
+                if place.names_topic() and place.topic_id() is None:
+                    continue  # `check` says what is wrong with the file
+                topic_id = place.topic_id()
+                known = None if topic_id is None else encode_id(topic_id)
+                one.check_topic_id(place.name.topic_partition, place.path, known, findings)
+        list(one.check_missing(findings))
+    return [finding for finding in findings.take() if finding.severity is Severity.DAMAGE and finding.effect]
