@@ -202,7 +202,15 @@ def retain_after(
 def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition:
     obstacle = why_never(node, place)
     log = place.log()
-    loaded = _loaded(place, log, obstacle, now_ms)
+    unknown = None
+    try:
+        loaded = _loaded(place, log, obstacle, now_ms)
+    except OSError as error:
+        assert place.topic is not None, "what has no name is not looked into"
+        if node.config_of(place.topic).compact or choices.retention or isinstance(error, FileNotFoundError):
+            raise
+        # Nothing will be done to this partition, so an index that cannot be read is no reason to stop.
+        loaded, unknown = as_it_is(log), f"what --retention would delete is not known: {error}"
     start, end = log.log_start_offset, loaded.log_end_offset
     left = PartitionPlan(
         place.path,
@@ -223,6 +231,9 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         what = f"it ends at offset {end}, below its log start offset: the next load replaces it by an empty log"
         reason = Reason(what, f"{start} in log-start-offset-checkpoint")
         return PlannedPartition(replace(left, reason=reason, log_end_offset=start), log)
+    if unknown is not None:
+        left = replace(left, notes=(*left.notes, unknown))
+        return PlannedPartition(_only_delete(left, node.config_of(place.topic), choices), log)
     return _plan_log(node, place, loaded, left, choices, now_ms)
 
 
