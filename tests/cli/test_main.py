@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS, app, batch, make_log
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS, app
+from tests.commands.planned_logs import batch, make_log
 from tests.fixtures import fixture
 
 CORDWOOD = f"{sys.executable} -m cordwood"
