@@ -1,4 +1,4 @@
-"""Kernels are compiled by the first process that needs them, which says so."""
+"""Kernels are compiled by the first process that needs them, which logs it, or that there is no place to keep them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 CRC = """
 import logging, sys
@@ -29,4 +31,21 @@ def test_given_an_empty_cache_the_first_process_says_that_it_compiles(tmp_path: 
     assert said_by_a_process(tmp_path) == ""
     for compiled in tmp_path.rglob("*.nb?"):
         compiled.unlink()
-    assert said_by_a_process(tmp_path) == ""
+    (begun,) = tmp_path.rglob("begun")
+    os.utime(begun, (2**32, 2**32))
+    assert said_by_a_process(tmp_path) == "", "of processes that begin together one is enough"
+    for compiled in tmp_path.rglob("*.nb?"):
+        compiled.unlink()
+    os.utime(begun, (0, 0))
+    assert said_by_a_process(tmp_path).count("compiling for this processor") == 1
+
+
+@pytest.mark.parametrize("variable", ["CORDWOOD_CACHE", "NUMBA_CACHE_DIR"])
+def test_a_cache_that_cannot_be_written_is_named_with_the_variable_to_set(tmp_path: Path, variable: str) -> None:
+    (tmp_path / "file").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
+    environment |= {variable: str(tmp_path / "file" / "cache")}
+    words = [sys.executable, "-c", "import cordwood.kernels"]
+    said = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
+    assert f"cannot be kept in {tmp_path}/file/cache" in said and f"set {variable} to a folder" in said

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from numba import config
@@ -26,36 +27,60 @@ from cordwood import cache
 _log = logging.getLogger(__name__)
 
 
+#: Processes of one command compile at the same time, and one message is enough for so long.
+_QUIET_SECONDS = 60
+
+
 def cache_folder() -> Path:
-    """The cache folder for these kernel sources: in this user's, or a new one."""
+    """Return the cache folder for these kernel sources: in this user's, or a new one with a warning."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    folder = cache.cache_folder() / f"kernels-{digest.hexdigest()[:16]}"
+    name, named = f"kernels-{digest.hexdigest()[:16]}", os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(named) if named else cache.cache_folder() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
-        pass
+        why = "it is not writable"
+    except OSError as error:
+        why = error.strerror or str(error)
     # Other users must not be able to put code there, so no fixed name in a shared folder.
-    return Path(tempfile.mkdtemp(prefix="cordwood-kernels-"))
+    other = tempfile.mkdtemp(prefix="cordwood-kernels-")
+    _log.warning(
+        "compiled kernels cannot be kept in %s (%s), so each start compiles them again, for up to half a minute; "
+        "set %s to a folder that this user may write",
+        *(folder, why, "NUMBA_CACHE_DIR" if named else "CORDWOOD_CACHE"),
+    )
+    os.environ["NUMBA_CACHE_DIR"] = other  # for the processes that this one starts
+    return Path(other)
 
 
 class _Compiling(event.Listener):
-    """Logs that kernels are compiled, by the first of all processes that does so for a cache folder."""
+    """Logs that kernels are compiled: once in a process, and by the first of several that begin together."""
+
+    def __init__(self) -> None:
+        self._has_told = False
 
     def on_start(self, event: event.Event) -> None:
-        try:
-            (Path(str(config.CACHE_DIR)) / "begun").touch(exist_ok=False)  # type: ignore[attr-defined]
-        except OSError:
+        if self._has_told:
             return
-        _log.info("compiling for this processor, which takes half a minute, once")
+        self._has_told = True
+        begun = Path(str(config.CACHE_DIR)) / "begun"  # type: ignore[attr-defined]
+        try:
+            if begun.exists() and time.time() - begun.stat().st_mtime < _QUIET_SECONDS:
+                return
+            begun.touch()
+        except OSError:
+            pass
+        _log.warning(
+            "compiling for this processor, which takes up to half a minute, once; "
+            "to compile everything now: cordwood cache --warm"
+        )
 
     def on_end(self, event: event.Event) -> None:
         pass
 
 
 event.register("numba:compile", _Compiling())
-if not os.environ.get("NUMBA_CACHE_DIR"):
-    config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
+config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
