@@ -33,6 +33,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.listing import Listing, PartitionListing
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.start import Start
 
 #: A log is read as a whole, to see what its bytes are, up to so many times what a sample reads.
 _WHOLE_SAMPLES = 8
@@ -56,7 +57,7 @@ class PartitionLook:
         contents: what its bytes are; None: that could not be found out.
         producers: that wrote it; None: that could not be found out.
         indexed: the bytes that each key index covers, as it says, by the base offset of its segment.
-        findings, checked: what `check` found; None: the log is too large to be checked by the way.
+        findings, checked, start: what `check` found; None: the log is too large to be checked by the way.
     """
 
     path: str
@@ -70,6 +71,7 @@ class PartitionLook:
     indexed: Mapping[int, int]
     findings: tuple[Finding, ...] = ()
     checked: Summary | None = None
+    start: Start | None = None
 
     @property
     def listing(self) -> PartitionListing:
@@ -137,7 +139,8 @@ def look_at_partition(
     if found.listing.size_bytes > CHECKED_BYTES_MAX or fs.reads_by_request(path):
         return found
     check = Check(fs)
-    return replace(found, findings=tuple(check.run(paths)), checked=check.summary)
+    findings = tuple(check.run(paths))
+    return replace(found, findings=findings, checked=check.summary, start=check.start)
 
 
 def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> LogContents | None:

@@ -50,8 +50,11 @@ def document(look: PartitionLook) -> dict[str, Any]:
         "plan": look.plan.document(),
         "why": look.why.document(),
         "check": None
-        if look.checked is None
-        else [*map(check_report.finding_document, look.findings), check_report.summary_document(look.checked)],
+        if look.checked is None or look.start is None
+        else [
+            *map(check_report.finding_document, look.findings),
+            check_report.summary_document(look.checked, look.start),
+        ],
         "contents": None
         if contents is None
         else {
