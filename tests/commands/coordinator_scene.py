@@ -249,7 +249,10 @@ def _group(one: Group) -> Line:
         "epoch": None if is_classic else one.epoch,
         "target_epoch": None if is_classic else one.target_epoch,
         "offsets": {
-            str(each.partition): _share(each) if one.type is GroupType.SHARE else _offset(each) for each in one.offsets
+            str(each.partition): _share(each) if one.type is GroupType.SHARE else _offset(each)
+            for each in one.offsets
+            # The broker lists no partition without a commit; its command-line tool does.
+            if each.offset >= 0 or one.type is GroupType.SHARE
         },
     }
 
