@@ -87,11 +87,12 @@ def test_a_pattern_is_found_anywhere_in_a_name() -> None:
         ({"highWatermark": "start"}, "highWatermark: 'start': give end"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "minOffsetsPerTrigger 5 is larger than"),
         ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: where to begin is said by"),
-        ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set: keys come as bytes"),
+        ({"kafka.key.deserializer": "x"}, "kafka.key.deserializer cannot be set: the option keyFormat decodes keys"),
         ({"kafka.enable.auto.commit": "true"}, "kafka.enable.auto.commit cannot be set"),
         ({"kafka.isolation.levl": "read_committed"}, "no setting isolation.levl. Is kafka.isolation.level meant?"),
         ({"kafka.enable.autocommit": "true"}, "Is kafka.enable.auto.commit meant?"),
         ({"columns": "key,nothing"}, "There is no column nothing. There are key, value,"),
+        ({"undecodable": "skip"}, "undecodable: 'skip': give fail or null"),
         ({"columns": "key,*"}, "a column is there twice"),
     ],
 )
@@ -169,6 +170,7 @@ def test_columns_are_those_of_kafkas_source_unless_others_are_asked_for() -> Non
     assert column_names(asked(includeHeaders="true")) == (*usual, "headers")
     assert column_names(asked(columns="OFFSET,headers,*".removesuffix(",*"))) == ("offset", "headers")
     assert column_names(asked(columns="*,file,producerid")) == (*usual, "file", "producerId")
+    assert column_names(asked(undecodable="null")) == (*usual, "undecodable")
     assert schema_text(("key", "offset")) == "`key` binary, `offset` bigint"
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cordwood
 from cordwood.errors import RequestError
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.record import Record
 from cordwood.spark.requirements import check_python, check_version
+from cordwood.types import TopicPartition
+from tests.sources.random_logs import NOW_MS, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class OldSession:
@@ -42,10 +50,43 @@ def test_given_a_session_that_is_too_old_all_that_takes_one_says_so(ask: Callabl
         ask(OldSession())
 
 
-def test_workers_without_the_package_are_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_workers_without_the_package_or_of_another_version_are_refused_with_what_to_set(tmp_path: Path) -> None:
     check_python(sys.executable)
     venv.create(tmp_path / "other", symlinks=True)
     python = str(tmp_path / "other" / "bin" / "python")
-    for other in (python, "no-such-python"):
-        with pytest.raises(RequestError, match=f"run {other}, which has no Cordwood.* PYSPARK_PYTHON={sys.executable}"):
+    older = tmp_path / "older"
+    older.write_text("#!/bin/sh\necho 3.8 True\n")
+    older.chmod(0o755)
+    mine = "{}.{}".format(*sys.version_info[:2])
+    for other, fault in (
+        (python, "which has no Cordwood"),
+        ("no-such-python", "which does not exist"),
+        (str(older), f"which is Python 3.8; this process runs {mine}"),
+    ):
+        with pytest.raises(RequestError, match=f"run {other}, {fault}.* PYSPARK_PYTHON={sys.executable}"):
             check_python(other)
+
+
+def test_in_an_environment_that_is_not_activated_workers_run_the_python_of_the_program(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    logs = str(tmp_path / "logs")
+    writer = Writer(PosixFileSystem(), logs, ())
+    writer.append(TopicPartition("orders", 0), [Record(at, NOW_MS, b"key", b"value", ()) for at in range(2)])
+    writer.manager.shutdown()
+    cordwood.register(spark)
+    assert spark.read.format("cordwood").load(logs).count() == 2
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_a_python_that_the_user_chose_is_refused_before_any_task_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "no-such-python")
+    for ask in (cordwood.register, lambda spark: cordwood.latest_table(spark, "logs")):
+        with pytest.raises(RequestError, match="run no-such-python, which does not exist"):
+            ask(spark)

@@ -16,6 +16,7 @@ from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
 from cordwood.commands.key_options import DECODERS
 from cordwood.commands.times import parse_time
+from cordwood.decoders.keys import schema_folder
 from cordwood.errors import RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -189,7 +190,7 @@ def main(
 
 def _folders(*decoders: str | None) -> list[str]:
     """Where schemas are."""
-    return [folder for one in decoders if one is not None and (folder := one.partition(":")[2])]
+    return [folder for one in decoders if one is not None and (folder := schema_folder(one))]
 
 
 def _shown(decoder: str | None, fs: Store, *, in_json: bool) -> Shown | None:

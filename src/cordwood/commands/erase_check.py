@@ -24,7 +24,7 @@ from cordwood.commands.key_options import EraseCheckOptions
 from cordwood.commands.selection import Selection
 from cordwood.commands.trace_files import FileToCheck, files_in
 from cordwood.commands.trace_steps import Judge
-from cordwood.decoders.keys import decoded, parse_key
+from cordwood.decoders.keys import decoded, parse_key, schema_folder
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -52,7 +52,7 @@ def erase_check(
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")
-    folder = options.key_as.partition(":")[2] or None
+    folder = schema_folder(options.key_as)
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, folder])
     raw = sorted({key for one in keys for key in parse_key(one, options.key_as, fs)})
     started_ms = clock()

@@ -18,7 +18,7 @@ from cordwood.commands.key_options import GetOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.partitioner import partition_of
 from cordwood.commands.prospects import prospects_of
-from cordwood.decoders.keys import decoded, parse_key
+from cordwood.decoders.keys import decoded, parse_key, schema_folder
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -45,7 +45,7 @@ def get(
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")
-    folders = [decoder.partition(":")[2] or None for decoder in (options.key_as, options.value_as)]
+    folders = [schema_folder(one) for one in (options.key_as, options.value_as)]
     fs = fs or file_system_for(
         [*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir, *folders]
     )

@@ -78,11 +78,11 @@ def internal_dataframe(
         RequestError: no internal topic has such records.
     """
     from cordwood.spark.internal import internal_dataframe as make
-    from cordwood.spark.requirements import check_version
+    from cordwood.spark.requirements import prepare_session
     from cordwood.storage.log.internal_arrow import internal_schema
     from cordwood.storage.log.source import LogSource
 
-    check_version(spark.version)
+    prepare_session(spark)
     given = text_paths(paths)
     store = fs or file_system_for(given)
     found, places = _places(store, given, record)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.spark.requirements import check_version, check_workers
+from cordwood.spark.requirements import check_version, prepare_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCounter:
     """Make `spark.read.format("cordwood")` and `spark.readStream.format("cordwood")` read logs from their directories.
 
-    A path may be the URL of an object store.
+    A path may be the URL of an object store. A session of local mode then runs its workers in this process's Python,
+    unless PYSPARK_PYTHON chose another one: a virtual environment need not be activated.
 
     Args:
         spark: the session; a session of Spark Connect will do.
@@ -29,7 +30,7 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
         what counts the reads of the session.
 
     Raises:
-        RequestError: Spark is not installed, or too old; or the session's workers have no Cordwood.
+        RequestError: Spark is not installed, or too old; or the session's workers run a Python that has no Cordwood.
     """
     check_version(spark.version)
     try:
@@ -38,5 +39,5 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
         raise RequestError(
             f"The data source needs Spark 4.2 or newer:  pip install 'cordwood[spark]' ({error})"
         ) from None
-    check_workers(spark)
+    prepare_session(spark)
     return register_source(spark, file_system_for, push_filters=push_filters)

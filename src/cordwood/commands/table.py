@@ -25,6 +25,7 @@ from cordwood.commands.table_parts import write_parts
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
 from cordwood.decoders.choice import decoder_of
 from cordwood.decoders.decoder import Decoder
+from cordwood.decoders.keys import schema_folder
 from cordwood.engine import division
 from cordwood.engine.division import RUN_BYTES_MIN
 from cordwood.engine.exchange import BlobFolder, each_caught
@@ -36,7 +37,7 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
 from cordwood.jobs.jobs import run_each
 from cordwood.jobs.runner import InThisProcess, Runner
-from cordwood.spark.requirements import check_version
+from cordwood.spark.requirements import prepare_session
 from cordwood.spark.runner import SessionRunner, SparkRunner, running_on_spark
 from cordwood.spark.tables import raise_data_error, reason_of, table_dataframe
 from cordwood.storage.node.node import Node
@@ -185,7 +186,7 @@ def _work_folder(fs: TargetStore, work: str | None) -> Iterator[_Work]:
 
 def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
     """What the paths lead to that a table is asked for with."""
-    folders = [one.partition(":")[2] or None for one in (options.key, options.value)]
+    folders = [schema_folder(one) for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
     return file_system_for([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
 
@@ -199,7 +200,7 @@ def latest_table(
     spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
 ) -> DataFrame:
     """A table as a DataFrame; see `cordwood.latest_table`."""
-    check_version(spark.version)
+    prepare_session(spark)
     runner = SessionRunner(spark)
     made = prepare(paths, options, runner=runner, fs=fs)
     with ExitStack() as kept:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cordwood.errors import UndecodableError
 from cordwood.kernels.layout import U8Array
 
 BoolArray = npt.NDArray[np.bool_]
@@ -49,6 +50,20 @@ class Decoder(Protocol):
             raw: the bytes, in an array that is no part of another one.
         """
         ...
+
+
+def undecodable(column: str, found: Decoded, path: str, offsets: Int64Array) -> UndecodableError:
+    """Return the error of the first key or value that cannot be decoded.
+
+    Args:
+        column: `key` or `value`.
+        offsets: int64[values], of the records.
+    """
+    first = min(found.problems)
+    advice = f"choose another decoder for {column}s, such as hex, or set undecodable to null"
+    return UndecodableError(
+        f"the {column} cannot be decoded ({advice}): {found.problems[first]}", path=path, offset=int(offsets[first])
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,11 @@ _PREFIX = struct.Struct(">bi")
 _FIRST_MESSAGE = b"\0"
 
 
+def schema_folder(text: str) -> str | None:
+    """Return the folder or URL of a decoder's schemas, or None if it needs none."""
+    return text.partition(":")[2] or None
+
+
 def parse_key(key: bytes | str, decoder: str, fs: Store) -> tuple[bytes, ...]:
     """The bytes that a key may have: one, but for decoders with schemas one for each that can write it.
 

@@ -16,18 +16,21 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from cordwood.decoders.keys import schema_folder
 from cordwood.errors import RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
 from cordwood.sources.counter import ReadCounter, Sum
 from cordwood.sources.counts import ReadCounts
-from cordwood.sources.options import ReadOptions, comment_of, from_comments, parse
+from cordwood.sources.options import BYTES, ReadOptions, comment_of, from_comments, parse
 from cordwood.sources.readers import FilteringLogReader, LogReader, LogStreamReader
-from cordwood.sources.schema import check_schema, column_names, schema_text
+from cordwood.sources.schema import RowFormat, check_schema, column_names, schema_text
 from cordwood.types import override
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from cordwood.decoders.decoder import Decoder
 
 NAME = "cordwood"
 #: Of the paths that a reader is given.
@@ -85,7 +88,8 @@ class LogDataSource(DataSource):
 
     @override
     def schema(self) -> str:
-        return schema_text(column_names(parse(self.options)), comment_of(self.options))
+        options = parse(self.options)
+        return schema_text(column_names(options), comment_of(self.options), _types(self._format_of(options)))
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -93,13 +97,17 @@ class LogDataSource(DataSource):
         options.batch_limits()
         pushes = self._pushes_filters if options.push_filters is None else options.push_filters
         kind = FilteringLogReader if pushes else LogReader
-        return kind(options, _names(schema), self._location_of(options), self._accumulator)
+        row_format = self._format_of(options)
+        names = _names(schema, row_format)
+        return kind(options, names, self._location_of(options), self._accumulator, row_format)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = _parsed(self.options, schema)
         options.stream_start()
-        return LogStreamReader(options, _names(schema), self._location_of(options), self._accumulator)
+        row_format = self._format_of(options)
+        names = _names(schema, row_format)
+        return LogStreamReader(options, names, self._location_of(options), self._accumulator, row_format)
 
     @staticmethod
     @abstractmethod
@@ -107,10 +115,34 @@ class LogDataSource(DataSource):
         """The store that paths lead to."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
-        location = self._store_of([*options.path, options.metadata, options.index_dir]).location()
+        location = self._store(options).location()
         if location.in_this_process:
             raise RequestError("memory:// is the memory of one process, and the tasks of a table are in others")
         return location
+
+    def _store(self, options: ReadOptions) -> Store:
+        folders = [schema_folder(one) for one in (options.key_format, options.value_format)]
+        return self._store_of([*options.path, options.metadata, options.index_dir, *folders])
+
+    def _format_of(self, options: ReadOptions) -> RowFormat:
+        """What keys and values mean; schemas are read here, once for all tasks."""
+        decoders: dict[str, Decoder] = {}
+        for name, text in (("key", options.key_format), ("value", options.value_format)):
+            if text != BYTES:
+                from cordwood.decoders.choice import decoder_of
+
+                try:
+                    decoders[name] = decoder_of(text, self._store(options))
+                except RequestError as error:
+                    raise RequestError(f"{name}Format: {error}") from None
+        return RowFormat(decoders, options.undecodable == "null")
+
+
+def _types(row_format: RowFormat) -> dict[str, str]:
+    """Return the types of decoded columns, as Spark writes them."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return {name: from_arrow_type(one.type).simpleString() for name, one in row_format.decoders.items()}
 
 
 def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:
@@ -118,5 +150,6 @@ def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:
     return parse({**from_comments(comments), **{name.lower(): text for name, text in options.items()}})
 
 
-def _names(schema: StructType) -> tuple[str, ...]:
-    return check_schema([(field.name, field.dataType.simpleString()) for field in schema.fields])
+def _names(schema: StructType, row_format: RowFormat) -> tuple[str, ...]:
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return check_schema(fields, _types(row_format))

@@ -33,6 +33,8 @@ from cordwood.types import Isolation, TopicPartition
 
 #: `load` gives several paths under another name, and a catalog the path of a table.
 _SAME = {"paths": "path", "location": "path"}
+#: The format of keys and values that are not decoded.
+BYTES = "bytes"
 #: What a consumer has its settings under.
 _KAFKA = "kafka."
 
@@ -100,6 +102,25 @@ class ReadOptions:
         tuple[str, ...] | None,
         Option("Exactly these columns, of the two tables above; `*` stands for the first.", metavar="NAMES"),
     ] = None
+    key_format: Annotated[
+        str,
+        Option(
+            "What keys are: a [decoder](table.md#decoders) of tables, such as `utf8`, `long` or `avro:DIR`. "
+            "Default: `bytes`.",
+            metavar="DECODER",
+        ),
+    ] = BYTES
+    value_format: Annotated[
+        str, Option("What values are; the same choice, such as `json`. Default: `bytes`.", metavar="DECODER")
+    ] = BYTES
+    undecodable: Annotated[
+        Literal["fail", "null"],
+        Option(
+            "A key or value that cannot be decoded: `fail`, with its place; or `null`, with a column `undecodable`. "
+            "Default: `fail`.",
+            metavar="CHOICE",
+        ),
+    ] = "fail"
     min_partitions: Annotated[int | None, Option("At least about so many Spark partitions.", metavar="POSITIVE")] = None
     max_records_per_partition: Annotated[
         int | None, Option("At most so many offsets in a Spark partition.", metavar="POSITIVE")
@@ -281,8 +302,8 @@ _PASSED_OVER = {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.num
 #: Settings of a consumer that Kafka's source refuses, and why.
 _REFUSED = {
     "auto.offset.reset": "where to begin is said by startingOffsets",
-    "key.deserializer": "keys come as bytes; decode them with functions of Spark",
-    "value.deserializer": "values come as bytes; decode them with functions of Spark",
+    "key.deserializer": "the option keyFormat decodes keys",
+    "value.deserializer": "the option valueFormat decodes values",
     "enable.auto.commit": "Spark keeps the offsets of a query",
     "interceptor.classes": "nothing may change records",
 }
@@ -412,6 +433,8 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "DURATION": _duration,
     "STRATEGY": lambda text: _word(text, "error", "latest"),
     "END": lambda text: _word(text, "end"),
+    "DECODER": str.strip,
+    "CHOICE": lambda text: _word(text, "fail", "null"),
 }
 
 

@@ -41,6 +41,7 @@ from cordwood.sources.counts import ReadCounts
 from cordwood.sources.filters import NULL, Condition, is_decided, microseconds, text
 from cordwood.sources.offsets import Offsets, OffsetsDocument, from_document, marks_in, to_document
 from cordwood.sources.options import ReadOptions
+from cordwood.sources.schema import RowFormat
 from cordwood.spark.worker import keep_loaded
 from cordwood.types import override
 
@@ -87,9 +88,11 @@ class SliceReader:
         names: tuple[str, ...],
         location: Location[Store],
         accumulator: Accumulator[ReadCounts] | None,
+        row_format: RowFormat,
     ) -> None:
         self._options = options
         self._names = names
+        self._row_format = row_format
         self._location = location
         self._accumulator = accumulator
         #: The query's conditions that rows must meet.
@@ -103,7 +106,7 @@ class SliceReader:
         _log.setLevel(logging.INFO)
         counts = ReadCounts()
         fs = CountedStore(self._location.open())
-        plan = RowPlan.of(self._options, self._names, self._decided)
+        plan = RowPlan.of(self._options, self._names, self._decided, self._row_format)
         try:
             for one in task.slices:
                 yield from read_slice(plan, one, fs, counts)
@@ -147,7 +150,9 @@ class FilteringLogReader(LogReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         for one in filters:
             condition = _condition(one)
-            if condition is not None and is_decided(condition):
+            # Conditions are on decoded keys and values, and tasks compare bytes.
+            is_on_bytes = condition is not None and condition.column not in self._row_format.decoders
+            if condition is not None and is_on_bytes and is_decided(condition):
                 self._decided.append(condition)
             else:
                 yield one
@@ -162,8 +167,9 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
         names: tuple[str, ...],
         location: Location[Store],
         accumulator: Accumulator[ReadCounts] | None,
+        row_format: RowFormat,
     ) -> None:
-        super().__init__(options, names, location, accumulator)
+        super().__init__(options, names, location, accumulator, row_format)
         self._follower: Follower | None = None
         #: The end of a query that reads only the records that are there now.
         self._target: Offsets | None = None

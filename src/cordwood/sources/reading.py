@@ -26,7 +26,7 @@ from cordwood.sources.counts import ReadCounts
 from cordwood.sources.filters import NULL, BoolArray, Condition
 from cordwood.sources.options import ReadOptions
 from cordwood.sources.rows import Origin, keys, microseconds, to_rows
-from cordwood.sources.schema import TRANSACTION
+from cordwood.sources.schema import AS_BYTES, TRANSACTION, RowFormat
 from cordwood.sources.slices import Slice
 from cordwood.storage.log.outcomes import contradicts
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
@@ -52,9 +52,16 @@ class RowPlan:
     fail_on_data_loss: bool
     fail_on_damage: bool
     indexed: bool
+    row_format: RowFormat
 
     @classmethod
-    def of(cls, options: ReadOptions, names: tuple[str, ...], conditions: Sequence[Condition] = ()) -> RowPlan:
+    def of(
+        cls,
+        options: ReadOptions,
+        names: tuple[str, ...],
+        conditions: Sequence[Condition] = (),
+        row_format: RowFormat = AS_BYTES,
+    ) -> RowPlan:
         """What options ask for."""
         return cls(
             names=names,
@@ -63,6 +70,7 @@ class RowPlan:
             fail_on_data_loss=options.fail_on_data_loss,
             fail_on_damage=options.fail_on_damage,
             indexed=options.use_indexes,
+            row_format=row_format,
         )
 
 
@@ -144,7 +152,7 @@ class _Reader:
             self._counts.records += count
             self._counts.records_skipped += columns.rows.size - count
             if count:
-                yield to_rows(selected, self._plan.names, origin)
+                yield to_rows(selected, self._plan.names, origin, self._plan.row_format)
             # A large record must be gone from memory before the next is decoded.
             del columns, selected
 

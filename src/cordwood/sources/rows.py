@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cordwood.decoders.decoder import undecodable
 from cordwood.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
 from cordwood.record.columns import RecordColumns
 from cordwood.record.headers import is_transactional_data
+from cordwood.sources.schema import AS_BYTES, UNDECODABLE, RowFormat
 from cordwood.storage.log.arrow import byte_strings, header_lists, in_calendar, numbers
 from cordwood.storage.log.transactions import Transactions
 from cordwood.types import Codec, TimestampType, TopicPartition
@@ -45,13 +47,28 @@ class Origin:
     transactions: Transactions
 
 
-def to_rows(columns: RecordColumns, names: Sequence[str], origin: Origin) -> pa.RecordBatch:
+def to_rows(
+    columns: RecordColumns, names: Sequence[str], origin: Origin, row_format: RowFormat = AS_BYTES
+) -> pa.RecordBatch:
     """Records as a record batch with these columns.
 
     Raises:
         BatchTooLargeError: keys, values or headers of 2 GiB and more in one go.
+        UndecodableError: a key or value is not what its decoder reads.
     """
-    return pa.RecordBatch.from_arrays([_MADE[name](columns, origin) for name in names], names=list(names))
+    made: dict[str, pa.Array] = {}
+    wrong = np.zeros(columns.rows.size, np.bool_)
+    for name, decoder in row_format.decoders.items():
+        if name not in names and UNDECODABLE not in names:
+            continue
+        found = decoder.decode(_MADE[name](columns, origin))
+        if found.problems and not row_format.null_undecodable:
+            raise undecodable(name, found, origin.path, columns.rows["offset"])
+        made[name] = found.values
+        wrong[list(found.problems)] = True
+    made[UNDECODABLE] = pa.array(wrong)
+    arrays = [made[name] if name in made else _MADE[name](columns, origin) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def keys(columns: RecordColumns) -> pa.Array:

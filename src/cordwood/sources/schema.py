@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cordwood.errors import RequestError
 from cordwood.sources.options import ReadOptions
 
+if TYPE_CHECKING:
+    from cordwood.decoders.decoder import Decoder
+
 HEADERS = "headers"
+#: There without being asked for where a value that cannot be decoded is null.
+UNDECODABLE = "undecodable"
 #: Stands for the columns of Kafka's source among those that are asked for.
 _ALL = "*"
 
@@ -49,9 +55,28 @@ MORE_COLUMNS: Mapping[str, SourceColumn] = {
     "transaction": SourceColumn("string", "committed, aborted or open; null: not in a transaction"),
     "file": SourceColumn("string", "path of the `.log`"),
     "position": SourceColumn("bigint", "of the batch in that file"),
+    UNDECODABLE: SourceColumn("boolean", "true: key or value is null because it cannot be decoded"),
 }
 COLUMNS: Mapping[str, SourceColumn] = {**KAFKA_COLUMNS, **MORE_COLUMNS}
 TRANSACTION = "transaction"
+#: The types of decoded columns if keys and values stay bytes.
+NOT_DECODED: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """What keys and values mean. A plain value that a task is sent.
+
+    Attributes:
+        decoders: by column, `key` or `value`; a column without one stays bytes.
+        null_undecodable: a key or value that cannot be decoded is null, not an error.
+    """
+
+    decoders: Mapping[str, Decoder] = field(default_factory=dict)
+    null_undecodable: bool = False
+
+
+AS_BYTES = RowFormat()
 
 
 def column_names(options: ReadOptions) -> tuple[str, ...]:
@@ -61,6 +86,7 @@ def column_names(options: ReadOptions) -> tuple[str, ...]:
         RequestError: a column does not exist, or is asked for twice.
     """
     usual = [name for name in KAFKA_COLUMNS if name != HEADERS or options.include_headers]
+    usual += [UNDECODABLE] * (options.undecodable == "null")
     asked = usual if options.columns is None else options.columns
     names = [name for one in asked for name in (usual if one == _ALL else [_spelled(one)])]
     if len(set(names)) < len(names):
@@ -68,25 +94,35 @@ def column_names(options: ReadOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
-def schema_text(names: Sequence[str], comment: str | None = None) -> str:
-    """The schema of these columns, as Spark reads it; a comment is one of the last column."""
-    text = ", ".join(f"`{name}` {COLUMNS[name].type}" for name in names)
+def schema_text(names: Sequence[str], comment: str | None = None, decoded: Mapping[str, str] = NOT_DECODED) -> str:
+    """Return the schema of these columns, as Spark reads it.
+
+    Args:
+        comment: of the last column.
+        decoded: the types of decoded columns, by name.
+    """
+    text = ", ".join(f"`{name}` {decoded.get(name) or COLUMNS[name].type}" for name in names)
     if comment is None:
         return text
     escaped = comment.replace("\\", "\\\\").replace("'", "\\'")
     return f"{text} COMMENT '{escaped}'"
 
 
-def check_schema(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def check_schema(fields: Sequence[tuple[str, str]], decoded: Mapping[str, str] = NOT_DECODED) -> tuple[str, ...]:
     """The columns of a schema that a user gave.
+
+    Args:
+        fields: names and types.
+        decoded: see `schema_text`.
 
     Raises:
         RequestError: a column does not exist, or has another type.
     """
     for name, kind in fields:
         spelled = _spelled(name)
-        if COLUMNS[spelled].type != kind or spelled != name:
-            wanted = f"{spelled} {COLUMNS[spelled].type}"
+        of_column = decoded.get(spelled) or COLUMNS[spelled].type
+        if of_column != kind or spelled != name:
+            wanted = f"{spelled} {of_column}"
             raise RequestError(f"The schema says {name} {kind}; that column is {wanted}")
     return tuple(name for name, _ in fields)
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 NOT_INSTALLED = "This runs on Spark, which is not installed:  pip install 'cordwood[spark]'"
 _SPARK_MIN = (4, 2)
 _LOOK_SECONDS = 60
-_HAS_CORDWOOD = "import importlib.util as u, sys; sys.exit(u.find_spec('cordwood') is None)"
+_LOOK = (
+    "import importlib.util as u, sys; print('{}.{}'.format(*sys.version_info[:2]), u.find_spec('cordwood') is not None)"
+)
+#: The Python of workers if nobody chooses one.
+_DEFAULT_PYTHON = "python3"
 
 
 def check_version(version: str) -> None:
@@ -29,28 +33,42 @@ def check_version(version: str) -> None:
         raise RequestError(f"This is Spark {version}, and Cordwood needs 4.2 or newer:  pip install 'cordwood[spark]'")
 
 
-def check_workers(spark: SparkSession) -> None:
-    """Refuse a session on this machine whose Python workers have no Cordwood.
+def prepare_session(spark: SparkSession) -> None:
+    """Refuse a user's session that cannot run tasks of Cordwood; let a local one run them in this process's Python.
+
+    Spark's workers run `python3` from the path unless PYSPARK_PYTHON is set. In a virtual environment that is not
+    activated this is another Python, without Cordwood. Spark reads the choice from the context at each query, so a
+    local session can still be given this process's Python. A Python that the user chose is kept, or refused.
 
     Raises:
-        RequestError: they have none.
+        RequestError: the session is too old; or its workers run a Python that the user chose and that has no Cordwood.
     """
-    if not hasattr(spark, "_jsparkSession"):  # a session of Spark Connect does not say
+    check_version(spark.version)
+    if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the workers belong to the server
         return
-    if (spark.sparkContext.master or "").startswith("local"):
-        check_python(spark.sparkContext.pythonExec)
+    context = spark.sparkContext
+    if not (context.master or "").startswith("local"):  # `executors` asks those of a cluster
+        return
+    if context.pythonExec == _DEFAULT_PYTHON and sys.executable:
+        context.pythonExec = sys.executable
+    check_python(context.pythonExec)
 
 
 def check_python(python: str) -> None:
-    """Refuse a Python for workers that has no Cordwood; see `check_workers`."""
+    """Refuse a Python for workers that is of another version, or has no Cordwood; see `prepare_session`."""
     path = shutil.which(python)
     if path == sys.executable:
         return
+    fault = "which does not exist"
     if path is not None:
-        look = [path, "-c", _HAS_CORDWOOD]
-        if subprocess.run(look, capture_output=True, timeout=_LOOK_SECONDS, check=False).returncode == 0:
+        look = [path, "-c", _LOOK]
+        found = subprocess.run(look, capture_output=True, text=True, timeout=_LOOK_SECONDS, check=False).stdout.split()
+        mine = "{}.{}".format(*sys.version_info[:2])
+        if found == [mine, "True"]:
             return
+        is_other = found[:1] not in ([], [mine])
+        fault = f"which is Python {found[0]}; this process runs {mine}" if is_other else "which has no Cordwood"
     raise RequestError(
-        f"Spark's workers run {path or python}, which has no Cordwood. Before the session starts, set PYSPARK_PYTHON "
-        f"to the Python that has it:  export PYSPARK_PYTHON={sys.executable}"
+        f"Spark's workers run {path or python}, {fault}. PYSPARK_PYTHON chose it. Unset that, or set it to the Python "
+        f"of this process before the session starts:  export PYSPARK_PYTHON={sys.executable}"
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from cordwood.errors import RequestError, TasksHangError
 from cordwood.spark.archive import make_in_background
 from cordwood.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
-from cordwood.spark.requirements import check_version
+from cordwood.spark.requirements import prepare_session
 from cordwood.spark.settings import LOCAL_MASTER, settings_for, worker_python
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def running(
     waiting = _begun.get() if given is None else None
     if not waiting:
         if given is not None:
-            check_version(given.version)
+            prepare_session(given)
         found = given or _active()
         if found is not None:
             try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cordwood.decoders.decoder import Decoded, Decoder
-from cordwood.errors import UndecodableError
+from cordwood.decoders.decoder import Decoder
+from cordwood.decoders.decoder import undecodable as undecodable_error
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.arrow import byte_strings, in_calendar, numbers
 from cordwood.tables.newest import NewestTask
@@ -82,7 +82,7 @@ class TableFormat:
         undecodable = np.zeros(rows.size, np.bool_)
         for name, found in (("key", key), ("value", value)):
             if found.problems and not self.null_undecodable:
-                raise _error(name, found, run, rows["offset"])
+                raise undecodable_error(name, found, run.path, rows["offset"])
             undecodable[list(found.problems)] = True
         has_time = (rows["timestamp"] >= 0) & in_calendar(rows["timestamp"])
         micros = np.where(has_time, rows["timestamp"], 0) * 1000
@@ -98,13 +98,6 @@ class TableFormat:
         if self.null_undecodable:
             arrays.append(pa.array(undecodable))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _error(name: str, found: Decoded, run: TableRun, offsets: np.ndarray) -> UndecodableError:
-    first = min(found.problems)
-    advice = f"give another --{name}, such as hex, or --undecodable null"
-    what = f"the {name} cannot be decoded ({advice}): {found.problems[first]}"
-    return UndecodableError(what, path=run.path, offset=int(offsets[first]))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
