@@ -22,7 +22,7 @@ def main(archive: Path, overrides: list[str]) -> int:
     if not archive.exists() and before.exists():
         before.rename(archive)  # it was interrupted between the two renames below
 
-    damaged = [one for one in cordwood.check(archive) if one.severity is cordwood.Severity.ERROR]
+    damaged = [one for one in cordwood.check(archive) if one.severity is cordwood.Severity.DAMAGE]
     if damaged:
         print("not compacted, as the archive is damaged:", *damaged, sep="\n  ")
         return 1

@@ -157,6 +157,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for lines in (lines_for, crashes.lines_for, mutants.lines_for, summary.lines_for):
         for line in lines(terminalreporter):
             terminalreporter.write_line(line)
+    counts = {name: len(terminalreporter.getreports(name)) for name in ("passed", "failed", "error", "skipped")}
+    terminalreporter.write_line(
+        ", ".join(f"{counts[name]:,} {name}" for name in counts if counts[name] or name == "passed")
+    )
     if knobs.IS_FRESH:
         terminalreporter.write_line(f"to repeat:  CORDWOOD_SEED={knobs.SEED}")
     if count := config.stash.get(_waiting, 0):

@@ -6,7 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from cordwood.commands.options import (
 from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
 from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.errors import NotFoundError
+from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.option import option_fields
 from cordwood.text import Column, html_table
@@ -270,3 +270,33 @@ def test_a_long_table_is_cut_in_a_notebook() -> None:
     html = html_table([Column("N")], rows, "all", last_rows=[["total"]], rows_max=50)
     assert html.index("and 10 more") < html.index(">total<")
     assert html.count("<tr>") == 53 and "and 10 more" in html and '<td style="text-align: left">50</td>' not in html
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (cordwood.table_offsets, "more than one topic; name one with topic=: "),
+        (lambda logs: cordwood.table_offsets(logs, topic="orders", as_of=-1), "as_of=-1: there are 3 partitions"),
+        (lambda logs: cordwood.plan(logs, overrides=["x"]), "overrides=['x']: write key=value"),
+        (lambda logs: cordwood.plan(logs, min_dead=7.0), "min_dead=7.0: "),
+        (lambda _: cordwood.simulate(rate="1/s", skew=2.0), "skew= and preload=True go with keys=: "),
+    ],
+)
+def test_errors_name_the_arguments_of_python(call: Callable[[str], object], words: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(words)) as caught:
+        call(str(fixture("kraft-before")))
+    assert "--" not in str(caught.value)
+
+
+def test_a_whole_command_in_an_error_stays_a_command() -> None:
+    with pytest.raises(RequestError, match="cordwood get"):
+        cordwood.table_offsets(str(fixture("kraft-before")), topic="orders", key="nothing")
+
+
+def test_a_listing_shows_itself_in_a_notebook_with_escaped_names(tmp_path: Path) -> None:
+    (tmp_path / "a<b>-0").mkdir()
+    (tmp_path / "a<b>-0" / "00000000000000000000.log").touch()
+    listing = cordwood.ls(tmp_path)
+    html = listing._repr_html_()
+    assert html.startswith("<table>") and "a&lt;b&gt;-0" in html and "a<b>" not in html
+    assert "1 partition" in listing.text() and listing.document()["partitions"]

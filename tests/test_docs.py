@@ -290,6 +290,14 @@ def test_the_message_for_a_missing_codec_is_the_documented_one(monkeypatch: pyte
     assert f"cordwood: {caught.value}\n" in DAMAGE.read_text()
 
 
+def test_the_readme_has_the_figures_of_the_page_on_speed() -> None:
+    rows = [line.split(" | ") for line in (ROOT / "docs/speed.md").read_text().splitlines() if line.startswith("| B |")]
+    ratio = {row[1]: row[5] for row in rows}
+    claim = " ".join((ROOT / "README.md").read_text().split())
+    assert f"a copy {ratio['copy']} times as fast as Kafka's cleaner, and in place {ratio['in place']} times;" in claim
+    assert f"in place, it is {ratio['in place, proved']} times as fast." in claim
+
+
 # ---- links and words -------------------------------------------------------------------------------------------------
 
 

@@ -58,6 +58,20 @@ def test_nightly_compaction_replaces_an_archive_and_keeps_the_state_before(
     assert "All guarantees hold" in capsys.readouterr().out
 
 
+def test_nightly_compaction_leaves_a_damaged_archive_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "archive"
+    write(archive, "users", [(b"ann", b"Rome"), (b"ann", b"Oslo")])
+    log = archive / "users-0" / "00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    assert run("nightly_compaction", archive, ["users:cleanup.policy=compact"]) == 1
+    assert log.read_bytes() == data and [path.name for path in tmp_path.iterdir()] == ["archive"]
+    assert "not compacted, as the archive is damaged" in capsys.readouterr().out
+
+
 def test_event_store_keeps_its_balances_and_refuses_a_transfer_without_cover(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

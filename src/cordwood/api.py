@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import cordwood.pages.results  # noqa: F401 - so that a result has its page
 from cordwood.arguments import checked, misspelt, no_path
@@ -53,6 +54,7 @@ from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.view import NodeLook
 from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, ExactPlan
+from cordwood.errors import CordwoodError
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
 from cordwood.option import OptionField, build, option_fields
 from cordwood.pages.report import PARTITIONS, report_page
@@ -107,9 +109,13 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
             raise no_path(function.__name__)
         for name, kind in types.items():
             bound.arguments[name] = _checked(function.__name__, name, kind, bound.arguments[name])
-        given = {**bound.arguments, **{name: build(kind, bound.arguments) for name, kind in kinds.items()}}
-        mine = inspect.BoundArguments(own, {name: given[name] for name in own.parameters})  # type: ignore[arg-type]
-        return function(*mine.args, **mine.kwargs)
+        try:
+            given = {**bound.arguments, **{name: build(kind, bound.arguments) for name, kind in kinds.items()}}
+            mine = inspect.BoundArguments(own, {name: given[name] for name in own.parameters})  # type: ignore[arg-type]
+            return function(*mine.args, **mine.kwargs)
+        except CordwoodError as error:
+            error.args = tuple(_in_python(one, options, kept) for one in error.args)
+            raise
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__doc__ = _with_help(inspect.cleandoc(function.__doc__ or ""), options)
@@ -124,6 +130,42 @@ def _checked(function: str, name: str, kind: Any, given: Any) -> Any:
         return checked(name, kind, given)
     except TypeError as error:
         raise TypeError(f"{function}(): {error}") from None
+
+
+#: A whole command in an error, which stays as it is; or an option of the command line, perhaps with its value.
+_FLAG = re.compile(
+    r"""`?cordwood\ [a-z][^;,`]*
+      | (--[a-z][a-z-]*)
+        (?: \ ( \S+(?=:\ ) | -?\d[\w.]* | [A-Z]+\b(?:\|\w+)? | \S+=[^\s,;:)]* | (?:end|null|here|spark)\b ) )?""",
+    re.VERBOSE,
+)
+
+
+def _in_python(said: Any, options: Sequence[OptionField], others: Sequence[inspect.Parameter]) -> Any:
+    """Return an error's words with Python's arguments in place of the command line's options.
+
+    `give --high-watermark end` becomes `give high_watermark='end'`, and `--retention` becomes `retention=True`.
+
+    Args:
+        said: an argument of the error; those that hold no flag are returned as they are.
+        options: of the function.
+        others: its other arguments, such as `output`.
+    """
+    by_flag = {f"--{one.name}": (one.name, str) for one in others} | {one.flag: (one.name, one.type) for one in options}
+
+    def argument(found: re.Match[str]) -> str:
+        name, kind = by_flag.get(found[1] or "", ("", None))
+        if not name:
+            return found[0]
+        value = found[2] or ""
+        if kind is bool:
+            return f"{name}={not found[1].startswith('--no-') or name.startswith('no_')}" + (value and f" {value}")
+        if value and get_origin(kind) is Sequence:
+            return f"{name}={[value]}"
+        return f"{name}={value!r}" if value.islower() and value.isalpha() else f"{name}={value}"
+
+    text = str(said)
+    return _FLAG.sub(argument, text) if "--" in text else said
 
 
 def _is_options(annotation: str) -> bool:

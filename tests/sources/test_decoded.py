@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import cordwood
+from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
-from cordwood.types import TopicPartition
+from cordwood.sources.datasource import LogDataSource
+from cordwood.sources.readers import LogStreamReader
+from cordwood.types import TopicPartition, override
 from tests.decoders.test_schemas import avro
 from tests.sources.random_logs import NOW_MS, Writer
 
@@ -30,6 +36,18 @@ ORDER = {
         {"name": "items", "type": {"type": "array", "items": "int"}},
     ],
 }
+
+
+class InThisProcess(LogDataSource):
+    """The source without a session of Spark."""
+
+    _accumulator = None
+    _pushes_filters = False
+
+    @staticmethod
+    @override
+    def _store_of(paths: Iterable[str | None]) -> Store:
+        return PosixFileSystem()
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +94,16 @@ def test_conditions_on_decoded_keys_are_left_to_spark(spark: SparkSession, logs:
     assert [row.offset for row in frame.where("key = 'k1' and offset < 5").collect()] == [1]
 
 
-def test_a_stream_decodes_too(spark: SparkSession, logs: Path) -> None:
-    cordwood.register(spark)
-    source = spark.readStream.format("cordwood").options(subscribe="events", valueFormat="json")
-    stream = source.option("startingOffsets", "earliest").load(str(logs / "logs"))
-    assert dict(stream.dtypes)["value"] == "string"
-    query = stream.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert [row.value for row in spark.table("decoded").orderBy("offset").collect()] == ['{"a": 1}', "[2]"]
+def test_a_stream_decodes_too(logs: Path) -> None:
+    source = InThisProcess({"path": str(logs / "logs"), "subscribe": "events", "valueFormat": "json"})
+    assert "`value` string" in source.schema()
+    reader = source.streamReader(StructType([StructField("offset", LongType()), StructField("value", StringType())]))
+    assert isinstance(reader, LogStreamReader)
+    start = reader.latestOffset({"events": {"0": 0}}, reader.getDefaultReadLimit())
+    tasks = reader.partitions({"events": {"0": 0}}, start)
+    sent = pickle.loads(pickle.dumps(reader))
+    rows = [row for task in tasks for batch in sent.read(task) for row in batch.to_pylist()]
+    assert rows == [{"offset": 0, "value": '{"a": 1}'}, {"offset": 1, "value": "[2]"}]
 
 
 def test_what_cannot_be_decoded_fails_with_its_place_or_is_null(spark: SparkSession, logs: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import cordwood.report.listing  # noqa: F401 - so that a listing can show itself
 from cordwood.arguments import AnyPath, no_path, text_paths
 from cordwood.commands.opening import open_node
 from cordwood.commands.selection import ListOptions

@@ -13,8 +13,9 @@ from typing import Any
 
 from cordwood.config import SourceKind, show
 from cordwood.errors import DataError
+from cordwood.presentable import register
 from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, State, TopicListing
-from cordwood.text import Cells, Column, bytes_text, cells_of, number, printable, table, time_text
+from cordwood.text import Cells, Column, bytes_text, cells_of, html_table, number, printable, table, time_text
 
 #: Where a policy was set, in a word.
 SHORT_SOURCE = {
@@ -33,7 +34,7 @@ SHORT_SOURCE = {
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def document(listing: Listing, *, segments: bool) -> dict[str, Any]:
+def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
     """The listing as one JSON value; null is what does not apply or is not known."""
     return {
         "directories": [
@@ -234,7 +235,7 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
 )
 
 
-def lines(listing: Listing, *, segments: bool, by_topic: bool = False) -> Iterable[str]:
+def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterable[str]:
     """The listing as lines for people: one per partition, segment or topic."""
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "
@@ -330,3 +331,11 @@ def policy_text(policy: Policy) -> str:
 
 def _count(count: int, exact: bool) -> str:
     return f"{count:,}" if exact else f"≥{count:,}"
+
+
+def html(listing: Listing) -> str:
+    """Return a table for a notebook: a row for each partition."""
+    return html_table(*cells_of(shown_columns(listing), listing.partitions), _totals(listing))
+
+
+register(Listing, lines=lines, document=document, html=html)

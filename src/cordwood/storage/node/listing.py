@@ -24,6 +24,7 @@ import numpy as np
 from cordwood.config import SourceKind
 from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
+from cordwood.presentable import Presentable
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import (
@@ -320,7 +321,7 @@ class DirectoryListing:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Presentable):
     """What is in a node's log directories.
 
     Attributes:
