@@ -50,7 +50,7 @@ def test_given_a_session_that_is_too_old_all_that_takes_one_says_so(ask: Callabl
         ask(OldSession())
 
 
-def test_workers_without_the_package_or_of_another_version_are_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_workers_without_the_package_or_of_another_version_are_refused(tmp_path: Path) -> None:
     check_python(sys.executable)
     venv.create(tmp_path / "other", symlinks=True)
     python = str(tmp_path / "other" / "bin" / "python")
@@ -67,7 +67,7 @@ def test_workers_without_the_package_or_of_another_version_are_refused_with_what
             check_python(other)
 
 
-def test_in_an_environment_that_is_not_activated_workers_run_the_python_of_the_program(
+def test_without_activation_workers_run_the_python_of_the_program(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
