@@ -13,7 +13,7 @@ import cordwood
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
 from cordwood.types import TopicPartition
-from tests.decoders.test_schemas import avro
+from tests.decoders.framing import avro
 from tests.sources.random_logs import NOW_MS, Writer
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import sys
@@ -11,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -20,6 +18,7 @@ from cordwood.decoders.choice import decoder_of
 from cordwood.decoders.decoder import Decoder
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.posix import PosixFileSystem
+from tests.decoders.framing import avro, framed
 
 ORDER_1 = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}
 ORDER_2 = {
@@ -44,16 +43,6 @@ ORDER_2 = {
         {"name": "parent", "type": ["null", "Order"], "default": None},
     ],
 }
-
-
-def framed(schema_id: int, message: bytes) -> bytes:
-    return b"\0" + schema_id.to_bytes(4, "big") + message
-
-
-def avro(schema_id: int, schema: Any, value: Any) -> bytes:
-    target = io.BytesIO()
-    fastavro.schemaless_writer(target, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
-    return framed(schema_id, target.getvalue())
 
 
 def schemas(folder: Path, **files: Any) -> str:

@@ -19,7 +19,7 @@ from cordwood.record.record import Record
 from cordwood.sources.datasource import LogDataSource
 from cordwood.sources.readers import LogStreamReader
 from cordwood.types import TopicPartition, override
-from tests.decoders.test_schemas import avro
+from tests.decoders.framing import avro
 from tests.sources.random_logs import NOW_MS, Writer
 
 if TYPE_CHECKING:
