@@ -62,6 +62,8 @@ _RECORDS_MIN = 100
 _KEYLESS = 0.5
 #: The indexes of a log are worth a word from this size on, if they are larger than the log.
 _INDEX_BYTES_MIN = 1 << 20
+#: What a file takes at least on most disks.
+_BLOCK_BYTES = 4096
 
 
 def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
@@ -101,7 +103,7 @@ def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
 
 def could_lose_on_disk(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
     """The most bytes that a partition could lose, in blocks, with those of its indexes."""
-    log_bytes = 0 if facts.log is None else sum(one.disk_bytes for one in facts.log.segments)
+    log_bytes = 0 if facts.log is None else _log_blocks(facts.log)
     return _most(facts, log_bytes, {way: sum(one.disk_bytes_max for one in causes if one.way is way) for way in Way})
 
 
@@ -112,13 +114,20 @@ def _most(facts: PartitionFacts, log_bytes: int, by_way: Mapping[Way, int]) -> i
     return min(facts.usage.total_bytes, by_way[Way.FILES] + max(of_compaction, of_retention))
 
 
+def _log_blocks(log: LogFacts) -> int:
+    """The blocks of all segments; of the active one without its indexes, which are mostly room for more entries."""
+    active = log.segments[-1]
+    closed = sum(one.disk_bytes for one in log.segments[:-1])
+    return closed + min(active.disk_bytes, -(-active.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
+
+
 def _on_disk(facts: PartitionFacts, cause: Cause) -> Cause:
     """A cause with what it holds back in blocks, in proportion to the log where no segments are named."""
     if cause.disk_bytes_max >= 0:
         return cause
     size = cause.bytes_max
     if cause.way is not Way.FILES and facts.log is not None and (log_bytes := _sum(facts.log.segments)):
-        size = round(size * sum(one.disk_bytes for one in facts.log.segments) / log_bytes)
+        size = round(size * _log_blocks(facts.log) / log_bytes)
     return replace(cause, disk_bytes_max=size)
 
 
