@@ -176,20 +176,28 @@ def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
     Producing(producer_id, epoch).end(log, committed=False)
 
 
-def records(log: UnifiedLog, start: int | None, *, follow: bool) -> Iterator[Record]:
+def records(
+    log: UnifiedLog,
+    start: int | None,
+    *,
+    follow: bool = False,
+    timeout_seconds: float | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Record]:
     """The committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
-    while True:
+    stop, since = stop or threading.Event(), time.monotonic()
+    while not stop.is_set():
         data, behind = log.read_committed(at, _READ_BYTES), at
         for run, end in _runs(data):
             if run:
                 yield from (record for record in records_of(data.records, run) if record.offset >= at)
             behind = end
         if behind > at:
-            at = behind
-        elif follow:
+            at, since = behind, time.monotonic()
+        elif follow and (timeout_seconds is None or time.monotonic() - since < timeout_seconds):
             log.check_open()
-            time.sleep(_FOLLOW_SECONDS)
+            stop.wait(_FOLLOW_SECONDS)
         else:
             return
 

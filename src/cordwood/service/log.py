@@ -10,11 +10,14 @@ Kafka's calls are in `unified_log`; the calls here are for a log without other r
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 
+from cordwood.arguments import AnyPath, checked, text_paths
 from cordwood.config import TopicConfig
+from cordwood.errors import BadNameError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.record.record import Record
 from cordwood.service import convenience
@@ -28,13 +31,48 @@ from cordwood.service.producer_state import ProducerState
 from cordwood.service.topic_id import TopicIdFile
 from cordwood.service.unified_log import FetchIsolation, UnifiedLog
 from cordwood.service.work_folder import remove_leftovers
+from cordwood.storage.formats.filenames import DirectoryState, parse_directory
 from cordwood.storage.index.history import KeyRecord
 
 __all__ = ["Checkpointed", "FetchIsolation", "Log", "LogEnvironment", "ProducerLimits", "load_log"]
 
 
 class Log(UnifiedLog):
-    """The log of one partition; `load_log` makes one."""
+    """The log of one partition; `Log.open` or a `LogManager` opens one."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: AnyPath, configs: Mapping[str, str | int] | None = None) -> Iterator[Log]:
+        """Open one log for a `with` block, and make it if it is missing; a `LogManager` of its log directory runs.
+
+        Other logs in the same directory are opened, too. At the end of the block they are flushed and closed.
+
+        Args:
+            path: the partition's directory, such as `data/orders-0`; the log directory is the one that it is in.
+            configs: of the topic, such as `{"cleanup.policy": "compact"}`. They are remembered beside the log. No
+                record is deleted unless a policy and its limits are set.
+
+        Raises:
+            BadNameError: the directory is not named like a partition.
+            ConfigError: a config that Kafka would refuse.
+            LockedError: a broker, or another program, has the log directory.
+            TypeError: `path` is no path, or a config is neither text nor a whole number.
+        """
+        from cordwood.config import overrides
+        from cordwood.fs.posix import PosixFileSystem
+        from cordwood.service.log_manager import LogManager
+
+        configs = checked("configs", Mapping[str, str | int] | None, configs) or {}
+        fs = PosixFileSystem()
+        (text,) = text_paths([path])
+        parent, _, name = fs.absolute_path(text).rpartition("/")
+        directory = parse_directory(name)
+        if directory.state is not DirectoryState.CURRENT:
+            raise BadNameError(f"{name} is a directory that is deleted, moved or stray; open one like topic-0")
+        partition = directory.topic_partition
+        layers = overrides(f"{partition.topic}:{key}={value}" for key, value in configs.items())
+        with LogManager(fs, [parent or "/"], layers) as manager:
+            yield manager.get_or_create_log(partition)
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
         """Append records to a log that has no other replicas: as one batch if `max.message.bytes` allows it.
@@ -67,17 +105,31 @@ class Log(UnifiedLog):
         """
         return convenience.transaction(self, producer_id, epoch)
 
-    def records(self, start: int | None = None, *, follow: bool = False) -> Iterator[Record]:
+    def records(
+        self,
+        start: int | None = None,
+        *,
+        follow: bool = False,
+        timeout_seconds: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Record]:
         """The records that are committed, in order; without markers and what was aborted.
 
         Args:
             start: offset of the first one; None: the log start.
             follow: wait at the end for what comes.
+            timeout_seconds: end once nothing was committed for so long; None: wait forever.
+            stop: end soon after another thread sets it.
 
         Raises:
             OffsetOutOfRangeError: the offset is below the log start or above the log end.
+            RequestError: `timeout_seconds` or `stop` without `follow`.
+            KafkaStorageError: the log was closed while it was followed.
         """
-        return convenience.records(self, start, follow=follow)
+        if not follow and (timeout_seconds is not None or stop is not None):
+            raise RequestError("timeout_seconds and stop are for follow=True; without it, records end at the log's end")
+        wait_seconds = checked("timeout_seconds", float | None, timeout_seconds)
+        return convenience.records(self, start, follow=follow, timeout_seconds=wait_seconds, stop=stop)
 
     def get(self, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
         """All records of a key from the log start offset to the log end, in order.
