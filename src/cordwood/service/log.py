@@ -58,9 +58,8 @@ class Log(UnifiedLog):
             LockedError: a broker, or another program, has the log directory.
             TypeError: `path` is no path, or a config is neither text nor a whole number.
         """
-        from cordwood.config import overrides
-        from cordwood.fs.posix import PosixFileSystem
-        from cordwood.service.log_manager import LogManager
+        # By their public names, as a program would: a manager is made of logs, not the reverse.
+        from cordwood import LogManager, PosixFileSystem, overrides
 
         configs = checked("configs", Mapping[str, str | int] | None, configs) or {}
         fs = PosixFileSystem()
