@@ -362,6 +362,7 @@ class NodeToCheck:
             for one in self.directories
             if one.meta is not None and one.meta.directory_id is not None
         }
+        noted = {name for one in self.directories for name in (*one.recovery_points, *one.high_watermarks)}
         for topic in metadata.topics.values():
             for number, placed in topic.partitions.items():
                 name = TopicPartition(topic.name, number)
@@ -373,6 +374,8 @@ class NodeToCheck:
                     findings.add(Kind.PARTITION_MISSING, f"{blocked[0]}/{name}", what, meaning=OFFLINE)
                     yield name
                     continue
+                if name not in noted:
+                    continue  # a part of a node was copied, or the partition never came here
                 at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
                 directory = by_id.get(at, self.directories[0])
                 copied = len(placed.replicas) > 1
