@@ -14,7 +14,7 @@ from cordwood.record.record import Record
 from cordwood.service.appending import Append
 from cordwood.service.log_config import LogConfig
 from cordwood.service.producer_state import AppendOrigin
-from cordwood.service.validation import assign_plain
+from cordwood.service.validation import assign_plain, encode_plain
 from cordwood.types import Codec
 from tests.service.live_logs import NOW_MS
 from tests.service.live_script import config_of
@@ -105,3 +105,16 @@ def test_the_short_way_gives_what_the_long_way_gives_or_changes_nothing() -> Non
     seen.clear()
     compare()
     assert seen[True] > 40 and seen[False] > 40, seen
+
+
+@settings(max_examples=200)
+@given(record=RECORDS.map(lambda records: records[0]), config=CONFIGS, headers=st.booleans())
+def test_a_record_is_encoded_in_its_place_as_it_would_be_assigned_there(
+    record: tuple[bytes | None, bytes | None, int], config: dict[str, str], headers: bool
+) -> None:
+    key, value, timestamp = record
+    made = Record(0, timestamp, key, value, (("name", b"x"), ("none", None)) if headers else ())
+    topic = LogConfig.of(config_of(config))
+    data = bytearray(encode_batch([made]))
+    found = assign_plain(data, topic, 1_000, 5, NOW_MS)
+    assert encode_plain(made, topic, 1_000, 5, NOW_MS) == (None if found is None else (data, found[0]))

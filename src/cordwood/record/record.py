@@ -70,6 +70,8 @@ def write_varint(value: int) -> bytes:
     raw = (value << 1) ^ (value >> 63)
     if 0 <= raw < 0x80:  # most of a record's
         return _ONE_BYTE[raw]
+    if 0 < raw < 0x4000:
+        return bytes((raw & 0x7F | 0x80, raw >> 7))
     encoded = bytearray()
     while raw >= 0x80:
         encoded.append(raw & 0x7F | 0x80)
@@ -79,25 +81,21 @@ def write_varint(value: int) -> bytes:
 
 
 def _sized(data: bytes | None) -> bytes:
-    return write_varint(-1) if data is None else write_varint(len(data)) + data
+    return b"\1" if data is None else write_varint(len(data)) + data
 
 
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
     """Encode a record for a batch of magic 2 with this base offset and base timestamp."""
-    headers, key, value = record.headers, record.key, record.value
-    body = b"".join(
-        [
-            b"\0",
-            write_varint(record.timestamp - base_timestamp),
-            write_varint(record.offset - base_offset),
-            write_varint(NONE if key is None else len(key)),
-            key or b"",
-            write_varint(NONE if value is None else len(value)),
-            value or b"",
-            write_varint(len(headers)),
-            *([_sized(name.encode()) + _sized(value) for name, value in headers] if headers else ()),
-        ]
-    )
+    timestamp, offset, headers = record.timestamp - base_timestamp, record.offset - base_offset, record.headers
+    # One alone, as of many appends, has neither a timestamp delta nor an offset delta.
+    deltas = write_varint(timestamp) + write_varint(offset) if timestamp or offset else b"\0\0"
+    body = b"\0" + deltas + _sized(record.key) + _sized(record.value)
+    if headers:
+        body += write_varint(len(headers)) + b"".join(
+            [_sized(name.encode()) + _sized(value) for name, value in headers]
+        )
+    else:
+        body += b"\0"
     return write_varint(len(body)) + body
 
 

@@ -36,10 +36,13 @@ _FOLLOW_SECONDS = 0.05
 
 def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer: Producing | None = None) -> int:
     """Append records; see `Log.append`."""
-    producer = producer or Producing(NONE, NONE)
     records = to_records(pairs, log.now_ms() if timestamp_ms is None else timestamp_ms)
     if not records:
         return log.log_end_offset
+    if producer is None:
+        if len(records) == 1 and (offset := log.append_record(records[0])) is not None:
+            return offset
+        producer = Producing(NONE, NONE)
     epoch, first_offset = log.leader_epochs.latest_epoch or 0, None
     limit = min(log.config.max_message_bytes, log.config.segment_bytes)
     for batch in batches_of(records, producer.batch, limit):

@@ -31,6 +31,7 @@ from cordwood.errors import (
 from cordwood.fs.base import Bytes
 from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import Batch
+from cordwood.record.record import Record
 from cordwood.service import retention, turns
 from cordwood.service.appending import Append, AppendInfo
 from cordwood.service.environment import LogEnvironment
@@ -61,7 +62,7 @@ from cordwood.service.producer_state import (
 from cordwood.service.scheduler import Scheduled
 from cordwood.service.segment import LogSegment, SegmentGoneError
 from cordwood.service.topic_id import TopicIdFile
-from cordwood.service.validation import assign_plain, read_records
+from cordwood.service.validation import assign_plain, encode_plain, read_records
 from cordwood.service.watermarks import Watermarks
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerRows
@@ -276,6 +277,37 @@ class UnifiedLog:
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
         return self._append(records, origin, leader_epoch, assigned, guard, transaction_version)
+
+    def append_record(self, record: Record) -> int | None:
+        """Append a record of no producer as a batch of its own, and commit it.
+
+        The batch is made where it will be, so nothing of it has to be decoded or changed.
+
+        Returns:
+            its offset; None: the log does not take it as it is, and nothing was appended.
+
+        Raises:
+            LogError: as `append_as_leader`.
+        """
+        turns.begin_append(None)
+        try:
+            if self._topic_id.is_pending:
+                self._maybe_flush_metadata_file()
+            local = self._local
+            with self._lock:
+                with local.appending:
+                    local.check_open()
+                    end, config, leader_epoch = local.end.offset, local.config, self._epochs.latest_epoch or 0
+                    plain = encode_plain(record, config, end, leader_epoch, local.clock())
+                    if plain is None or len(plain[0]) > config.segment_bytes:
+                        return None
+                    data, batch = plain
+                    info = AppendInfo(end, end, record.timestamp)
+                    self._append_placed(data, [batch], info, AppendOrigin.CLIENT, NO_GUARD, 0)
+                self.commit_all()
+                return end
+        finally:
+            turns.end_append()
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
         """Append batches with the offsets that their leader gave them.
@@ -536,8 +568,8 @@ class UnifiedLog:
     def commit_all(self) -> None:
         """Raise the high watermark to the log end."""
         with self._lock:
-            end = self._local.log_end_offset
-            if end > self.high_watermark:
+            end = self._local.end.offset
+            if end > self._watermarks.now.high_watermark:
                 self._set_high_watermark(end)
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:

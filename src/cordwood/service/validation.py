@@ -65,7 +65,7 @@ from cordwood.kernels.layout import (
 from cordwood.record.batch import Batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.compression import compress, decompress_stream
-from cordwood.record.record import Record, to_records
+from cordwood.record.record import Record, encode_record, to_records
 from cordwood.service.log_config import LogConfig
 from cordwood.service.producer_state import AppendOrigin
 from cordwood.types import NONE, Codec, TimestampType
@@ -201,6 +201,33 @@ def assign_plain(
         return None
     sent_leader_epoch, *fields = told.tolist()
     return Batch._make(fields), sent_leader_epoch
+
+
+def encode_plain(
+    record: Record, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
+) -> tuple[bytearray, Batch] | None:
+    """Encode a record of no producer as a batch at an offset, just as `assign_plain` would leave it there.
+
+    Returns:
+        the batch and its header; None: the log does not take it as it is.
+    """
+    timestamp = record.timestamp
+    body = encode_record(record, base_offset=record.offset, base_timestamp=timestamp)
+    size = HEADER.size + len(body)
+    is_plain = size <= config.max_message_bytes and not config.log_append_time and not config.codec
+    if not is_plain or (config.compact and record.key is None):
+        return None
+    age = now_ms - timestamp
+    if timestamp != NONE and (age > config.timestamp_before_max_ms or -age > config.timestamp_after_max_ms):
+        return None
+    fields = (0, 0, timestamp, timestamp, NONE, NONE, NONE, 1)
+    data = bytearray(HEADER.pack(offset, size - PREFIX.size, leader_epoch, 2, 0, *fields))
+    data += body
+    crc = crc32c.crc32c(memoryview(data)[CRC_START:])
+    _UINT.pack_into(data, CRC_AT, crc)
+    return data, Batch(
+        *(0, size, offset, offset, timestamp, timestamp, NONE, leader_epoch, NONE, 1, crc, crc, 0, NONE, 2)
+    )
 
 
 def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
