@@ -210,7 +210,9 @@ def transactions_of_three(log: Log) -> Iterator[None]:
 def test_a_transaction_open_at_the_start_is_shown_once_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
 ) -> None:
-    shown, at_once, expected = [], [], []
+    shown: list[list[int]] = []
+    at_once: list[list[int]] = []
+    expected: list[list[int]] = []
     for words in ([], ["--tail", 3], ["--records"]):
         with LogManager(PosixFileSystem(), [tmp_path / f"of {len(shown)}"]) as manager:
             log = manager.get_or_create_log(TopicPartition("t", 0), is_new=True)

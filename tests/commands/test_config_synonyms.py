@@ -36,12 +36,11 @@ def test_every_command_that_explains_takes_a_config_by_any_synonym(
     file = tmp_path / "server.properties"
     file.write_text(f"log.cleanup.policy=compact,delete\n{synonym}={text_of(name, scale)}\n")
     path = str(fixture("kraft-jbod-before") / "b" / "disk-0-0")
-    chosen = {"server_properties": str(file)}
-    assert cordwood.ls(path, **chosen).partitions
-    plan = cordwood.plan(path, retention=True, **chosen)
+    assert cordwood.ls(path, server_properties=file).partitions
+    plan = cordwood.plan(path, retention=True, server_properties=file)
     said = {one.name: one.source for one in plan.partitions[0].settings}
     where = f"server.properties: {file}" if synonym == name else f"{synonym}, server.properties: {file}"
     assert said.get(name, where) == where
-    assert cordwood.why(path, **chosen).text()
+    assert cordwood.why(path, server_properties=file).text()
     options = WhyOptions(selection=Selection(server_properties=str(file)))
     assert look_at_partition(path, options_for(path, options, None)).plan.text()

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_warning_says_why_nothing_will_ever_be_cleaned(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     configs: tuple[str, ...],
-    options: dict[str, bool],
+    options: dict[str, Any],
     why: str | None,
 ) -> None:
     path = made(tmp_path, t=1, u=1)

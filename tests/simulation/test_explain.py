@@ -128,7 +128,7 @@ def test_what_happens_at_once_is_what_a_plan_says() -> None:
             retention=True,
             now_ms=found.now_ms,
         )
-        (partition,) = [one for one in plan.partitions if one.name == found.log.partition]
+        (partition,) = [one for one in plan.partitions if one.name == found.log.name]
         assert found.at_once[label].reason == str(partition.reason)
         assert found.at_once[label].is_cleaned is (partition.decision == "clean")
         assert found.at_once[label].deleted_bytes == partition.bytes_retained_away

@@ -21,7 +21,7 @@ def body(result: ExplainResult) -> Content:
     """What is on the page."""
     first, *rest = report.head(result)
     return [
-        tag("h1", "What if: ", f"{result.log.topic}-{result.log.partition}"),
+        tag("h1", "What if: ", result.log.name),
         paragraph(first),
         lines(rest, class_="quiet"),
         section("Configs", lines(report.configs(result))),

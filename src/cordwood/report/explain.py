@@ -45,7 +45,7 @@ def head(result: ExplainResult) -> Iterator[str]:
     since = f"in {duration_text(log.end_ms - log.first_ms)} since {date(log.first_ms)}"
     gone = f", and {number(log.gone, 'record')} that cleans removed" if log.gone else ""
     yield printable(
-        f"{log.topic}-{log.partition}: {bytes_text(log.log_bytes)}{largest if log.topic_partitions > 1 else ''}; "
+        f"{log.name}: {bytes_text(log.log_bytes)}{largest if log.topic_partitions > 1 else ''}; "
         f"{number(log.records, 'record')}{gone}, {since}"
     )
     keys = "all keys" if scale.factor == 1 else f"one key in {rounded(scale.factor)}"
@@ -112,7 +112,7 @@ def chart(result: ExplainResult) -> str:
     for at in range(_DATES):
         day = days * at / (_DATES - 1)
         marks.append((day, date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
-    return disk_chart(f"Disk of {result.log.topic}-{result.log.partition}", result.outcomes, 1, x_marks=marks)
+    return disk_chart(f"Disk of {result.log.name}", result.outcomes, 1, x_marks=marks)
 
 
 register(ExplainResult, lines=lines, document=document, html=notebook, svg=chart)

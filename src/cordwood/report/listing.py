@@ -7,7 +7,7 @@ too long for its column has a line of its own. The document is exact where the t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -235,7 +235,7 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
 )
 
 
-def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterable[str]:
+def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
     """The listing as lines for people: one per partition, segment or topic."""
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "

@@ -62,6 +62,11 @@ class ReplayedLog:
     repeated_ms: int
     damage: str = ""
 
+    @property
+    def name(self) -> str:
+        """The name of the log's directory."""
+        return f"{self.topic}-{self.partition}"
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult(Charted):
@@ -86,4 +91,4 @@ class ExplainResult(Charted):
 
     def __str__(self) -> str:
         parts = (f"{one.label}: {one.mean_bytes} bytes, at most {one.peak_bytes}" for one in self.outcomes)
-        return f"{self.log.partition}: {'; '.join(parts)}"
+        return f"{self.log.name}: {'; '.join(parts)}"
