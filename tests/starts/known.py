@@ -1,15 +1,5 @@
 """Where `check` does not yet foretell what a broker did; a name is deleted here when its forecast is right."""
 
-#: Faults whose forecast differs from the outcome.
-DIFFERS = frozenset(
-    {
-        "stopped: a/meta.properties without directory.id",
-        "stopped: active log with a count of zero",
-        "stopped: b/replication-offset-checkpoint with a line that is none",
-        "stopped: disk b is a file",
-        "stopped: first time index zeroed",
-    }
-)
 #: Faults after which a node looks as DeleteRecords leaves it: their offsets are foretold, and nothing is wrong to see.
 INVISIBLE = frozenset({"stopped: log start at the end", "stopped: log start in the last segment"})
 #: Kinds of findings that are called damage where a broker serves everything as before.
@@ -21,8 +11,6 @@ FALSE_ALARMS = frozenset(
         "index-size",
         "index-without-log",
         "name-not-canonical",
-        "records missing",
-        "segment-missing",
         "snapshot-beyond-end",
         "snapshot-entry",
         "snapshot-unreadable",

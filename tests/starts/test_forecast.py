@@ -12,7 +12,7 @@ from tests import knobs
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
 from tests.starts.forecast import alarms, disagreements, forecast
-from tests.starts.known import DIFFERS, FALSE_ALARMS, INVISIBLE
+from tests.starts.known import FALSE_ALARMS, INVISIBLE
 
 #: A run takes one of so many faults.
 EVERY = 8
@@ -46,6 +46,5 @@ def test_forecasts_agree_with_a_broker(tmp_path: Path) -> None:
         kinds = {alarm.partition(":")[0] for alarm in alarms(RECORDED[name], told)}
         if unexpected := kinds - MEETS_LATER.keys() - FALSE_ALARMS:
             false_alarms[name] = unexpected
-    assert {name: found for name, found in wrong.items() if name not in DIFFERS} == {}
-    assert DIFFERS & set(CHOSEN) <= wrong.keys(), "these agree now: delete them in known.py"
+    assert wrong == {}
     assert false_alarms == {}

@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from cordwood.errors import BatchProblem, BatchTooLargeError, DataError
 from cordwood.fs.base import ReadableFile
-from cordwood.kernels.layout import CODEC_MASK, TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import CODEC_MASK, HEADER, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
 from cordwood.record.headers import has_flag, is_control, is_marker
 from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, STOPS, Behind, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
+from cordwood.storage.node.start import What
 from cordwood.types import Codec, ControlType
 
 #: A broker opens no log file that is longer.
@@ -69,6 +70,8 @@ class _Rule:
     kind: Kind
     breaks: Callable[[BatchRows], BoolArray]
     what: str
+    meaning: str | None = None
+    effect: What | None = None
 
 
 def _codec(batches: BatchRows) -> npt.NDArray[np.int16]:
@@ -103,6 +106,13 @@ _RULES = (
         Kind.RECORD_COUNT,
         lambda b: (b["magic"] == 2) & _wide(b),
         "{record_count} records between offsets {base_offset} and {last_offset}",
+    ),
+    _Rule(
+        Kind.TRAILING_BYTES,
+        lambda b: (b["magic"] == 2) & (b["record_count"] == 0) & (b["size_bytes"] > HEADER.size),
+        "record count 0, but there are records in its {size_bytes} bytes",
+        "consumers skip the batch: they get none of its records, and no error",
+        What.RECORDS_MISSING,
     ),
     _Rule(Kind.CONTROL_BATCH, lambda b: is_control(b) & (_codec(b) != 0), "a control batch is compressed ({codec})"),
     _Rule(
@@ -217,7 +227,7 @@ class LogCheck:
 
     Attributes:
         first_offset: of the first valid batch; None without one.
-        has_holes: offsets are missing between its batches.
+        has_holes: offsets are missing in or between its batches, as a clean leaves it.
         last_offset: of the last valid batch; below the base offset if there is none.
         damaged: the log has errors, so other files cannot be compared with it.
     """
@@ -323,7 +333,7 @@ class LogCheck:
         for rule in _RULES:
             breaks = rule.breaks(batches) & good & ~broken
             for i in np.flatnonzero(breaks).tolist():
-                self._batch(rule.kind, batches[i], rule.what)
+                self._batch(rule.kind, batches[i], rule.what, meaning=rule.meaning, effect=rule.effect)
             broken |= breaks
         unused = np.array(_UNUSED_BITS, np.uint16)[batches["magic"]]
         odd = batches["attributes"].astype(np.uint16) & unused
@@ -359,6 +369,9 @@ class LogCheck:
                 self._batch(kind, batches[i], what, meaning=STOPS if fails else None)
         # A wrapper of magic 0 or 1 does not say where it begins.
         self.has_holes |= bool((batches["base_offset"] < 0).any())
+        # A clean that removes records from a batch leaves it its offsets.
+        fewer = batches["record_count"] <= last - first
+        self.has_holes |= bool((fewer & (batches["magic"] == 2) & ~is_control(batches)).any())
         if self.first_offset is None:
             self.first_offset = int(first[0])
             self.has_holes |= bool((first[1:] > last[:-1] + 1).any())
@@ -438,11 +451,13 @@ class LogCheck:
             kind = _UNREADABLE_RECORDS[error.kind]
         self._report(kind, error.what, position=error.position, offset=error.offset)
 
-    def _batch(self, kind: Kind, batch: np.void, what: str, *, meaning: str | None = None) -> None:
+    def _batch(
+        self, kind: Kind, batch: np.void, what: str, *, meaning: str | None = None, effect: What | None = None
+    ) -> None:
         values = {name: int(batch[name]) for name in batch.dtype.names or ()}
         first = values["base_offset"] if values["base_offset"] >= 0 else values["last_offset"]
         text = what.format(**values, first=first, codec=values["attributes"] & CODEC_MASK)
-        self._report(kind, text, position=values["position"], offset=first, meaning=meaning)
+        self._report(kind, text, position=values["position"], offset=first, meaning=meaning, effect=effect)
 
     def _report(
         self,
@@ -453,13 +468,21 @@ class LogCheck:
         offset: int | None = None,
         severity: Severity | None = None,
         meaning: str | None = None,
+        effect: What | None = None,
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
         cuts = kind in CUTS and severity is not Severity.RECOVERY and not self.place.unread
         if cuts and position is not None:
             self._lost.begin(self.place.path, position, self.last_offset + 1 if offset is None else offset)
         self.findings.add(
-            kind, self.place.path, what, position=position, offset=offset, severity=severity, meaning=meaning
+            kind,
+            self.place.path,
+            what,
+            position=position,
+            offset=offset,
+            severity=severity,
+            meaning=meaning,
+            effect=effect,
         )
 
 

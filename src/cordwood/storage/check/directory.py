@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cordwood.clock import system_clock
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.check.findings import STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
@@ -32,6 +33,7 @@ from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     DirectoryState,
     FileKind,
+    PartitionFile,
     Temporary,
     parse_directory,
     parse_file,
@@ -39,7 +41,7 @@ from cordwood.storage.formats.filenames import (
     partition_of_key_index,
 )
 from cordwood.storage.log.files import read_file, why_unreadable
-from cordwood.storage.log.loaded import Stop
+from cordwood.storage.log.loaded import Stop, as_loaded
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
@@ -53,7 +55,9 @@ _WRONG_VALUE = {
         "a broker warns and starts all logs at their first segment: deleted records can be read again"
     ),
     filenames.CLEANER_OFFSETS: "the cleaner threads of the broker end: nothing is compacted any more",
-    filenames.HIGH_WATERMARKS: "a broker starts, but serves no partition of this log directory",
+    filenames.HIGH_WATERMARKS: (
+        "a broker starts, but stops to lead partitions at the first one of this log directory: most get no leader"
+    ),
 }
 _KNOWN_FILES = {
     *filenames.OFFSET_CHECKPOINTS,
@@ -121,9 +125,10 @@ class Check:
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
         lost: list[NotFoundError] = []
+        files: list[str] = []
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
             try:
-                todo += self._plan(path, directories)
+                todo += self._plan(path, directories, files)
             except NotFoundError as error:
                 # One of a broker's disks that is not mounted is what a check is to find.
                 if len(paths) == 1:
@@ -135,7 +140,7 @@ class Check:
                 self._findings.add(Kind.DIRECTORY_MISSING, path, what, meaning=meaning, effect=effect)
         if lost and not directories:
             raise lost[0]
-        self._nodes = nodes_of(self.fs, directories)
+        self._nodes = nodes_of(self.fs, directories, files)
         for node in self._nodes:
             node.check_directories(self._findings)
             self._missing += len(list(node.check_missing(self._findings)))
@@ -188,6 +193,10 @@ class Check:
             path = directory.path
             if any(event.what is effect and event.path == path for event in self._events):
                 return finding
+        if effect is What.PARTITION_OFFLINE and directory is not None and posixpath.dirname(path) == directory.path:
+            names = node.without_leader(directory, posixpath.basename(path))
+            self._events += [Event(effect, path, finding.what, name) for name in names]
+            return finding
         inside = (
             None
             if directory is None
@@ -218,9 +227,16 @@ class Check:
         self.bytes_done += count
         self._on_progress(self)
 
-    def _plan(self, path: str, directories: list[LogDirectory]) -> list[Callable[[], Iterator[Finding]]]:
+    def _plan(
+        self, path: str, directories: list[LogDirectory], files: list[str]
+    ) -> list[Callable[[], Iterator[Finding]]]:
         found = look(self.fs, path)
         if found.kind is PathKind.FILE:
+            name = posixpath.basename(path)
+            parsed = parse_file(name)
+            if directories and name not in _KNOWN_FILES and parsed is not None and parsed.kind is FileKind.FOREIGN:
+                files.append(path)
+                return []
             return [lambda: self._file(path)]
         if found.kind is PathKind.PARTITION:
             self._count(self.fs.list(found.path))
@@ -292,6 +308,8 @@ class Check:
             if only is None:
                 self._loaded(name.topic_partition, log, check)
                 self._holes(directory, node, name.topic_partition, check, findings)
+                if node is not None:
+                    self._misdated(node, name.topic_partition, log, check)
         elif name is not None and node is not None and node.is_promoted(name):
             self._missing += 1
             self._loaded(name.topic_partition, log, check)
@@ -321,6 +339,26 @@ class Check:
             self._events.append(Event(What.STARTS_EMPTY, log.path, why, name, offset=start))
         self._served.setdefault(name, Served(start, max(start, end)))
 
+    def _misdated(self, node: NodeToCheck, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
+        """Note the segments that retention takes for old because of their time indexes, and whose records are not.
+
+        Source: Kafka UnifiedLog.deleteRetentionMsBreachedSegments.
+        """
+        config = node.config_of(name.topic)
+        if config is None or not config.delete or not config["retention.ms"].explicit:
+            return
+        now_ms, keep_ms = system_clock(), config.integer("retention.ms")
+        if keep_ms < 0 or check.stop.live or check.damaged:
+            return
+        for one in as_loaded(log, check.stop, now_ms).segments:
+            if now_ms - one.largest_timestamp <= keep_ms:
+                return
+            base, newest_ms = one.segment.base_offset, check.newest_ms.get(one.segment.base_offset, NONE)
+            if newest_ms >= 0 and now_ms - newest_ms <= keep_ms:
+                why = "retention takes the segment for older than its records are"
+                path = f"{log.path}/{PartitionFile(FileKind.TIME_INDEX, base).name}"
+                self._events.append(Event(What.SEGMENT_DELETED, path, why, name, offset=base))
+
     def _holes(
         self,
         directory: LogDirectory | None,
@@ -336,7 +374,14 @@ class Check:
             return
         if metadata is None or metadata.is_tiered(name.topic):
             return  # who knows what is elsewhere
-        cleaned = check.has_inner_holes or directory is None or name in directory.cleaner_offsets
+        config = None if node is None else node.config_of(name.topic)
+        entries = () if node is None else node.directories
+        cleaned = (
+            check.has_inner_holes
+            or directory is None
+            or (config is None or config.compact)
+            or any(name in one.cleaner_offsets for one in entries)
+        )
         for first, behind, path in () if cleaned else check.holes:
             if behind > log.log_start_offset:
                 what = f"records {first:,} to {behind - 1:,} are missing in front of it, and the log was never cleaned"
@@ -440,13 +485,18 @@ class Check:
         data = self._read(directory, name, findings)
         if data is None:
             return
-        if not data and name == filenames.LOG_START_OFFSETS:
+        # A broker makes the file empty when it starts for the first time.
+        if not data and name == filenames.LOG_START_OFFSETS and not directory.live:
             findings.add(Kind.CHECKPOINT_UNREADABLE, path, "an empty file", meaning=_WRONG_VALUE[name])
         try:
             offsets = checkpoints.decode(data, path)
         except CorruptFileError as error:
             meaning = _WRONG_VALUE[name] if error.kind is TextProblem.VALUE else None
-            findings.add(Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning)
+            stops = meaning is not None and name == filenames.HIGH_WATERMARKS
+            effect = What.PARTITION_OFFLINE if stops else None
+            findings.add(
+                Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning, effect=effect
+            )
             return
         for partition, offset in offsets.items():
             if offset < 0 or partition.partition < 0:

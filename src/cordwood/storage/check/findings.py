@@ -363,6 +363,14 @@ class Findings:
             if finding.kind in CUTS and (finding.path, finding.position) == (path, position):
                 self.found[at] = replace(finding, behind=behind)
 
+    def worsen(self, path: str, position: int | None, meaning: str) -> bool:
+        """Give damage that was found at a place another meaning; return whether there is any."""
+        for at, finding in enumerate(self.found):
+            if (finding.path, finding.position, finding.severity) == (path, position, Severity.DAMAGE):
+                self.found[at] = replace(finding, meaning=meaning, effect=_EFFECTS.get(meaning))
+                return True
+        return False
+
     def take(self) -> list[Finding]:
         """Return the findings since the last call, with one line for all that exceed the limit of a kind and file."""
         listed = Counter((finding.path, finding.kind) for finding in self.found)

@@ -62,6 +62,9 @@ class IndexCheck:
         handling: the state in which it was left.
     """
 
+    #: What a broker does with zeros behind the entries.
+    padding = "a broker takes the zeros for entries: " + KINDS[Kind.OFFSET_INDEX_POSITION][1]
+
     def __init__(self, path: str, findings: Findings, handling: Handling) -> None:
         self.path = path
         self.handling = handling
@@ -114,9 +117,8 @@ class IndexCheck:
         if how.rebuilt or (how.in_use and not how.closed):
             self._findings.add(Kind.INDEX_PADDED, self.path, what, position=position)
         else:
-            meaning = "a broker takes the zeros for entries: " + KINDS[Kind.OFFSET_INDEX_POSITION][1]
             self._findings.add(
-                Kind.INDEX_PADDED, self.path, what, position=position, severity=Severity.DAMAGE, meaning=meaning
+                Kind.INDEX_PADDED, self.path, what, position=position, severity=Severity.DAMAGE, meaning=self.padding
             )
 
 
@@ -198,11 +200,17 @@ class OffsetIndexCheck(IndexCheck):
 
 
 class TimeIndexCheck(IndexCheck):
-    """Checks the time index: an entry has the largest timestamp of the batches up to its offset."""
+    """Checks the time index: an entry has the largest timestamp of the batches up to its offset.
+
+    Attributes:
+        largest_ms: the largest timestamp of the batches so far.
+    """
+
+    padding = "a broker takes the zeros for the newest time, 1970: retention by time deletes the segment, however new"
 
     def __init__(self, index: time_index.TimeIndex | None, path: str, findings: Findings, handling: Handling) -> None:
         super().__init__(path, findings, handling)
-        self._largest = NONE
+        self.largest_ms = NONE
         self._missing = index is None
         if index is None:
             index = time_index.decode(b"", 0)
@@ -217,7 +225,7 @@ class TimeIndexCheck(IndexCheck):
     def add(self, batches: BatchRows) -> None:
         """The next good batches."""
         lasts = batches["last_offset"]
-        running = np.maximum(np.maximum.accumulate(batches["max_timestamp"]), self._largest)
+        running = np.maximum(np.maximum.accumulate(batches["max_timestamp"]), self.largest_ms)
         first = self._at
         end = first + int(np.searchsorted(self._index.offsets[first : self._count], lasts[-1], side="right"))
         self._at = end
@@ -230,22 +238,22 @@ class TimeIndexCheck(IndexCheck):
                     f"but the log's largest up to there is {running[rows[i]]}"
                 )
                 self._entry(first + i, what)
-        self._largest = int(running[-1])
+        self.largest_ms = int(running[-1])
 
     def end(self) -> None:
         """There are no more batches."""
         for i in range(self._at, self._count):
             self._entry(i, f"offset {self._index.offsets[i]} is beyond the segment's last")
         if self._missing:
-            if self._largest >= 0 and not self.handling.live:
-                self.compare(Kind.INDEX_MISSING, f"missing, but the segment has timestamps up to {self._largest}")
+            if self.largest_ms >= 0 and not self.handling.live:
+                self.compare(Kind.INDEX_MISSING, f"missing, but the segment has timestamps up to {self.largest_ms}")
             return
-        if not self.handling.complete or self._faulty or self._at < self._count or self._largest < 0:
+        if not self.handling.complete or self._faulty or self._at < self._count or self.largest_ms < 0:
             return
         last = self._index.last_entry[0]
         # Timestamp 0 at the segment's first batch makes an entry of zeros, which looks like no entry.
-        if last != self._largest and (self._largest > 0 or self._index.max_entries == 0):
-            what = f"the last entry has timestamp {last}, the segment's largest is {self._largest}"
+        if last != self.largest_ms and (self.largest_ms > 0 or self._index.max_entries == 0):
+            what = f"the last entry has timestamp {last}, the segment's largest is {self.largest_ms}"
             if not self._compared:
                 entry = max(self._index.entries - 1, 0)
                 self.compare(Kind.TIME_INDEX_END, what, position=entry * time_index.ENTRY.itemsize)

@@ -10,12 +10,13 @@ KafkaMetadataLog, LogCleanerManager.allCleanerCheckpoints.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from cordwood.errors import NotFoundError
+from cordwood.config import TopicConfig, resolve
+from cordwood.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.record.columns import is_valid
 from cordwood.storage.check.findings import (
@@ -53,19 +54,21 @@ class NodeToCheck:
         directories: those that were given.
         strays: directories of partitions that a broker takes for strays, once these were checked.
         siblings: others of the same node in the folder where these are; only their metadata log is looked at.
+        files: given, too: files where log directories should be.
     """
 
     fs: Store
     directories: tuple[LogDirectory, ...]
     siblings: tuple[LogDirectory, ...] = ()
+    files: tuple[str, ...] = ()
     strays: set[str] = field(default_factory=set, compare=False)
 
-    @cached_property
+    @functools.cached_property
     def live(self) -> bool:
         """Whether a broker runs on one of them."""
         return any(directory.live for directory in self.directories)
 
-    @cached_property
+    @functools.cached_property
     def metadata_place(self) -> tuple[LogDirectory, Partition] | None:
         """The directory that holds the metadata log, and that log; None if none does."""
         for directory in (*self.directories, *self.siblings):
@@ -74,7 +77,7 @@ class NodeToCheck:
                     return directory, partition
         return None
 
-    @cached_property
+    @functools.cached_property
     def metadata(self) -> ClusterMetadata | None:
         """What the metadata log says; None without one, or while a broker writes to it."""
         if self.live:
@@ -95,12 +98,12 @@ class NodeToCheck:
         """The same, where nothing of it is in doubt."""
         return None if self.metadata is None or self.metadata.problems else self.metadata
 
-    @cached_property
+    @functools.cached_property
     def is_broker(self) -> bool:
         """Whether a broker made the directories; otherwise partitions were copied into them."""
         return self.metadata_place is not None or any(one.is_brokers for one in self.directories)
 
-    @cached_property
+    @functools.cached_property
     def is_kraft(self) -> bool:
         """Whether something shows that the node has no ZooKeeper."""
         return (
@@ -109,17 +112,24 @@ class NodeToCheck:
             or any(one.meta is not None and one.meta.version == 1 for one in self.directories)
         )
 
-    @cached_property
+    @functools.cached_property
     def was_formatted(self) -> bool:
         """Whether the directories are as they were formatted for KRaft; a copy of partitions lacks this file."""
         return any(one.info(filenames.BOOTSTRAP_CHECKPOINT) is not None for one in self.directories)
 
-    @cached_property
+    @functools.cached_property
     def node_id(self) -> int | None:
         """Whose directories they are; that of the directory with the metadata log counts first."""
         holder = [] if self.metadata_place is None else [self.metadata_place[0]]
         ids = [one.meta.node_id for one in (*holder, *self.directories) if one.meta is not None]
         return next((one for one in ids if one is not None), None)
+
+    def config_of(self, topic: str) -> TopicConfig | None:
+        """A topic's configs by the metadata; None where it is in doubt, or has a value that Kafka would not take."""
+        try:
+            return None if self.believed is None else resolve(topic, self.believed.layers(topic, self.node_id))
+        except ConfigError:
+            return None
 
     @property
     def _all(self) -> tuple[LogDirectory, ...]:
@@ -128,7 +138,7 @@ class NodeToCheck:
     def is_vital(self, path: str) -> bool:
         """Whether a broker ends when it takes a log directory offline: its only one, or that of the metadata log."""
         holder = self.metadata_place
-        return len(self.directories) + len(self.siblings) == 1 or (holder is not None and holder[0].path == path)
+        return len(self._all) + len(self.files) == 1 or (holder is not None and holder[0].path == path)
 
     # ---- directories ---------------------------------------------------------------------------------------------
 
@@ -139,6 +149,8 @@ class NodeToCheck:
         for directory in self.directories:
             self._meta(directory, findings)
             self._permissions(directory, findings)
+        for path in self.files:
+            findings.add(Kind.UNREADABLE, path, "a file where a log directory should be")
         self._ensemble(findings)
         if self.is_kraft:
             self._metadata_log(findings)
@@ -166,6 +178,42 @@ class NodeToCheck:
         elif directory.meta.directory_id is not None and directory.meta.directory_id.int < _RESERVED_IDS:
             what = f"its directory.id, {properties.encode_id(directory.meta.directory_id)}, is reserved"
             findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
+        elif directory.meta.directory_id is None and self._placed_by_id(directory):
+            what = "it has no directory.id, and the cluster's metadata places partitions by the one that it had"
+            meaning = "a broker gives it a new id, and its partitions get no leader"
+            findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=What.PARTITION_OFFLINE)
+
+    def _placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
+        """The partitions of a directory that the metadata places in one with an id that none here has."""
+        if self.believed is None or self.node_id is None:
+            return []
+        here = {properties.encode_id(one.meta.directory_id) for one in self._all if one.meta and one.meta.directory_id}
+        found = []
+        for name in _current(directory):
+            topic = self.believed.topics.get(name.topic)
+            placed = None if topic is None else topic.partitions.get(name.partition)
+            if placed is not None:
+                at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
+                known = properties.decode_id(at)
+                if known is not None and known.int >= _RESERVED_IDS and at not in here:
+                    found.append(name)
+        return found
+
+    def without_leader(self, directory: LogDirectory, file: str) -> list[TopicPartition]:
+        """The partitions that get no leader because of a file of a directory.
+
+        A broker makes itself leader of its partitions one after the other, and stops at the first whose high watermark
+        it cannot read. It goes through a hash map of them.
+
+        Source: Kafka ReplicaManager.applyLocalLeadersDelta, TopicPartition.hashCode, Java HashMap.
+        """
+        if file == filenames.META_PROPERTIES:
+            return self._placed_by_id(directory)
+        here = _current(directory)
+        names = sorted({name for one in self.directories for name in _current(one)}, key=str)
+        names.sort(key=functools.partial(_place_in_map, size=len(names)))
+        first = next((at for at, name in enumerate(names) if name in here), len(names))
+        return names[first:]
 
     def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
         """Report what the owner of a log directory, as whom its broker runs, may not read or write there."""
@@ -246,7 +294,7 @@ class NodeToCheck:
             return
         here = {properties.encode_id(one.meta.directory_id) for one in known if one.meta and one.meta.directory_id}
         missing = [one for one in broker.directories if one not in here]
-        if len(broker.directories) > len(self._all):
+        if len(broker.directories) > len(self._all) + len(self.files):
             where = self.metadata_place[1].path if self.metadata_place else self.directories[0].path
             what = (
                 f"the broker has {len(broker.directories)} log directories by its cluster's metadata, "
@@ -273,7 +321,7 @@ class NodeToCheck:
 
     # ---- partitions ----------------------------------------------------------------------------------------------
 
-    @cached_property
+    @functools.cached_property
     def _topics_by_id(self) -> Mapping[str, cluster_metadata.Topic]:
         metadata = self.believed
         return {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
@@ -390,6 +438,24 @@ class NodeToCheck:
                 yield name
 
 
+def _current(directory: LogDirectory) -> set[TopicPartition]:
+    """The partitions that a broker serves from a directory."""
+    names = {one.name.topic_partition for one in directory.partitions if one.name.state is DirectoryState.CURRENT}
+    return {name for name in names if name.topic != CLUSTER_METADATA_TOPIC}
+
+
+def _place_in_map(name: TopicPartition, size: int) -> int:
+    """Where a Java HashMap of so many partitions has one."""
+    of_topic = 0
+    for unit in name.topic:
+        of_topic = (31 * of_topic + ord(unit)) & 0xFFFFFFFF
+    value = (31 * (31 + name.partition) + of_topic) & 0xFFFFFFFF
+    buckets = 16
+    while size > buckets * 3 // 4:
+        buckets *= 2
+    return (value ^ value >> 16) & (buckets - 1)
+
+
 def _first_damage(fs: Store, path: str) -> int:
     """The offset at which a load cuts a metadata log."""
     next_offset = 0
@@ -408,9 +474,15 @@ def _id(topic: cluster_metadata.Topic | None) -> str:
     return "none" if topic is None else topic.topic_id
 
 
-def nodes_of(fs: Store, directories: Sequence[LogDirectory]) -> list[NodeToCheck]:
-    """Divide log directories into nodes: each metadata log is that of another; the rest goes by ids."""
-    return [NodeToCheck(fs, tuple(group), tuple(_siblings(fs, group, directories))) for group in _divided(directories)]
+def nodes_of(fs: Store, directories: Sequence[LogDirectory], files: Sequence[str] = ()) -> list[NodeToCheck]:
+    """Divide log directories into nodes: each metadata log is that of another; the rest goes by ids.
+
+    Args:
+        files: given where log directories should be; of one node's disks if there are no others.
+    """
+    groups = _divided(directories)
+    lost = tuple(files) if len(groups) == 1 else ()
+    return [NodeToCheck(fs, tuple(group), tuple(_siblings(fs, group, directories)), lost) for group in groups]
 
 
 def _siblings(fs: Store, group: Sequence[LogDirectory], all_given: Sequence[LogDirectory]) -> Iterator[LogDirectory]:

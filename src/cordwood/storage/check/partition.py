@@ -52,7 +52,8 @@ class PartitionCheck:
         names_topic: after `run`: there is such a file, readable or not.
         loaded_end: after `run`: where a load finds the log's end, if it looks into the last segment from an index.
         holes: after `run`: offsets [first, behind) that are missing in front of a segment, and that segment.
-        has_inner_holes: after `run`: offsets are missing between batches of a segment, as a clean leaves it.
+        has_inner_holes: after `run`: offsets are missing in a segment, as a clean leaves it.
+        newest_ms: after `run`: the largest timestamp of each segment's records, by base offset.
         first_epoch_start: after `run`: where the first leader epoch began; a retention moves it with the log's start.
         lost: after `run`: what a recovery cuts off.
     """
@@ -69,6 +70,7 @@ class PartitionCheck:
         self.first_epoch_start: int | None = None
         self.holes: list[tuple[int, int, str]] = []
         self.has_inner_holes = False
+        self.newest_ms: dict[int, int] = {}
         self._segment_end: int | None = None
         self._unread: set[str] = set()
         self._entries = {info.name: info for info in log.entries if not info.is_directory}
@@ -271,6 +273,8 @@ class PartitionCheck:
             if in_use and stop.clean and offsets is not None:
                 self._end_as_loaded(file, segment)
         self._hole(segment, check)
+        if times is not None:
+            self.newest_ms[base] = times.largest_ms
         self.damaged |= check.damaged
         for index in (offsets, times, aborted):
             if index is not None:
@@ -290,7 +294,8 @@ class PartitionCheck:
         try:
             self.loaded_end = end_behind(file, position, wanted, segment.base_offset)
         except CorruptFileError as error:
-            self.findings.add(Kind.NOT_A_BATCH, segment.path, error.what, position=error.position, meaning=STOPS)
+            if not self.findings.worsen(segment.path, error.position, STOPS):
+                self.findings.add(Kind.NOT_A_BATCH, segment.path, error.what, position=error.position, meaning=STOPS)
 
     def _hole(self, segment: Segment, check: LogCheck) -> None:
         """Note offsets that are missing in front of a segment, or of its first batch."""
