@@ -169,8 +169,9 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         """Add the counts of `other` to these."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for name in _COUNTED:
+            if more := getattr(other, name):
+                setattr(self, name, getattr(self, name) + more)
 
     def check(self) -> None:
         """Assert that every record was kept or dropped for exactly one reason, and every batch has one outcome."""
@@ -185,6 +186,10 @@ class Counts:
         assert self.batches_read == (
             self.batches_verbatim + self.batches_rebuilt + self.batches_emptied + self.batches_dropped
         ), self
+
+
+#: The names of counts, as each window's are added to those of its clean.
+_COUNTED = tuple(one.name for one in fields(Counts))
 
 
 #: Space for a header, which is written once the size and CRC of its batch are known.

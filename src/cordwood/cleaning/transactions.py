@@ -57,6 +57,8 @@ class AbortTracker:
         kept: list[AbortedTransaction] = []
         control = is_control(batches)
         relevant = np.flatnonzero(control | is_transactional_data(batches))
+        if not relevant.size:  # as in most logs, which may have thousands of small segments
+            return result, kept
         columns = ("last_offset", "producer_id", "control_type", "record_count")
         rows = zip(
             relevant.tolist(),

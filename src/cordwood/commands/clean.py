@@ -163,7 +163,7 @@ def _indexes_to_make(
     fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, indexes: IndexOptions, *, link: Link | None
 ) -> Indexes:
     """Which partitions get key indexes; none does where these could take the room of the copies."""
-    sizes = [place.log().size_bytes // SEGMENT_SHARE for copy in copies for place in copy.places]
+    sizes = [room.logs // SEGMENT_SHARE for copy in copies for room in copy.rooms]
     most = sum(size if indexes.index_max is None else min(size, indexes.index_max) for size in sizes)
     if not has_room_beside(fs, posixpath.dirname(work.path), copies, most, link=link):
         return Indexes.NONE

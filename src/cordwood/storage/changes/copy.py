@@ -10,9 +10,11 @@ is published.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cordwood.errors import LockedError, NoSpaceError, RequestError
 from cordwood.fs.base import FileInfo, Link, TargetStore
@@ -125,6 +127,20 @@ def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
 # ---- log directories -------------------------------------------------------------------------------------------------
 
 
+class Room(NamedTuple):
+    """Bytes of one partition.
+
+    Attributes:
+        logs: of its `.log` files.
+        copied: the most that its copy takes on disk.
+        linked: the same, if the copy has links to closed segments.
+    """
+
+    logs: int
+    copied: int
+    linked: int
+
+
 @dataclass
 class DirectoryCopy:
     """One log directory and its copy.
@@ -147,6 +163,11 @@ class DirectoryCopy:
     def target_of(self, place: LocatedPartition) -> str:
         """The copy of a partition's directory."""
         return f"{self.path}/{posixpath.basename(place.path)}"
+
+    @functools.cached_property
+    def rooms(self) -> list[Room]:
+        """The bytes of each partition, whose files are listed once."""
+        return [_room_of(self.source, place) for place in self.places]
 
     @property
     def left_out(self) -> list[str]:
@@ -313,28 +334,28 @@ def _needed_bytes(fs: TargetStore, parent: str, copies: Iterable[DirectoryCopy],
     for copy in copies:
         linked = link is Link.SYMBOLIC or (link is Link.HARD and fs.stat(copy.source.path).device == device)
         needed += sum(_on_disk(info.size_bytes) for info in copy.source.entries if not info.is_directory)
-        needed += sum(_copy_bytes(copy.source, place, linked=linked) for place in copy.places)
+        needed += sum(room.linked if linked else room.copied for room in copy.rooms)
     return needed
 
 
-def _copy_bytes(source: LogDirectory, place: LocatedPartition, *, linked: bool) -> int:
-    """The most that the copy of a partition takes on disk."""
+def _room_of(source: LogDirectory, place: LocatedPartition) -> Room:
     log = place.log()
     is_recovered = source.crashed and broker_would_load(place.name)
     active = log.segments[-1] if log.segments else None
-    total = _BLOCK_BYTES
+    copied = linked = _BLOCK_BYTES
     for info in log.entries:
         file = None if info.is_directory else parse_file(info.name)
         is_active = active is not None and file is not None and file.offset == active.base_offset
         size = info.size_bytes
-        if file is not None and file.kind is FileKind.LOG and linked and not is_active:
-            size = 0
-        elif active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
+        if active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
             # A broker that crashed left the indexes of its active segment preallocated. In the copy they are rebuilt.
             entries = active.size_bytes // HEADER_BYTES + 2
             size = min(size, entries * _INDEX_ENTRY_BYTES[file.kind])
-        total += _on_disk(size)
-    return total
+        taken = _on_disk(size)
+        copied += taken
+        if file is None or file.kind is not FileKind.LOG or is_active:
+            linked += taken
+    return Room(log.size_bytes, copied, linked)
 
 
 def _on_disk(size_bytes: int) -> int:

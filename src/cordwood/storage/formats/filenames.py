@@ -22,6 +22,7 @@ parsed value with the name that it came from to notice this.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,6 +118,10 @@ FIXED_KINDS = {
 }
 
 
+#: A command lists a partition several times, and of many partitions many files have the same names.
+_FILES_REMEMBERED = 1 << 15
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionFile:
     """A file of a partition, as its name tells.
@@ -191,6 +196,7 @@ def checkpoint_snapshot_name(end_offset: int, leader_epoch: int) -> str:
     return offset_name(end_offset, f"-{leader_epoch:010d}{FileKind.CHECKPOINT_SNAPSHOT}")
 
 
+@functools.lru_cache(_FILES_REMEMBERED)
 def parse_file(name: str) -> PartitionFile | None:
     """What a file in a partition's directory is.
 

@@ -55,6 +55,10 @@ class BatchOrder:
         """The next batches in file order: those that are right as rows, and each of the others as a gap."""
         if not rows.size:
             return
+        if rows.size == 1 and self._follows(rows[0]):  # there may be thousands of segments of one batch
+            self._before, self._right = self._last, rows[0]
+            yield rows
+            return
         firsts, lasts, right = _first_offsets(rows), rows["last_offset"], is_valid(rows)
         if not self._knows_before:
             self._before, self._knows_before = max(self._before, int(firsts[0]) - 1), True
@@ -84,6 +88,12 @@ class BatchOrder:
             yield Gap(int(batch["position"]), int(batch["size_bytes"]), GapKind.DAMAGE, what, between)
         if done < rows.size:
             yield rows[done:]
+
+    def _follows(self, batch: np.void) -> bool:
+        """Whether a batch is right by what is known already; False: that has to be looked into."""
+        first, last = int(batch["base_offset"]), int(batch["last_offset"])
+        is_in_place = self._base_offset <= first <= last < self._end_offset and last > self._last
+        return is_in_place and self._knows_before and bool(batch["crc"] == batch["computed_crc"])
 
     def _judge(self, rows: BatchRows) -> dict[int, str]:
         """By index, what is wrong with batches; -1 is the last one that was given out before."""
