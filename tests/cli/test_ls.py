@@ -260,7 +260,7 @@ def test_a_crashed_brokers_directory_says_so_and_damage_says_what_to_run() -> No
     broker = fixture("kraft-crashed-torn")
     text = run(broker, exits=1)
     assert text.startswith(f"{broker}: node 1, no clean shutdown\n")
-    assert re.search("^moving-0 +crashed, damaged ", text, re.MULTILINE)
+    assert re.search("^moving-0 +crashed, damaged, will be cut ", text, re.MULTILINE)
     assert re.search(
         r"^moving-0: a batch of 581 bytes starts here, but the file ends after 576 \(576 bytes\) in \S+\.log "
         rf"at position 2918; run: cordwood check {broker}/moving-0$",
@@ -317,8 +317,8 @@ def test_a_log_directory_without_partitions_is_an_empty_table(tmp_path: Path) ->
     (tmp_path / "meta.properties").write_text("node.id=7\nversion=1\ncluster.id=c\n")
     lines = run(tmp_path).splitlines()
     assert lines[0] == f"{tmp_path}: node 7, not in use"
-    assert lines[3].startswith("PARTITION  STATE  SEGMENTS  BYTES  ON DISK")
-    assert lines[4:] == ["", "0 partitions, 0 segments, 0 B, 0 B on disk, 0 records"]
+    assert lines[2].startswith("PARTITION  STATE  SEGMENTS  BYTES  ON DISK")
+    assert lines[3:] == ["", "0 partitions, 0 segments, 0 B, 0 B on disk, 0 records"]
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,4 @@
 #: Faults after which a node looks as DeleteRecords leaves it: their offsets are foretold, and nothing is wrong to see.
 INVISIBLE = frozenset({"stopped: log start at the end", "stopped: log start in the last segment"})
 #: Kinds of findings that are called damage where a broker serves everything as before.
-FALSE_ALARMS = frozenset(
-    {
-        "checkpoint-beyond-end",
-        "checkpoint-offset",
-        "index-padded",
-        "index-size",
-        "index-without-log",
-        "name-not-canonical",
-        "snapshot-beyond-end",
-        "snapshot-entry",
-        "snapshot-unreadable",
-    }
-)
+FALSE_ALARMS = frozenset({"name-not-canonical"})

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_FULL, EXIT_MEMORY, EXIT_OK, EXIT_OUR_FAULT, named, show, tell_defect
+from cordwood.cli.main import (
+    EXIT_DAMAGE,
+    EXIT_FULL,
+    EXIT_MEMORY,
+    EXIT_OK,
+    EXIT_OUR_FAULT,
+    named,
+    show,
+    tell_defect,
+    tell_forecast,
+)
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
@@ -55,7 +65,7 @@ def main(
     check_report(report)
     paths = [named(directory) for directory in directories]
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
+        run = RunOptions(tasks=tasks, on_forecast=tell_forecast, on_plan=progress.begin, on_progress=progress.update)
         with run.where.begun():
             # To load these takes as long as Java to start.
             from cordwood.commands.clean import clean

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK, show
+from cordwood.cli.main import EXIT_OK, show, tell_forecast
 from cordwood.cli.options import Json
 from cordwood.cli.progress import Progress
 from cordwood.commands.fetch import fetch
@@ -27,6 +27,6 @@ def main(
     manifest lists.
     """
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        result = fetch(source, target, on_progress=progress.of)
+        result = fetch(source, target, on_forecast=tell_forecast, on_progress=progress.of)
     show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK

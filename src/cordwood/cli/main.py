@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
@@ -282,6 +282,12 @@ def show(text: str) -> bool:
 def tell(message: str) -> None:
     """Say something to the user beside the output."""
     print(f"cordwood: {printable(message)}", file=sys.stderr)
+
+
+def tell_forecast(lines: Sequence[str]) -> None:
+    """Say what keeps a broker from serving all of some directories, before a command works on them."""
+    for line in lines:
+        tell(line)
 
 
 def _tell_notes(error: BaseException) -> None:

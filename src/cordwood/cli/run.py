@@ -32,6 +32,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.report.live import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
 from cordwood.report.values import cut_off
 from cordwood.service.running import LiveNode, LiveOptions, supervised
+from cordwood.storage.check.warnings import texts
 from cordwood.text import bytes_text, cells_of, names_text, number, printable, table
 from cordwood.types import override
 from cordwood.web.http_server import HOST
@@ -90,6 +91,8 @@ def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: boo
         with _signals(stop, reload), _Screen(service_manager, as_json=as_json) as screen:
 
             def live() -> int:
+                for line in () if demo else texts(PosixFileSystem(), paths):
+                    screen.say(line)
                 node.startup(screen.loading)
                 count = number(len(node.manager.logs), "partition")
                 if options.view:

@@ -60,7 +60,7 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
-from cordwood.storage.check.warnings import warnings
+from cordwood.storage.check.warnings import text, warnings
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.index.copied import bring_indexes
@@ -95,6 +95,8 @@ def clean(
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
     foretold = warnings(node)
+    if run.on_forecast is not None:
+        run.on_forecast([text(one) for one in foretold])
     root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
     work = fs.target(output, read_only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import cordwood.report.fetch  # noqa: F401 - so that a result can show itself
 from cordwood.arguments import AnyPath, text_paths
@@ -11,6 +11,7 @@ from cordwood.errors import RequestError
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.storage.changes.fetch import FetchResult, fetch_directory
+from cordwood.storage.check.warnings import texts
 from cordwood.storage.node.directory import check_outside_logs
 
 
@@ -18,6 +19,7 @@ def fetch(
     source: AnyPath,
     target: AnyPath,
     *,
+    on_forecast: Callable[[Sequence[str]], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FetchResult:
     """Bring a directory from an object store to this machine; it appears at the end, complete, or not at all.
@@ -27,6 +29,7 @@ def fetch(
     Args:
         source: URL of a broker's log directory, or of any directory in it.
         target: a new or empty directory.
+        on_forecast: called first with what keeps a broker from serving all of the source, a line each.
         on_progress: called with the number of bytes copied so far, and the number there are.
 
     Raises:
@@ -45,6 +48,8 @@ def fetch(
         raise RequestError(f"{target} is in an object store. Give a directory of this machine")
     source = fs.absolute_path(source)
     check_outside_logs(fs, target)
+    if on_forecast is not None:
+        on_forecast(texts(fs, [source]))
     with explain_full_disk(fs, target):
         return fetch_directory(
             fs,

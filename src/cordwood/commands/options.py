@@ -213,12 +213,14 @@ class RunOptions:
 
     Attributes:
         spark: a session to use, which is left running; None: a new one.
+        on_forecast: called before anything else with what keeps a broker from serving all of the source, a line each.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
     """
 
     spark: SparkSession | None = None
     tasks: TaskOptions = field(default_factory=TaskOptions)
+    on_forecast: Callable[[Sequence[str]], None] | None = None
     on_plan: Callable[[Plan, int], None] | None = None
     on_progress: OnProgress | None = None
 

@@ -79,6 +79,7 @@ _STATES = {
     What.STRAY: State.STRAY,
     What.PARTITION_OFFLINE: State.OFFLINE,
     What.DIRECTORY_OFFLINE: State.OFFLINE,
+    What.STARTS_EMPTY: State.STARTS_EMPTY,
 }
 
 

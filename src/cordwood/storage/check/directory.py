@@ -500,7 +500,12 @@ class Check:
             return
         for partition, offset in offsets.items():
             if offset < 0 or partition.partition < 0:
-                findings.add(Kind.CHECKPOINT_OFFSET, path, f"{partition}: offset {offset}", offset=offset)
+                what = f"{partition}: offset {offset}"
+                if name == filenames.CLEANER_OFFSETS and partition.partition >= 0:
+                    severity, meaning = Severity.RECOVERY, _BEYOND[name]
+                else:
+                    severity, meaning = None, None
+                findings.add(Kind.CHECKPOINT_OFFSET, path, what, offset=offset, severity=severity, meaning=meaning)
             elif partition not in present:
                 if isinstance(present, set) and not directory.live:
                     findings.add(

@@ -221,8 +221,8 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.TRANSACTION_INDEX_MISSING: (_D, "readers of committed data get the records of this aborted transaction"),
     Kind.TRANSACTION_INDEX_ENTRY: (_D, "readers of committed data get aborted records or miss committed ones"),
     Kind.SNAPSHOT_UNREADABLE: (
-        _D,
-        "a broker deletes it and rebuilds producer state from an older one; it may know less than before",
+        _R,
+        "a broker deletes it and rebuilds producer state from an older one and the log; it may forget idle producers",
     ),
     Kind.SNAPSHOT_BEYOND_END: (_D, "a broker deletes it and rebuilds producer state from the remaining log"),
     Kind.SNAPSHOT_ENTRY: (_D, _STATE),

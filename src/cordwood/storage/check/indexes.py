@@ -62,6 +62,8 @@ class IndexCheck:
         handling: the state in which it was left.
     """
 
+    #: Whether a broker writes its next entry behind the last whole one.
+    overwrites = True
     #: What a broker does with zeros behind the entries.
     padding = "a broker takes the zeros for entries: " + KINDS[Kind.OFFSET_INDEX_POSITION][1]
 
@@ -88,7 +90,17 @@ class IndexCheck:
             incomplete = fault.kind is IndexProblem.INCOMPLETE_ENTRY
             if not (incomplete and self.handling.live):
                 kind = Kind.INDEX_SIZE if incomplete else order
-                self.report(kind, fault.what, position=fault.position, offset=fault.offset)
+                if incomplete and self.overwrites and not self.handling.rebuilt:
+                    self._findings.add(
+                        kind,
+                        self.path,
+                        fault.what,
+                        position=fault.position,
+                        severity=Severity.RECOVERY,
+                        meaning="a broker passes over the bytes behind the last whole entry, and overwrites them",
+                    )
+                else:
+                    self.report(kind, fault.what, position=fault.position, offset=fault.offset)
             bad.add(fault.position or 0)
         return bad
 
@@ -307,6 +319,8 @@ class TransactionIndexCheck(IndexCheck):
     If the index cannot be read, `data` is None. The check still follows the log's transactions, for the next segments.
     `end_offset` is the base offset of the next segment, if there is one.
     """
+
+    overwrites = False
 
     def __init__(
         self,

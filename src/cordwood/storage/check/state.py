@@ -236,8 +236,7 @@ def decode_snapshots(
         try:
             snapshots.append(Snapshot(path, offset, producer_state.decode_rows(data, path), rebuilt))
         except CorruptFileError as error:
-            severity = Severity.RECOVERY if rebuilt else None
-            findings.add(Kind.SNAPSHOT_UNREADABLE, path, error.what, position=error.position, severity=severity)
+            findings.add(Kind.SNAPSHOT_UNREADABLE, path, error.what, position=error.position)
     return snapshots
 
 

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from cordwood.storage.check.findings import Finding, Findings, Severity
+from collections.abc import Sequence
+
+from cordwood.errors import CordwoodError
+from cordwood.fs.base import Store
+from cordwood.storage.check.findings import NO_START, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import nodes_of
 from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.node.node import Node
 
 
-def warnings(node: Node) -> list[Finding]:
-    """Return the damage that keeps a broker from serving a node's partitions: strays, missing files and directories."""
-    if node.fs.reads_by_request(node.directories[0].path if node.directories else ""):
+def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
+    """Return the damage that keeps a broker from serving a node's partitions: strays, missing files and directories.
+
+    Args:
+        by_request: look into an object store, too, where each small file takes a request.
+    """
+    if not by_request and node.fs.reads_by_request(node.directories[0].path if node.directories else ""):
         return []  # each small file would take a request
     findings = Findings()
     for one in nodes_of(node.fs, [directory for directory in node.directories if directory.is_brokers]):
         if one.live:
             continue
         one.check_directories(findings)
+        for error in () if one.metadata is None else one.metadata.passed_over[:1]:
+            path = error.path or one.directories[0].path
+            what = f"{error.what}; an older snapshot and the log are read instead of it here"
+            findings.add(Kind.METADATA_LOG, path, what, position=error.position, meaning=NO_START)
         for place in node.places:
             if place.directory in one.directories and place.name is not None and not place.name.state:
                 if place.names_topic() and place.topic_id() is None:
@@ -26,3 +38,16 @@ def warnings(node: Node) -> list[Finding]:
                 one.check_topic_id(place.name.topic_partition, place.path, known, findings)
         list(one.check_missing(findings))
     return [finding for finding in findings.take() if finding.severity is Severity.DAMAGE and finding.effect]
+
+
+def text(finding: Finding) -> str:
+    """A warning as a line for people."""
+    return f"{finding.path}: {finding.what}. Because of this, {finding.meaning}"
+
+
+def texts(fs: Store, paths: Sequence[str]) -> list[str]:
+    """Return the warnings about directories as lines; none where they are no broker's."""
+    try:
+        return [text(one) for one in warnings(Node.open(fs, paths), by_request=True)]
+    except (CordwoodError, OSError):
+        return []  # whoever reads them says what is wrong

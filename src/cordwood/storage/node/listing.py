@@ -65,6 +65,8 @@ class State(StrEnum):
     TO_BE_DELETED = "to be deleted"
     FUTURE = "future"  #: being copied from another log directory of the broker
     OFFLINE = "offline"  #: a broker does not serve it after its next start
+    STARTS_EMPTY = "starts empty"  #: a broker replaces it by an empty log at its next start
+    CUT = "will be cut"  #: a broker cuts it at damage at its next start
     DUPLICATE = "duplicate"  #: in more than one log directory
     DAMAGED = "damaged"
     UNREADABLE = "unreadable"  #: some of it cannot be read
@@ -467,7 +469,10 @@ def _partition(
     return PartitionListing(
         path=place.path,
         topic_partition=topic_partition,
-        states=tuple(_states(node, place, segments, unreadable)),
+        states=(
+            *_states(node, place, segments, unreadable),
+            *([State.STARTS_EMPTY] if is_emptied else [State.CUT] if _is_cut(place, segments) else []),
+        ),
         segments=segments,
         log_start_offset=log_start,
         log_end_offset=log_end,
@@ -483,6 +488,16 @@ def _partition(
         unreadable=unreadable,
         index_bytes=_index_bytes(node, place, index_root, asks=index_entries),
         usage=usage,
+    )
+
+
+def _is_cut(place: LocatedPartition, segments: Sequence[SegmentListing]) -> bool:
+    """Whether a recovery finds damage in what it reads: the segments from the recovery point on."""
+    if place.directory.live or place.name is None:
+        return False
+    point = place.directory.stop_of(place.name).recovery_point
+    return point is not None and any(
+        one.damage and (one.last_offset is None or one.last_offset >= point) for one in segments
     )
 
 
