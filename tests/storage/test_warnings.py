@@ -38,7 +38,7 @@ def test_a_clean_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_newest_metadata_snapshot_that_is_damaged_is_named_though_an_older_one_serves(tmp_path: Path) -> None:
+def test_a_damaged_newest_metadata_snapshot_is_named_where_an_older_one_serves(tmp_path: Path) -> None:
     node = FAULTS["stopped: nothing"].plant(tmp_path / "node")
     newest = max((node / "a" / "__cluster_metadata-0").glob("*.checkpoint"))
     data = bytearray(newest.read_bytes())
