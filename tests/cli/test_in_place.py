@@ -42,6 +42,8 @@ while True:
 TAKE_OVER = HOLD_ANEW.replace("while True", "for _ in [1]") + "sys.stdin.read()\n"
 TOPICS = ("orders", "payments")
 READING = [("ls", "--json"), ("dump", "--json"), ("check", "--json"), ("plan", "--json")]
+#: Exit codes of `check`: the directory lacks partitions that its checkpoints list.
+READ = {"check": (0, 1)}
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ def test_reading_goes_on_while_another_process_holds_the_directory(directory: Pa
     with other(HOLD, directory / LOCK):
         for verb, *options in READING:
             result = run(verb, directory, *options)
-            assert result.exit_code == 0, f"{verb}: {result.stderr}"
+            assert result.exit_code in READ.get(verb, (0,)), f"{verb}: {result.stderr}"
             assert is_held(directory)
 
 
@@ -212,7 +214,7 @@ def test_reading_does_not_drop_the_lock_of_a_clean_in_the_same_process(directory
     def reads() -> None:
         for verb, *options in READING:
             for path in (directory, directory / "orders-0"):
-                assert run(verb, path, *options).exit_code == 0
+                assert run(verb, path, *options).exit_code in READ.get(verb, (0,))
                 assert is_held(directory), f"{verb} {path} dropped the lock"
                 read.append(verb)
         assert clean(directory).exit_code == 3

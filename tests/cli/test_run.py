@@ -74,15 +74,16 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
     properties.write_text("")
     words = [str(path), "--json", "--port", "0", "--server-properties", str(properties)]
     with started(*words, "--config", "log.cleaner.backoff.ms=100") as process:
-        loaded, ready = lines_until(process, lambda line: "/metrics" in line["message"])
+        loaded, warned, ready = lines_until(process, lambda line: "/metrics" in line["message"])
         assert loaded["message"] == f"loaded 1 log of {path}"
+        assert warned["message"].startswith("nothing of this log will ever be cleaned")
         assert ready["message"].startswith(f"1 partition in {path}; ")
         url = ready["message"].rpartition(" ")[2]
         assert b"kafka_log_log_size" in urllib.request.urlopen(url, timeout=SECONDS_MAX).read()
         properties.write_text("log.cleanup.policy=compact\n")
         process.send_signal(signal.SIGHUP)
         *_, clean = lines_until(process, lambda line: line["event"] == "clean")
-        assert clean["partition"] == "t-0" and clean["level"] == "info"
+        assert (clean["topic"], clean["partition"]) == ("t", 0) and clean["level"] == "info"
         assert (clean["first_dirty_offset"], clean["end_offset"]) == (0, 20)
         assert (clean["messages_read"], clean["messages_written"]) == (20, 1)
         assert clean["bytes_written"] < clean["bytes_read"] and 0 < clean["size_reduction"] < 1
