@@ -76,7 +76,7 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
     with started(*words, "--config", "log.cleaner.backoff.ms=100") as process:
         loaded, warned, ready = lines_until(process, lambda line: "/metrics" in line["message"])
         assert loaded["message"] == f"loaded 1 log of {path}"
-        assert warned["message"].startswith("nothing of this log will ever be cleaned")
+        assert warned["message"].startswith("nothing of 1 log will ever be cleaned")
         assert ready["message"].startswith(f"1 partition in {path}; ")
         url = ready["message"].rpartition(" ")[2]
         assert b"kafka_log_log_size" in urllib.request.urlopen(url, timeout=SECONDS_MAX).read()

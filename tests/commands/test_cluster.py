@@ -145,7 +145,7 @@ def test_damage_and_a_missing_log_are_told(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "damaged, so that this may not be all" in done.output
     shutil.rmtree(path / NAME)
-    with pytest.raises(NotFoundError, match="holds no __cluster_metadata-0; give --metadata"):
+    with pytest.raises(NotFoundError, match="holds no __cluster_metadata-0; give metadata=DIR"):
         cordwood.topics(str(path))
     with pytest.raises(NotFoundError, match=r"No topic in .* matches nothing"):
         cordwood.topics(str(fixture("kraft-before")), topics=["nothing"])

@@ -23,7 +23,7 @@ JBOD = "kraft-jbod-before"
 def test_a_config_of_a_topic_that_is_nowhere_is_refused(command: Callable[..., Any], tmp_path: Path) -> None:
     directory = copy_of(fixture(JBOD), tmp_path / "jbod")
     before = sorted(directory.rglob("*"))
-    for topic, words in {"disk-O": "--config disk-O; did you mean disk-0?", "x": "matches --config x$"}.items():
+    for topic, words in {"disk-O": "overrides= disk-O; did you mean disk-0?", "x": "matches overrides= x$"}.items():
         with pytest.raises(NotFoundError, match=words):
             command(str(directory), overrides=["disk-0:retention.ms=1000", f"{topic}:retention.ms=-1"])
     assert [path for path in sorted(directory.rglob("*")) if path.name != ".lock"] == before

@@ -293,7 +293,7 @@ def test_get_says_that_a_record_is_superseded_and_was_left(with_garbage: World) 
     ],
 )
 def test_what_does_not_go_together_is_refused(with_garbage: World, choice: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="--min-dead"):
+    with pytest.raises(RequestError, match="min_dead"):
         cordwood.clean_in_place(ROOT, fs=with_garbage.fs, **{"index": True, **choice})
 
 

@@ -550,7 +550,7 @@ def test_the_map_never_has_more_memory_than_a_java_array(tmp_path: Path) -> None
 
 def test_a_map_without_room_for_a_key_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
     directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
-    with pytest.raises(RequestError, match=r"24 bytes, of which 90 % .* no room for a key \(--offset-map 24\)"):
+    with pytest.raises(RequestError, match=r"24 bytes, of which 90 % .* no room for a key \(offset_map=24\)"):
         planned(directory, T0, offset_map=24)
 
 

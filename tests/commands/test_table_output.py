@@ -22,7 +22,7 @@ from tests.engine.logs import append
 def test_a_format_that_spark_does_not_know_is_refused_before_it_starts(tmp_path: Path) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"))
     with pytest.raises(
-        RequestError, match=r"^--format xlsx: Spark cannot write this. Give avro or csv or .*, or a class$"
+        RequestError, match=r"^format='xlsx': Spark cannot write this. Give avro or csv or .*, or a class$"
     ):
         cordwood.write_table(
             str(tmp_path / "users-0"), output=str(tmp_path / "table"), format="xlsx", master="spark://nowhere:1"

@@ -57,11 +57,11 @@ def test_a_pool_cleans_in_place_what_it_cleans_into_a_copy(tmp_path: Path) -> No
     "choice", [{"master": "local[2]"}, {"archive": "environment.tar.gz"}, {"spark": InThisProcess()}]
 )
 def test_options_of_spark_are_refused_with_another_engine(tmp_path: Path, choice: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="--engine here runs without Spark"):
+    with pytest.raises(RequestError, match="engine='here' runs without Spark"):
         clean(str(fixture("kraft-before")), output=str(tmp_path / "copy"), engine="here", **OPTIONS, **choice)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_engine_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="--engine dask: give here or spark"):
+    with pytest.raises(RequestError, match="engine='dask': give here or spark"):
         clean(str(fixture("kraft-before")), output=str(tmp_path / "copy"), engine="dask", **OPTIONS)

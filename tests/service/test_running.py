@@ -84,7 +84,7 @@ def test_a_warning_says_why_nothing_will_ever_be_cleaned(
     with running(path, *configs, **options) as node:
         warnings = [one.getMessage() for one in caplog.records if "will ever be cleaned" in one.getMessage()]
         assert len(warnings) == (why is not None)
-        assert why is None or f"nothing of these 2 logs will ever be cleaned or deleted: {why}" in warnings[0]
+        assert why is None or f"nothing of 2 logs will ever be cleaned or deleted: {why}" in warnings[0]
         node.reload()
         assert len([one for one in caplog.records if "will ever be cleaned" in one.getMessage()]) == 2 * len(warnings)
 

@@ -257,7 +257,7 @@ class LiveNode:
             return
         reasons = Counter(map(str, (*self._explicit.left_alone.values(), *self._explicit.only_compacted.values())))
         why = reasons.most_common(1)[0][0] if reasons else "their cleanup.policy is empty"
-        _log.warning("nothing of these %s will ever be cleaned or deleted: %s", number(len(logs), "log"), why)
+        _log.warning("nothing of %s will ever be cleaned or deleted: %s", number(len(logs), "log"), why)
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
         """The state of each log, and the health of all; what is served shows the last look."""
