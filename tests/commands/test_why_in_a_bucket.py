@@ -23,6 +23,9 @@ from tests.fs.object_server import Server, running_server
 T = TopicPartition("t", 0)
 
 
+NOW_MS = 1_800_000_000_000
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with running_server() as found:
@@ -46,7 +49,8 @@ def told(result: cordwood.WhyResult, root: str) -> Mapping[str, Any]:
 def test_a_bucket_has_the_causes_of_a_disk(server: Server, tmp_path: Path, name: str) -> None:
     unpack(tmp_path)
     url = server.upload(tmp_path / name, name)
-    there = cordwood.why(url)
+    # All records have expired: of a segment in which some have, they are counted on a disk only.
+    there = cordwood.why(url, now_ms=NOW_MS)
     copied = server.same_times(tmp_path / name, name, tmp_path / "copy")
     here = cordwood.why(str(copied), now_ms=there.now_ms)
     assert told(there, url) == told(here, str(copied))
