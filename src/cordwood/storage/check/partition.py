@@ -137,7 +137,7 @@ class PartitionCheck:
         log = self.log
         for name in log.recovery.foreign:
             path = f"{log.path}/{name}"
-            if parse_file(name) is None:
+            if name in self._entries and parse_file(name) is None:
                 self.findings.add(Kind.BAD_FILE_NAME, path, "it ends like a data file, but no offset starts its name")
             elif not (self.stop.live and name.endswith(Temporary.TMP)):
                 tmp = name.endswith(Temporary.TMP) and name.removesuffix(Temporary.TMP) in _FIXED_NAMES
