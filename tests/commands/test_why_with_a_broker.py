@@ -144,7 +144,7 @@ CASES = {
     "the cleaner died of its checkpoint": Case(
         CauseKind.CLEANER_CHECKPOINT,
         "Error due to",
-        "the cleaner's checkpoint cannot be read",
+        "a broker's cleaner ends: its checkpoint cannot be read",
         "remove the file: without it cleaning begins at the log start",
         before=wrong_checkpoint,
         follow=lambda directory, _: (directory / CHECKPOINT).unlink(),

@@ -262,9 +262,9 @@ def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
     elif facts.cleaner.failure:
         yield Cause(
             CauseKind.CLEANER_CHECKPOINT,
-            f"the cleaner's checkpoint cannot be read: {facts.cleaner.failure}",
+            f"a broker's cleaner ends: {facts.cleaner.failure}",
             size,
-            "remove the file: without it cleaning begins at the log start",
+            "remove the entry, or the file: without it cleaning begins at the log start",
             evidence=(Evidence(facts.cleaner.failure, facts.cleaner.checkpoint_path), dirty),
         )
     elif plan.decision is Decision.CLEAN:

@@ -66,7 +66,7 @@ def collect_facts(
     return PartitionFacts(
         plan=planned.plan,
         usage=DiskUsage() if log is None else usage_of(node.fs, log),
-        cleaner=_cleaner(place.directory, enabled),
+        cleaner=_cleaner(node, place.directory, enabled),
         now_ms=now_ms,
         kind=_kind(place, planned),
         log=facts,
@@ -90,13 +90,13 @@ def _old_bytes(log: LogView, facts: LogFacts, config: TopicConfig, now_ms: int) 
         return {}
 
 
-def _cleaner(directory: LogDirectory, enabled: ConfigValue) -> CleanerFacts:
+def _cleaner(node: Node, directory: LogDirectory, enabled: ConfigValue) -> CleanerFacts:
     failure = directory.cleaner_failure
     facts = CleanerFacts(
         enabled=enabled,
         live=directory.live,
         checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
-        failure="" if failure is None else str(failure),
+        failure=f"its checkpoint cannot be read: {failure}" if failure is not None else node.cleaner_twin or "",
         in_store=directory.fs.reads_by_request(directory.path),
     )
     if facts.in_store:
