@@ -145,7 +145,7 @@ CASES = {
         CauseKind.CLEANER_CHECKPOINT,
         "Error due to",
         "a broker's cleaner ends: its checkpoint cannot be read",
-        "remove the file: without it cleaning begins at the log start",
+        "remove the entry, or the file: without it cleaning begins at the log start",
         before=wrong_checkpoint,
         follow=lambda directory, _: (directory / CHECKPOINT).unlink(),
     ),
