@@ -145,7 +145,10 @@ def test_the_command_prints_a_table_a_document_and_a_chart(tmp_path: Path) -> No
     text = explain(*arguments, "--svg", str(tmp_path / "chart.svg"))
     document = json.loads(explain(*arguments, "--json"))
     assert [one["label"] for one in document["outcomes"]] == ["now", "A"]
-    assert text.startswith(document["log"]["partition"]) and "at once\n  now: a broker" in text
+    assert (
+        text.startswith(f"{document['log']['topic']}-{document['log']['partition']}:")
+        and "at once\n  now: a broker" in text
+    )
     assert "<svg" in (tmp_path / "chart.svg").read_text()
 
 

@@ -153,5 +153,5 @@ def test_both_policies_are_shown_and_the_first_is_that_of_kafka() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="--min-dead"):
+    with pytest.raises(RequestError, match="min_dead"):
         cordwood.simulate(**SMALL | options)
