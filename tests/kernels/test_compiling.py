@@ -16,6 +16,8 @@ import numpy as np
 from cordwood.kernels.crc import crc32c
 zeros = np.zeros(8, np.uint8)
 crc32c(zeros.ctypes.data, zeros.size)
+if "numba.np.linalg" in sys.modules:
+    print("imported what only the compiler needs", file=sys.stderr)
 """
 
 
@@ -28,12 +30,13 @@ def said_by_a_process(cache: Path) -> str:
 
 def test_given_an_empty_cache_the_first_process_says_that_it_compiles(tmp_path: Path) -> None:
     assert said_by_a_process(tmp_path).count("compiling for this processor") == 1
-    assert said_by_a_process(tmp_path) == ""
+    assert said_by_a_process(tmp_path) == "", "nor does it import what only the compiler needs"
     for compiled in tmp_path.rglob("*.nb?"):
         compiled.unlink()
     (begun,) = tmp_path.rglob("begun")
     os.utime(begun, (2**32, 2**32))
-    assert said_by_a_process(tmp_path) == "", "of processes that begin together one is enough"
+    said = said_by_a_process(tmp_path)
+    assert "compiling for" not in said, "of processes that begin together one is enough"
     for compiled in tmp_path.rglob("*.nb?"):
         compiled.unlink()
     os.utime(begun, (0, 0))

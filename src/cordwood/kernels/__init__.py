@@ -19,8 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from numba import config
+from numba import config, types
 from numba.core import event
+from numba.core.base import BaseContext
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 from cordwood import cache
 
@@ -82,5 +85,18 @@ class _Compiling(event.Listener):
         pass
 
 
+def _load_overload(self: FunctionCache, signature: types.Type, target: BaseContext) -> object:
+    """Load a compiled kernel from the cache without all that numba needs to compile one.
+
+    numba imports its implementations of Python and numpy first, which takes a third of a second in each process. Loaded
+    machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports the
+    rest itself.
+    """
+    rtsys.initialize(target)
+    with self._guard_against_spurious_io_errors():
+        return self._load_overload(signature, target)
+
+
+FunctionCache.load_overload = _load_overload
 event.register("numba:compile", _Compiling())
 config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
