@@ -128,7 +128,9 @@ def test_a_log_that_is_not_there_is_called_so(tmp_path: Path) -> None:
     with pytest.raises(cordwood.RequestError, match=f"^{tmp_path}/t-0 is a file, not a partition's directory$"):
         cordwood.open_log(tmp_path / "t-0")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFoundError, match=f"^{tmp_path}/empty is neither a log directory"):
+    with pytest.raises(
+        NotFoundError, match=f"^{tmp_path}/empty is empty: there is no log directory or partition in it"
+    ):
         cordwood.open_log(tmp_path / "empty")
 
 
@@ -219,7 +221,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 def test_a_listing_prints_a_line_per_partition() -> None:
     listing = cordwood.ls(str(fixture("kraft-classic-before")), topics=["orders"])
-    assert str(listing).splitlines()[0] == "orders-0: 4 segments, 34351 bytes, start offset 0, next offset 494"
+    assert str(listing).splitlines()[0] == "orders-0: 4 segments, 34351 bytes, start offset 0, log end offset 494"
     assert len(str(listing).splitlines()) == len(listing.partitions) == 3
 
 

@@ -20,6 +20,8 @@ QUESTIONS = {"startswith", "endswith", "find", "index", "count", "match", "searc
 ALLOWED = {
     # Only leaves out words that the line above has already said.
     "one.what == MEANINGS[one.kind]",
+    # Adds the name of the file, unless it is there already.
+    "name in finding.what",
     # Of a job that failed in Java, Spark says nothing but words.
     "_FULL not in str(error)",
     # What an S3 server answers, in its own code: the library has no other access to it.

@@ -105,4 +105,4 @@ def test_disk_full_names_the_largest_topic_and_a_step(tmp_path: Path, capsys: py
     run("disk_full", logs, str(tmp_path / "report.html"))
     out = capsys.readouterr().out
     assert "MiB  users\n" in out and "users-0: " in out and "→" in out
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")

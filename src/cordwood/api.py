@@ -136,7 +136,8 @@ def _checked(function: str, name: str, kind: Any, given: Any) -> Any:
 _FLAG = re.compile(
     r"""`?cordwood\ [a-z][^;,`]*
       | (--[a-z][a-z-]*)
-        (?: \ ( \S+(?=:\ ) | -?\d[\w.]* | [A-Z]+\b(?:\|\w+)? | \S+=[^\s,;:)]* | (?:end|null|here|spark)\b ) )?""",
+        (?: \ ( \S+(?=:\ ) | -?\d[\w.]* | [A-Z]+\b(?:\|\w+)? | \S+=[^\s,;:)]* | (?:end|null|here|spark)\b
+                | \w+\[[^]]*\] ) )?""",
     re.VERBOSE,
 )
 
@@ -162,7 +163,9 @@ def _in_python(said: Any, options: Sequence[OptionField], others: Sequence[inspe
             return f"{name}={not found[1].startswith('--no-') or name.startswith('no_')}" + (value and f" {value}")
         if value and get_origin(kind) is Sequence:
             return f"{name}={[value]}"
-        return f"{name}={value!r}" if value.islower() and value.isalpha() else f"{name}={value}"
+        if not value:
+            return name
+        return f"{name}={value}" if value[0].isdigit() or value[0] == "-" or value.isupper() else f"{name}={value!r}"
 
     text = str(said)
     return _FLAG.sub(argument, text) if "--" in text else said

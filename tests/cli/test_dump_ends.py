@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,7 +186,8 @@ def follow(monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object],
         if next(steps, steps) is steps:
             path.rename(path.parent / "gone")
 
-    monkeypatch.setattr("cordwood.cli.dumping.time.sleep", take_next)
+    # Only there: other threads of this process sleep, too.
+    monkeypatch.setattr("cordwood.cli.dumping.time", SimpleNamespace(sleep=take_next))
     return [line["offset"] for line in dump(path, "--follow", "--isolation", "read_committed", *words)]
 
 
@@ -307,7 +309,7 @@ def test_a_log_that_is_deleted_is_followed_no_more(tmp_path: Path, monkeypatch: 
     path = tmp_path / "t-0"
     path.mkdir()
     (path / offset_name(0, FileKind.LOG)).write_bytes(some(0))
-    monkeypatch.setattr("cordwood.cli.dumping.time.sleep", lambda _: path.rename(tmp_path / "gone"))
+    monkeypatch.setattr("cordwood.cli.dumping.time", SimpleNamespace(sleep=lambda _: path.rename(tmp_path / "gone")))
     assert [line["offset"] for line in dump(path, "--records", "--follow")] == [0]
 
 

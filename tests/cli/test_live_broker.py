@@ -85,7 +85,7 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
         log_cleaner_min_cleanable_ratio=0,
         log_initial_task_delay_ms=200,
         log_retention_check_interval_ms=500,
-        log_segment_delete_delay_ms=300,
+        log_segment_delete_delay_ms=2000,
         log_flush_offset_checkpoint_interval_ms=1000,
     )
     pid = int(kafka_broker("status", data).split()[1])

@@ -240,7 +240,7 @@ def _paths(document: Any) -> set[str]:
     return {Path(one["path"]).name for one in document["partitions"]}
 
 
-#: What follows DIR, and the directories' names in what is printed.
+#: Effect follows DIR, and the directories' names in what is printed.
 LISTING: Mapping[str, tuple[tuple[str, ...], Callable[[Any], set[str]]]] = {
     "ls": ((), _paths),
     "plan": (NOW, _paths),

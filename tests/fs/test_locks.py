@@ -185,7 +185,7 @@ def test_reading_verbs_do_not_drop_a_lock_that_their_process_holds(tmp_path: Pat
         for verb in ("ls", "dump", "check", "plan"):
             for path in (str(directory), partition):
                 done = CliRunner().invoke(app, [verb, path, "--json"])
-                assert done.exit_code == 0, f"{verb}: {done.output[-500:]}"
+                assert done.exit_code == (verb == "check"), f"{verb}: {done.output[-500:]}"  # one of two disks
                 assert is_held(directory), f"{verb} {path} dropped the lock"
         cordwood.ls(str(directory))
         list(cordwood.check(str(directory)))

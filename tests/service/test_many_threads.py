@@ -81,14 +81,15 @@ def test_what_an_append_has_shown_stays_to_be_seen_when_a_slower_one_ends() -> N
         real()
 
     with mock.patch.object(log, "commit_all", slow):
-        first = threading.Thread(target=lambda: log.append({"a": "1"}), name="slow")
+        # Several records: a single one is committed under the lock that it is appended under.
+        first = threading.Thread(target=lambda: log.append({"a": "1", "b": "2"}), name="slow")
         first.start()
         held.wait()
-        log.append({"a": "2"})
-        assert values(log) == [b"1", b"2"]
+        log.append({"a": "3"})
+        assert values(log) == [b"1", b"2", b"3"]
         go_on.set()
         first.join()
-    assert values(log) == [b"1", b"2"]
+    assert values(log) == [b"1", b"2", b"3"]
 
 
 def test_a_flush_beside_a_truncation_makes_what_came_since_durable() -> None:

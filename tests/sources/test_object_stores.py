@@ -114,7 +114,7 @@ def test_a_table_of_a_bucket_is_shown_as_that_of_a_disk(server: Server, users: P
 
 def test_what_cannot_be_written_to_a_bucket_is_refused_in_words(server: Server, users: Path) -> None:
     url = server.upload(users, "to-refuse/users-0")
-    with pytest.raises(RequestError, match=r"Spark has to run on it \(--master local\[\*\]\). On a cluster"):
+    with pytest.raises(RequestError, match=r"Spark has to run on it \(master='local\[\*\]'\). On a cluster"):
         cordwood.write_table(str(users), output=f"s3://{BUCKET}/new", master="spark://127.0.0.1:7077")
     with pytest.raises(RequestError, match="Name a place beside it"):
         cordwood.write_table(url, output=f"{url}/table")

@@ -111,7 +111,7 @@ def test_other_formats_and_their_options_are_those_of_sparks_writers(spark: Spar
     ]
     with pytest.raises(RequestError, match="this exists; a table is written to a new folder"):
         cordwood.write_table(str(path), output=str(output), spark=spark)
-    with pytest.raises(RequestError, match="--writer-option header: give KEY=VALUE"):
+    with pytest.raises(RequestError, match=r"writer=\['header'\]: give KEY=VALUE"):
         cordwood.write_table(str(path), output=str(tmp_path / "new"), writer=["header"], spark=spark)
 
 
@@ -151,7 +151,7 @@ def test_a_format_that_the_users_session_does_not_know_is_refused_in_a_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"))
-    with pytest.raises(RequestError, match=r"--format xlsx: \[DATA_SOURCE_NOT_FOUND\].*xlsx"):
+    with pytest.raises(RequestError, match=r"format='xlsx': \[DATA_SOURCE_NOT_FOUND\].*xlsx"):
         cordwood.write_table(str(tmp_path / "users-0"), output=str(tmp_path / "t"), format="xlsx", spark=spark)
 
 

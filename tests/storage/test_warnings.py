@@ -9,7 +9,8 @@ import pytest
 
 from cordwood.commands.clean import clean
 from cordwood.commands.options import CopyOptions, PlanOptions, RunOptions
-from cordwood.commands.read import ListOptions, ls
+from cordwood.commands.read import ls
+from cordwood.commands.selection import ListOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.warnings import texts
 from tests.starts.faults import FAULTS

@@ -21,7 +21,7 @@ from cordwood.storage.log.view import open_log_as
 from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.listing import Listing, PartitionListing, State, TopicListing, list_partitions
 from cordwood.storage.node.node import Node
-from cordwood.storage.node.start import What
+from cordwood.storage.node.start import Effect
 
 
 def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | None = None) -> KeyedLog:
@@ -51,7 +51,7 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
 #: Called with how many partitions were looked at, and how many there are.
 OnPartitions = Callable[[int, int], None]
 
-#: What `ls` sorts by, each with what the first has least of.
+#: Effect `ls` sorts by, each with what the first has least of.
 ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
     "name": lambda _: 0,
     "disk": lambda one: -one.disk_bytes,
@@ -76,10 +76,10 @@ def ls(
 
 #: What a broker makes of a partition at its next start, as a state in the listing.
 _STATES = {
-    What.STRAY: State.STRAY,
-    What.PARTITION_OFFLINE: State.OFFLINE,
-    What.DIRECTORY_OFFLINE: State.OFFLINE,
-    What.STARTS_EMPTY: State.STARTS_EMPTY,
+    Effect.STRAY: State.STRAY,
+    Effect.PARTITION_OFFLINE: State.OFFLINE,
+    Effect.DIRECTORY_OFFLINE: State.OFFLINE,
+    Effect.STARTS_EMPTY: State.STARTS_EMPTY,
 }
 
 

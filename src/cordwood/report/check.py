@@ -52,7 +52,7 @@ def start_document(start: Start) -> dict[str, object]:
         "line": start.line,
         "events": [
             {
-                "what": event.what.value,
+                "what": event.effect.value,
                 "path": printable(event.path),
                 "topic": None if event.partition is None else event.partition.topic,
                 "partition": None if event.partition is None else event.partition.partition,

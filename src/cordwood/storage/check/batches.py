@@ -24,7 +24,7 @@ from cordwood.record.headers import has_flag, is_control, is_marker
 from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, STOPS, Behind, Findings, Kind, Severity
 from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
-from cordwood.storage.node.start import What
+from cordwood.storage.node.start import Effect
 from cordwood.types import Codec, ControlType
 
 #: A broker opens no log file that is longer.
@@ -71,7 +71,7 @@ class _Rule:
     breaks: Callable[[BatchRows], BoolArray]
     what: str
     meaning: str | None = None
-    effect: What | None = None
+    effect: Effect | None = None
 
 
 def _codec(batches: BatchRows) -> npt.NDArray[np.int16]:
@@ -112,7 +112,7 @@ _RULES = (
         lambda b: (b["magic"] == 2) & (b["record_count"] == 0) & (b["size_bytes"] > HEADER.size),
         "record count 0, but there are records in its {size_bytes} bytes",
         "consumers skip the batch: they get none of its records, and no error",
-        What.RECORDS_MISSING,
+        Effect.RECORDS_MISSING,
     ),
     _Rule(Kind.CONTROL_BATCH, lambda b: is_control(b) & (_codec(b) != 0), "a control batch is compressed ({codec})"),
     _Rule(
@@ -452,7 +452,7 @@ class LogCheck:
         self._report(kind, error.what, position=error.position, offset=error.offset)
 
     def _batch(
-        self, kind: Kind, batch: np.void, what: str, *, meaning: str | None = None, effect: What | None = None
+        self, kind: Kind, batch: np.void, what: str, *, meaning: str | None = None, effect: Effect | None = None
     ) -> None:
         values = {name: int(batch[name]) for name in batch.dtype.names or ()}
         first = values["base_offset"] if values["base_offset"] >= 0 else values["last_offset"]
@@ -468,7 +468,7 @@ class LogCheck:
         offset: int | None = None,
         severity: Severity | None = None,
         meaning: str | None = None,
-        effect: What | None = None,
+        effect: Effect | None = None,
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
         cuts = kind in CUTS and severity is not Severity.RECOVERY and not self.place.unread

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from cordwood.clock import system_clock
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
-from cordwood.storage.check.findings import STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
+from cordwood.storage.check.findings import VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
     PartitionCheck,
@@ -45,7 +45,7 @@ from cordwood.storage.log.loaded import Stop, as_loaded
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
-from cordwood.storage.node.start import NOT_SERVED, Event, Served, Start, What
+from cordwood.storage.node.start import NOT_SERVED, Effect, Event, Served, Start
 from cordwood.types import NONE, TopicPartition
 
 #: For each checkpoint: what a broker does if the format is right, but a value is impossible.
@@ -135,7 +135,7 @@ class Check:
                     raise
                 lost.append(error)
                 meaning = "a broker does not start while a disk of it is not mounted"
-                effect = What.DOES_NOT_START
+                effect = Effect.DOES_NOT_START
                 what = "there is no log directory"
                 self._findings.add(Kind.DIRECTORY_MISSING, path, what, meaning=meaning, effect=effect)
         if lost and not directories:
@@ -153,7 +153,7 @@ class Check:
     @property
     def start(self) -> Start:
         """What a broker does when it starts on what was checked; complete once `run` has ended."""
-        offline = [event.path for event in self._events if event.what is What.DIRECTORY_OFFLINE]
+        offline = [event.path for event in self._events if event.effect is Effect.DIRECTORY_OFFLINE]
         inside = [
             partition.name.topic_partition
             for node in self._nodes
@@ -163,12 +163,12 @@ class Check:
             if partition.name.state is DirectoryState.CURRENT
             and partition.name.topic_partition.topic != CLUSTER_METADATA_TOPIC
         ]
-        gone = self._gone | {event.partition for event in self._events if event.what is What.PARTITION_OFFLINE}
+        gone = self._gone | {event.partition for event in self._events if event.effect is Effect.PARTITION_OFFLINE}
         metadata = sum(node.metadata_place is not None for node in self._nodes)
         return Start(
             is_node=any(node.is_broker for node in self._nodes),
             partitions=self.summary.partitions[DirectoryState.CURRENT] + self._missing - metadata,
-            events=tuple(sorted(self._events, key=lambda event: list(What).index(event.what))),
+            events=tuple(sorted(self._events, key=lambda event: list(Effect).index(event.effect))),
             served={name: at for name, at in self._served.items() if name not in gone and name not in inside},
             offline=len(inside),
         )
@@ -184,16 +184,16 @@ class Check:
         if finding.effect is None:
             return finding
         node, directory = self._place_of(finding.path)
-        if finding.effect is What.DIRECTORY_OFFLINE and directory is not None and node.is_vital(directory.path):
-            finding = replace(finding, effect=What.DOES_NOT_START, meaning=VITAL)
+        if finding.effect is Effect.DIRECTORY_OFFLINE and directory is not None and node.is_vital(directory.path):
+            finding = replace(finding, effect=Effect.DOES_NOT_START, meaning=VITAL)
         effect = finding.effect
         assert effect is not None
         path = finding.path
-        if effect is What.DIRECTORY_OFFLINE and directory is not None:
+        if effect is Effect.DIRECTORY_OFFLINE and directory is not None:
             path = directory.path
-            if any(event.what is effect and event.path == path for event in self._events):
+            if any(event.effect is effect and event.path == path for event in self._events):
                 return finding
-        if effect is What.PARTITION_OFFLINE and directory is not None and posixpath.dirname(path) == directory.path:
+        if effect is Effect.PARTITION_OFFLINE and directory is not None and posixpath.dirname(path) == directory.path:
             names = node.without_leader(directory, posixpath.basename(path))
             self._events += [Event(effect, path, finding.what, name) for name in names]
             return finding
@@ -207,7 +207,7 @@ class Check:
             partition = inside.topic_partition
         if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
             partition = None
-        if finding.meaning == STRAY_ONLY and partition is not None:
+        if effect is Effect.STRAY and partition is not None and not node.has_replica(partition):
             self._gone.add(partition)
         elif effect in NOT_SERVED and partition is not None and not node.has_twin(partition):
             self._served[partition] = Served(0, 0)
@@ -327,16 +327,16 @@ class Check:
         if check.stop.crashed and lost.path is not None:
             end = lost.offset
             self._events.append(
-                Event(What.CUT, lost.path, "a batch is damaged there", name, offset=end, records=lost.records)
+                Event(Effect.CUT, lost.path, "a batch is damaged there", name, offset=end, records=lost.records)
             )
         elif check.loaded_end is not None and end < check.log_end_offset:
             why = "its offset index leads behind the end of the log, so that a broker takes the segment for empty"
             at = log.segments[-1].path
-            self._events.append(Event(What.CUT, at, why, name, offset=end, records=check.log_end_offset - end))
+            self._events.append(Event(Effect.CUT, at, why, name, offset=end, records=check.log_end_offset - end))
         start = log.log_start_offset
         if log.segments and end < start:
             why = f"the log ends at {end:,}, below its log start offset {start:,}"
-            self._events.append(Event(What.STARTS_EMPTY, log.path, why, name, offset=start))
+            self._events.append(Event(Effect.STARTS_EMPTY, log.path, why, name, offset=start))
         self._served.setdefault(name, Served(start, max(start, end)))
 
     def _misdated(self, node: NodeToCheck, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
@@ -357,7 +357,7 @@ class Check:
             if newest_ms >= 0 and now_ms - newest_ms <= keep_ms:
                 why = "retention takes the segment for older than its records are"
                 path = f"{log.path}/{PartitionFile(FileKind.TIME_INDEX, base).name}"
-                self._events.append(Event(What.SEGMENT_DELETED, path, why, name, offset=base))
+                self._events.append(Event(Effect.SEGMENT_DELETED, path, why, name, offset=base))
 
     def _holes(
         self,
@@ -385,13 +385,13 @@ class Check:
         for first, behind, path in () if cleaned else check.holes:
             if behind > log.log_start_offset:
                 what = f"records {first:,} to {behind - 1:,} are missing in front of it, and the log was never cleaned"
-                findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=What.RECORDS_MISSING)
+                findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=Effect.RECORDS_MISSING)
         stated = None if directory is None else directory.log_start_offsets.get(name)
         begun = check.first_epoch_start if stated is None else stated
         if check.stop.clean and begun is not None and 0 <= begun < log.first_offset:
             what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
             path = log.segments[0].path
-            findings.add(Kind.SEGMENT_MISSING, path, what, offset=begun, effect=What.RECORDS_MISSING)
+            findings.add(Kind.SEGMENT_MISSING, path, what, offset=begun, effect=Effect.RECORDS_MISSING)
 
     def _lone_partition(self, path: str) -> Iterator[Finding]:
         directory = self._parent(path)
@@ -493,7 +493,7 @@ class Check:
         except CorruptFileError as error:
             meaning = _WRONG_VALUE[name] if error.kind is TextProblem.VALUE else None
             stops = meaning is not None and name == filenames.HIGH_WATERMARKS
-            effect = What.PARTITION_OFFLINE if stops else None
+            effect = Effect.PARTITION_OFFLINE if stops else None
             findings.add(
                 Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning, effect=effect
             )

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from cordwood.storage.node.start import What
+from cordwood.storage.node.start import Effect
 
 #: The most findings of one kind listed per file, so that the report on a damaged file stays small.
 FINDINGS_MAX = 100
@@ -265,17 +265,17 @@ assert set(KINDS) == set(Kind)
 
 #: What a broker does at its start, by the meaning of a finding; other findings change nothing of it.
 _EFFECTS = {
-    STOPS: What.DOES_NOT_START,
-    NO_START: What.DOES_NOT_START,
-    OFFLINE: What.DIRECTORY_OFFLINE,
-    KINDS[Kind.META_PROPERTIES][1]: What.DIRECTORY_OFFLINE,
-    VITAL: What.DOES_NOT_START,
-    STRAY: What.STRAY,
-    STRAY_ONLY: What.STRAY,
-    KINDS[Kind.QUORUM_STATE][1]: What.DOES_NOT_START,
-    EMPTY: What.STARTS_EMPTY,
-    CLEANER_ENDS: What.CLEANER_ENDS,
-    KINDS[Kind.DUPLICATE_PARTITION][1]: What.DOES_NOT_START,
+    STOPS: Effect.DOES_NOT_START,
+    NO_START: Effect.DOES_NOT_START,
+    OFFLINE: Effect.DIRECTORY_OFFLINE,
+    KINDS[Kind.META_PROPERTIES][1]: Effect.DIRECTORY_OFFLINE,
+    VITAL: Effect.DOES_NOT_START,
+    STRAY: Effect.STRAY,
+    STRAY_ONLY: Effect.STRAY,
+    KINDS[Kind.QUORUM_STATE][1]: Effect.DOES_NOT_START,
+    EMPTY: Effect.STARTS_EMPTY,
+    CLEANER_ENDS: Effect.CLEANER_ENDS,
+    KINDS[Kind.DUPLICATE_PARTITION][1]: Effect.DOES_NOT_START,
 }
 
 #: At these a recovery cuts the log, whatever is behind.
@@ -317,7 +317,7 @@ class Finding:
     position: int | None = None
     offset: int | None = None
     behind: Behind | None = None
-    effect: What | None = None
+    effect: Effect | None = None
 
     def __str__(self) -> str:
         place = "" if self.position is None else f" at position {self.position}"
@@ -342,7 +342,7 @@ class Findings:
         offset: int | None = None,
         severity: Severity | None = None,
         meaning: str | None = None,
-        effect: What | None = None,
+        effect: Effect | None = None,
     ) -> None:
         """Add a finding; severity and meaning default to those of its kind, the effect to that of the meaning."""
         usual, usually = KINDS[kind]

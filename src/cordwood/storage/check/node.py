@@ -39,7 +39,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.storage.node.node import read_metadata, snapshot_offsets
-from cordwood.storage.node.start import What
+from cordwood.storage.node.start import Effect
 from cordwood.types import NONE, TopicPartition
 
 #: Ids below this are no directory's: they say why a replica has none.
@@ -181,7 +181,7 @@ class NodeToCheck:
         elif directory.meta.directory_id is None and self._placed_by_id(directory):
             what = "it has no directory.id, and the cluster's metadata places partitions by the one that it had"
             meaning = "a broker gives it a new id, and its partitions get no leader"
-            findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=What.PARTITION_OFFLINE)
+            findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
 
     def _placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
         """The partitions of a directory that the metadata places in one with an id that none here has."""
@@ -305,7 +305,7 @@ class NodeToCheck:
                 where,
                 what,
                 meaning="a broker does not start while a disk of it is not mounted; name all of its directories",
-                effect=What.DOES_NOT_START,
+                effect=Effect.DOES_NOT_START,
             )
 
     def _cleaner(self, findings: Findings) -> None:
@@ -326,8 +326,14 @@ class NodeToCheck:
         metadata = self.believed
         return {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
 
-    def is_here(self, topic: cluster_metadata.Topic | None, partition: int) -> bool:
+    def has_replica(self, partition: TopicPartition) -> bool:
         """Whether the metadata places a replica of a partition on this node."""
+        return self.believed is not None and self.is_here(
+            self.believed.topics.get(partition.topic), partition.partition
+        )
+
+    def is_here(self, topic: cluster_metadata.Topic | None, partition: int) -> bool:
+        """Whether a partition of a topic, as the metadata has it, has a replica on this node."""
         placed = None if topic is None else topic.partitions.get(partition)
         unknown = self.believed is None or self.node_id not in self.believed.brokers
         return placed is not None and (unknown or self.node_id in placed.replicas)
@@ -343,7 +349,7 @@ class NodeToCheck:
             return
         before = len(findings.found)
         self._stray(name, path, topic_id, findings)
-        if any(one.effect is What.STRAY for one in findings.found[before:]):
+        if any(one.effect is Effect.STRAY for one in findings.found[before:]):
             self.strays.add(path)
 
     def _stray(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
@@ -367,7 +373,7 @@ class NodeToCheck:
         elif owner.name != name.topic:
             what = f"topic id {topic_id} is that of {owner.name}, not of {name.topic}"
             meaning = f"a broker serves nothing of {name}: the directory is of another topic"
-            effect = What.PARTITION_OFFLINE if self.is_here(wanted, name.partition) else None
+            effect = Effect.PARTITION_OFFLINE if self.is_here(wanted, name.partition) else None
             findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=effect)
 
     def _is_blocked(self, directory: LogDirectory, name: str) -> bool:
@@ -433,7 +439,7 @@ class NodeToCheck:
                     f"{directory.path}/{name}",
                     what,
                     meaning=f"{EMPTY}; its leader may still have the records" if copied else EMPTY,
-                    effect=What.STARTS_EMPTY,
+                    effect=Effect.STARTS_EMPTY,
                 )
                 yield name
 

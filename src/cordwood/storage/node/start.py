@@ -15,7 +15,7 @@ from cordwood.text import names_text, number, printable
 from cordwood.types import TopicPartition
 
 
-class What(StrEnum):
+class Effect(StrEnum):
     """What happens at a start, the worst first. The value is the one in `--json`."""
 
     DOES_NOT_START = "does not start"
@@ -30,7 +30,7 @@ class What(StrEnum):
 
 
 #: Events after which a partition is not served with what is in its directory.
-NOT_SERVED = frozenset({What.PARTITION_OFFLINE, What.STRAY, What.STARTS_EMPTY})
+NOT_SERVED = frozenset({Effect.PARTITION_OFFLINE, Effect.STRAY, Effect.STARTS_EMPTY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Event:
         records: that go, as far as they can be read; None where they are not counted.
     """
 
-    what: What
+    effect: Effect
     path: str
     why: str
     partition: TopicPartition | None = None
@@ -80,16 +80,16 @@ class Start:
     @property
     def starts(self) -> bool:
         """Whether the broker starts, and goes on running."""
-        return not self.of(What.DOES_NOT_START)
+        return not self.of(Effect.DOES_NOT_START)
 
     @property
     def good(self) -> bool:
         """Whether it starts and serves all that is there."""
         return not any(_matters(event) for event in self.events)
 
-    def of(self, *what: What) -> list[Event]:
+    def of(self, *effects: Effect) -> list[Event]:
         """The events of some kinds."""
-        return [event for event in self.events if event.what in what]
+        return [event for event in self.events if event.effect in effects]
 
     def at(self, partition: TopicPartition) -> list[Event]:
         """The events of one partition."""
@@ -98,7 +98,7 @@ class Start:
     @property
     def line(self) -> str:
         """The answer in one line."""
-        if refused := self.of(What.DOES_NOT_START):
+        if refused := self.of(Effect.DOES_NOT_START):
             more = f" (and for {number(len(refused) - 1, 'more reason')})" if len(refused) > 1 else ""
             return f"{self._broker} does not start: {_why(refused[0])}{more}"
         phrases = [*self._phrases()]
@@ -119,29 +119,29 @@ class Start:
 
     def _phrases(self) -> Sequence[str]:
         found = []
-        for event in self.of(What.DIRECTORY_OFFLINE):
+        for event in self.of(Effect.DIRECTORY_OFFLINE):
             found.append(f"takes {printable(event.path)} offline: {event.why}")
         if self.offline:
             found.append(f"does not serve the {number(self.offline, 'partition')} there")
         texts = {
-            What.PARTITION_OFFLINE: "does not serve {}",
-            What.STRAY: "takes {} for a stray and serves none of its records",
-            What.STARTS_EMPTY: "starts {} empty",
+            Effect.PARTITION_OFFLINE: "does not serve {}",
+            Effect.STRAY: "takes {} for a stray and serves none of its records",
+            Effect.STARTS_EMPTY: "starts {} empty",
         }
         for what, text in texts.items():
             if events := self.of(what):
                 found.append(f"{text.format(_names(events))}: {_why(events[0])}")
-        if cuts := [event for event in self.of(What.CUT) if _matters(event)]:
+        if cuts := [event for event in self.of(Effect.CUT) if _matters(event)]:
             first = cuts[0]
             name = "the log" if first.partition is None else str(first.partition)
             goes = "" if not first.records else f" ({number(first.records, 'record')} behind it go)"
             more = f", and {number(len(cuts) - 1, 'more log')}" if len(cuts) > 1 else ""
             found.append(f"cuts {name} at offset {first.offset:,}{goes}{more}")
-        if missing := self.of(What.RECORDS_MISSING):
+        if missing := self.of(Effect.RECORDS_MISSING):
             found.append(f"serves {_names(missing)} without records that are missing: {_why(missing[0])}")
-        if deleted := self.of(What.SEGMENT_DELETED):
+        if deleted := self.of(Effect.SEGMENT_DELETED):
             found.append(f"deletes {number(len(deleted), 'segment')} of {_names(deleted)} at the first retention run")
-        if ended := self.of(What.CLEANER_ENDS):
+        if ended := self.of(Effect.CLEANER_ENDS):
             found.append(f"its cleaner ends and compacts nothing: {_why(ended[0])}")
         if found and self.is_node and self.served:
             whole = len([one for one in self.served if not any(map(_matters, self.at(one)))])
@@ -153,7 +153,7 @@ class Start:
 
 def _matters(event: Event) -> bool:
     """Whether anything is lost: a cut behind the last whole batch loses nothing that can be read."""
-    return event.what is not What.CUT or bool(event.records)
+    return event.effect is not Effect.CUT or bool(event.records)
 
 
 def _why(event: Event) -> str:
