@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,18 @@ OLD, OLDER = NOW - 2 * DAY, NOW - 30 * DAY
 Times = tuple[tuple[int, ...], ...]
 AGED: Times = ((OLDER, OLDER), (OLD, OLD), (NOW, NOW))
 YOUNG: Times = ((NOW, NOW), (NOW, NOW), (NOW, NOW))
-LOG, INDEX, TIMES = (offset_name(0, kind) for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX))
+SEGMENT = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+LOG, INDEX, TIMES = (offset_name(0, kind) for kind in SEGMENT)
 #: A change to a file, as in a script of the oracle.
 Change = dict[str, Any]
 
 
 def delete(*names: str) -> list[Change]:
     return [{"do": "delete", "path": name} for name in names]
+
+
+def copy(source: str, target: str) -> list[Change]:
+    return [{"do": "copy", "path": source, "to": target}]
 
 
 def modified(ms: int) -> list[Change]:
@@ -63,6 +68,7 @@ class Situation:
         gone: their base offsets.
         recovery_point: after a crash; None: it was shut down cleanly.
         start: its log start offset in the checkpoint.
+        config: the topic's configs that differ from `CONFIG`.
     """
 
     gone: tuple[int, ...]
@@ -70,6 +76,7 @@ class Situation:
     times: Times = AGED
     recovery_point: int | None = None
     start: int = 0
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 def of(gone: tuple[int, ...], *changes: list[Change], times: Times = AGED, **choice: Any) -> Situation:
@@ -110,6 +117,23 @@ SITUATIONS: Mapping[str, Situation] = {
     "crash-behind-zero-tail": of((0,), write(TIMES, ZEROS), times=YOUNG, recovery_point=20),
     "crash-cuts-all-of-the-second": of((0,), write(offset_name(10, FileKind.LOG), "ff", 65), recovery_point=0),
     "crash-cuts": of((0, 10), write(offset_name(10, FileKind.LOG), "ff", 300), recovery_point=0),
+    "index-of-the-active-segment": of((), copy(offset_name(20, FileKind.TIME_INDEX), TIMES)),
+    "time-index-beyond-the-segment": of((0,), write(TIMES, f"{OLDER:016x}00ffffff", 0), times=YOUNG),
+    "bytes-exact": of((0,), times=YOUNG, config={"retention.bytes": "600"}),
+    "bytes-zero": of((0, 10, 20), times=YOUNG, config={"retention.bytes": "0"}),
+    "bytes-and-years-ahead": of(
+        (0,), times=((OLDER, NOW + DAY), (OLDER, NOW + 365 * DAY), (NOW,)), config={"retention.bytes": "500"}
+    ),
+    "no-milliseconds": of((), times=YOUNG, config={"retention.ms": "0"}),
+    "no-policy": of((), config={"cleanup.policy": ""}),
+    "no-times-old-file": of((0,), modified(OLDER), times=((-1, -1), (NOW, NOW), (NOW,))),
+    "microseconds": of((), modified(OLDER), times=((NOW * 1000, NOW * 1000), (OLDER, OLDER), (NOW,))),
+    "empty-files-in-front": of((), *([{"do": "truncate", "path": one, "size": 0}] for one in (LOG, INDEX, TIMES))),
+    "no-time-index-in-the-middle": of((0,), delete(offset_name(10, FileKind.TIME_INDEX))),
+    "gone-in-the-middle": of((0,), delete(*(offset_name(10, kind) for kind in SEGMENT))),
+    "all-old": of((0, 10, 20), times=((OLDER, OLDER), (OLD, OLD), (OLD, OLD))),
+    "a-day-to-the-millisecond": of((), times=((NOW - DAY, NOW - DAY), (NOW, NOW), (NOW,))),
+    "crash-without-times": of((), delete(TIMES), modified(NOW), recovery_point=20),
 }
 
 
@@ -131,7 +155,7 @@ def make(path: Path, one: Situation) -> None:
     for base, batches in segments(one):
         newest = max((record for batch in batches for record in batch), key=lambda r: r.timestamp, default=None)
         last = None if newest is None else newest.offset // 5 * 5 + 4
-        entry = b"" if newest is None or last is None else _entry(newest.timestamp, last, base)
+        entry = b"" if newest is None or last is None or newest.timestamp < 0 else _entry(newest.timestamp, last, base)
         (path / offset_name(base, FileKind.LOG)).write_bytes(b"".join(map(encode_batch, batches)))
         (path / offset_name(base, FileKind.OFFSET_INDEX)).write_bytes(b"")
         (path / offset_name(base, FileKind.TIME_INDEX)).write_bytes(entry)
@@ -184,8 +208,11 @@ def make_directories(root: Path) -> list[Path]:
 
 
 def test_what_is_announced_of_retention_is_what_a_clean_does(tmp_path: Path) -> None:
-    given: Any = {"overrides": [f"{name}={value}" for name, value in CONFIG.items()], "now_ms": NOW}
+    overrides = [f"{name}={value}" for name, value in CONFIG.items()]
     for directory in make_directories(tmp_path / "logs"):
+        topics = [topic for topic in SITUATIONS if (directory / f"{topic}-0").exists()]
+        own = [f"{topic}:{name}={value}" for topic in topics for name, value in SITUATIONS[topic].config.items()]
+        given: Any = {"overrides": [*overrides, *own], "now_ms": NOW}
         plan = cordwood.plan(str(directory), retention=True, **given)
         target = tmp_path / f"{directory.name}-clean"
         result = cordwood.clean(str(directory), output=str(target), retention=True, engine="here", **given)
@@ -204,8 +231,14 @@ def test_what_is_announced_of_retention_is_what_a_clean_does(tmp_path: Path) -> 
             assert due == one.bytes_retained_away, topic
         for record in found.records:
             topic, step = record.topic_partition.topic, record.next_step
-            goes_now = step.kind is StepKind.RETENTION and step.from_ms is not None and step.from_ms + 1 < NOW
-            if not SITUATIONS[topic].start and not topic.startswith("crash-cuts"):
+            goes_now = (
+                step.kind is StepKind.RETENTION
+                and step.from_ms is not None
+                and (step.from_ms + 1 < NOW or "next retention run" in step.what)
+            )
+            if step.kind is StepKind.CUT:
+                assert topic.startswith("crash-cuts") and record.record.offset >= 15 - 5 * topic.endswith("second")
+            elif not SITUATIONS[topic].start:
                 assert goes_now is (record.record.segment in SITUATIONS[topic].gone), (
                     topic,
                     record.record.offset,
@@ -217,11 +250,33 @@ def test_what_is_announced_of_retention_is_what_a_clean_does(tmp_path: Path) -> 
                 assert found_one.segments_retained_away == len(goes), (found_one.name, found_one.why)
 
 
+def test_retention_after_a_clean_keeps_what_the_clean_merges_with_a_young_segment(tmp_path: Path) -> None:
+    """Kafka's cleaner threads clean first, too; then no segment is old enough."""
+    times = ((OLDER, OLDER), (NOW, NOW), (NOW,))
+    make(tmp_path / "logs" / "merged-0", of((), times=times))
+    make(tmp_path / "logs" / "left-0", of((), times=times))
+    given: Any = {"overrides": ["merged:cleanup.policy=compact,delete", "left:cleanup.policy=delete"], "now_ms": NOW}
+    given["overrides"] += ["retention.ms=1000"]
+    plan = cordwood.plan(str(tmp_path / "logs"), retention=True, **given)
+    target = str(tmp_path / "clean")
+    result = cordwood.clean(str(tmp_path / "logs"), output=target, retention=True, engine="here", **given)
+    assert [(one.name, one.retained_away) for one in plan.partitions] == [("left-0", (0,)), ("merged-0", ())]
+    assert [one.segments_retained_away for one in result.partitions] == [1, 0]
+
+
+def test_records_that_the_next_start_cuts_off_are_not_kept(tmp_path: Path) -> None:
+    make(tmp_path / "logs" / "cut-0", SITUATIONS["crash-cuts"])
+    (tmp_path / "logs" / META_PROPERTIES).write_text("version=1\nnode.id=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n")
+    found = cordwood.get(str(tmp_path / "logs"), keys=["k10", "k20"], overrides=["cleanup.policy=compact"], now_ms=NOW)
+    kinds = {one.record.offset: one.next_step.kind for one in found.records}
+    assert (kinds[14], kinds[20], kinds[29]) == (StepKind.STAYS, StepKind.CUT, StepKind.CUT)
+
+
 def script() -> Line:
     """A script for the oracle that makes the same logs, changes them while they are closed, and runs retention."""
     logs = {
-        f"{name}-0": {**CONFIG, "message.timestamp.after.max.ms": str(2**62), "segment.ms": str(2**62)}
-        for name in SITUATIONS
+        f"{name}-0": {**CONFIG, "message.timestamp.after.max.ms": str(2**62), "segment.ms": str(2**62), **one.config}
+        for name, one in SITUATIONS.items()
     }
     steps: list[Line] = []
     for name, one in SITUATIONS.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cordwood.cleaning.plan import Bound, CleanRange, utc
@@ -29,6 +29,7 @@ class StepKind(StrEnum):
     HORIZON = "horizon"  #: a tombstone, which a clean removes from a time on
     OPEN = "open"  #: its transaction has to end first
     RETENTION = "retention"  #: it goes with its segment
+    CUT = "cut"  #: the next load of the log cuts it off
     KEPT = "kept"  #: nothing that is known removes it
 
 
@@ -100,6 +101,7 @@ class Prospects:
         config: of the topic; None: it has none.
         now_ms: the time at which all this is so.
         left_below: a clean with `--min-dead` has left what was superseded below this offset; 0: there was none.
+        cut: ranges of offsets that the next load cuts off; a range without an end has None.
     """
 
     cleaned: CleanRange | None
@@ -108,6 +110,7 @@ class Prospects:
     config: TopicConfig | None
     left_below: int = 0
     now_ms: int = 0
+    cut: tuple[tuple[int, int | None], ...] = ()
 
     def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
         """What happens to each record of one key next.
@@ -115,10 +118,25 @@ class Prospects:
         Args:
             records: all of the key, in the order of their offsets.
         """
-        committed = [record for record in records if record.outcome is Outcome.COMMITTED]
-        return [self._step(record, committed) for record in records]
+        committed = [one for one in records if one.outcome is Outcome.COMMITTED and not self._is_cut(one.offset)]
+        return [self._step(self._after_the_cut(record, committed), committed) for record in records]
+
+    def _is_cut(self, offset: int) -> bool:
+        return any(start <= offset and (end is None or offset < end) for start, end in self.cut)
+
+    def _after_the_cut(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> KeyRecord:
+        """The record as it is once a load has cut the log: what superseded it may be gone."""
+        if record.superseded_by is None or not self._is_cut(record.superseded_by):
+            return record
+        at = bisect.bisect_right(committed, record.offset, key=lambda one: one.offset)
+        return replace(record, superseded_by=None if at == len(committed) else committed[at].offset)
 
     def _step(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
+        if self._is_cut(record.offset):
+            return NextStep(
+                StepKind.CUT,
+                "lost at the next start, which cuts the log in front of it; for the reason: cordwood check",
+            )
         found = self._by_clean(record, committed)
         end = self.ends.get(record.segment)
         if end is None or found.kind is StepKind.CLEAN:

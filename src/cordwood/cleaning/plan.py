@@ -405,7 +405,8 @@ class PartitionPlan:
         topic_partition: None if the directory is not named like a partition.
         high_watermark: of the log; None where it is not needed.
         compaction: None where there will never be any.
-        retention: what old segments are deleted, after the clean. Told by the sizes and times before it.
+        retention: what old segments are deleted, after the clean. It counts each group as one segment, with the sizes
+            and times before the clean.
         only_with_retention: what retention would delete in the same way if it were asked for; nothing deletes it now.
             Empty where it was asked for.
         replicas: how many there are; None when it is not known.

@@ -6,7 +6,7 @@ Source: Kafka UnifiedLog.deleteOldSegments.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cordwood.cleaning.plan import (
     LogFacts,
@@ -95,6 +95,32 @@ def plan_retention(
         # When all may go, Kafka rolls first, so that there is an active segment afterwards.
         left = left[count:] or [SegmentFacts(log_end_offset, 0, 0, 0, now_ms, now_ms)]
     return tuple(taken)
+
+
+def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int]]) -> tuple[SegmentFacts, ...]:
+    """Return the segments with those of each group merged into one, as a clean leaves them if no record goes.
+
+    Retention comes after the clean, so that a young segment keeps the old ones of its group.
+
+    Args:
+        groups: the base offsets of each group.
+    """
+    first_of = {base: group[0] for group in groups for base in group}
+    merged = dict[int, SegmentFacts]()
+    for one in segments:
+        base = first_of.get(one.base_offset, one.base_offset)
+        before = merged.get(base)
+        merged[base] = (
+            one
+            if before is None
+            else replace(
+                one,
+                base_offset=base,
+                size_bytes=before.size_bytes + one.size_bytes,
+                largest_timestamp=max(before.largest_timestamp, one.largest_timestamp),
+            )
+        )
+    return tuple(merged.values())
 
 
 def _replicated(segments: Sequence[SegmentFacts], log_end_offset: int, high_watermark: int) -> int:

@@ -279,7 +279,10 @@ def _plan_log(
         if config.compact
         else _only_delete(left, config, choices)
     )
-    found = _with_retention(found, node, facts, config, now_ms, included=choices.retention)
+    later = facts
+    if found.decision is Decision.CLEAN and found.compaction is not None:
+        later = replace(facts, segments=retention_rules.merge_groups(facts.segments, found.compaction.groups))
+    found = _with_retention(found, node, later, config, now_ms, included=choices.retention)
     return PlannedPartition(found, log, facts)
 
 

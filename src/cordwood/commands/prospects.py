@@ -16,6 +16,7 @@ from cordwood.config import TopicConfig
 from cordwood.engine.facts import loaded_facts
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.clean_state import believed_checkpoint
+from cordwood.storage.log.loaded import LoadedLog
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import headers_from, newest_snapshot
@@ -24,16 +25,20 @@ from cordwood.types import NONE
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:
     """What will happen to the records of a log that has a segment."""
-    if (obstacle := why_never(node, place)) is not None:
+    obstacle = why_never(node, place)
+    if obstacle is not None and place.name is None:
         return Prospects(None, str(obstacle.reason), {}, None)
     assert place.name is not None, "a rule is about it"
+    loaded = place.loaded(log, now_ms)
+    cut = _cut_offsets(loaded)
+    if obstacle is not None:
+        return Prospects(None, str(obstacle.reason), {}, None, cut=cut)
     name, directory = place.name.topic_partition, place.directory
     config = node.config_of(name.topic)
-    loaded = place.loaded(log, now_ms)
     segments = [loaded_facts(segment) for segment in loaded.segments]
     ends = _ends(node, config, segments)
     if not config.compact:
-        return Prospects(None, "cleanup.policy does not compact it", ends, config, now_ms=now_ms)
+        return Prospects(None, "cleanup.policy does not compact it", ends, config, now_ms=now_ms, cut=cut)
     start, end = log.log_start_offset, loaded.log_end_offset
     mark = high_watermark(
         directory.high_watermarks.get(name),
@@ -49,7 +54,21 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
     if found.bound is Bound.LAST_STABLE_OFFSET and stable == mark:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
     own = believed_checkpoint(log)
-    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to, now_ms)
+    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to, now_ms, cut)
+
+
+def _cut_offsets(loaded: LoadedLog) -> tuple[tuple[int, int | None], ...]:
+    """The ranges of offsets that a load cuts off; one that reaches to the end of the log has no end."""
+    if loaded.is_emptied:
+        return ((0, None),)
+    by_base = {one.segment.base_offset: one for one in loaded.segments}
+    ranges = list[tuple[int, int | None]]()
+    for cut in loaded.cuts:
+        segment = by_base[cut.base_offset]
+        if segment.next_offset is not None:
+            following = None if cut.is_end else segment.segment.following
+            ranges.append((segment.next_offset, None if following is None else following.base_offset))
+    return tuple(ranges)
 
 
 def _ends(node: Node, config: TopicConfig, segments: Sequence[SegmentFacts]) -> dict[int, SegmentEnd]:
