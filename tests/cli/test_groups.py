@@ -107,6 +107,18 @@ def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_pa
     assert "≥11" in lines[3]
 
 
+def test_a_group_that_is_ahead_of_one_log_is_not_on_time_because_it_is_behind_another(tmp_path: Path) -> None:
+    commits = [offset_commit("g", "t", 0, 2), offset_commit("g", "t", 1, 16), offset_commit("lost", "t", 2, 16)]
+    write_log(tmp_path / "__consumer_offsets-0", batch(0, commits))
+    for partition in (0, 1, 2):
+        write_log(tmp_path / f"t-{partition}", batch(0, [(b"k", b"v")] * 9))
+    # A load lowers a high watermark to the end of the log.
+    (tmp_path / "replication-offset-checkpoint").write_bytes(checkpoints.encode({TopicPartition("t", 2): 40}))
+    lines = run("groups", tmp_path).splitlines()
+    assert "7, -7" in lines[3] and "-7 " in lines[4]
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["g is ahead of t-1 by 7", "lost is ahead of t-2 by 7"]
+
+
 def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
     key, value = offset_commit("g", "t", 0, 1)
     assert value is not None

@@ -645,6 +645,10 @@ def _as_evidence_of_mark(log: LogFacts) -> Evidence:
     return Evidence(f"high watermark {log.high_watermark.offset}", log.high_watermark.source)
 
 
+#: Clocks differ: Kafka's default of `message.timestamp.after.max.ms` accepts records of the next hour.
+_AHEAD_MS = 3_600_000
+
+
 def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_ms: int) -> Iterator[Cause]:
     """Old records that wait for a younger one, in their own segment or in one before it.
 
@@ -655,7 +659,8 @@ def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_
     now_ms = facts.now_ms
     if limit_ms < 0 or not stays:
         return
-    ahead = next((at for at, one in enumerate(stays) if one.size_bytes and one.largest_timestamp > now_ms), None)
+    is_ahead = (one.size_bytes and one.largest_timestamp > now_ms + _AHEAD_MS for one in stays)
+    ahead = next((at for at, is_it in enumerate(is_ahead) if is_it), None)
     if ahead is not None:
         first = stays[ahead]
         behind = _old_parts(facts, stays[-1:], limit_ms) if ahead < len(stays) - 1 else []

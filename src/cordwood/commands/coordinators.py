@@ -74,18 +74,17 @@ class Beside:
         """Where the log of a partition ends for a consumer with an offset; None if it is not there.
 
         That is the high watermark of the log directory's checkpoint. Without an entry, or where the partition has no
-        other replica, it is the end of the log: a checkpoint is some seconds old. So it is if the offset is above both.
+        other replica, it is the end of the log: a checkpoint is some seconds old. So it is if the offset is above both,
+        or if the log has lost records and ends below its checkpoint, as a load then lowers the high watermark.
         """
         place = self.partitions.get(name)
         if place is None:
             return None
         mark = place.directory.high_watermarks.get(name)
         if mark is not None and self.node.replica_count(name) != 1:
-            known = LogEnd(mark, EndSource.HIGH_WATERMARK)
-            if offset <= mark:
-                return known
             end = self._log_end(name, place)
-            return end if end is not None and offset > end.offset >= mark else known
+            is_above = end is not None and (offset > end.offset or mark > end.offset)
+            return end if is_above else LogEnd(mark, EndSource.HIGH_WATERMARK)
         return self._log_end(name, place)
 
     def _log_end(self, name: TopicPartition, place: LocatedPartition) -> LogEnd | None:

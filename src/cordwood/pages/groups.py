@@ -22,7 +22,7 @@ from cordwood.types import TopicPartition
 _FEW, _BARS_MAX, _ROWS_MAX = 5, 20, 500
 #: What groups, and the partitions of one, can be sorted by; the first without any choice.
 _ORDERS: Mapping[str, Callable[[Group], Any]] = {
-    "lag": lambda group: (-(group.lag or 0), group.group_id),
+    "lag": lambda group: (-group.behind, group.group_id),
     "name": lambda group: group.group_id,
     "members": lambda group: (-len(group.members), group.group_id),
 }
@@ -37,7 +37,7 @@ def worst(look: NodeLook, links: Links) -> Content:
     if look.groups is None:
         return _unknown(look)
     groups = look.groups.groups
-    behind = sorted((one for one in groups if one.lag is None or one.lag > 0), key=_ORDERS["lag"])
+    behind = sorted((one for one in groups if one.lag is None or one.behind or one.ahead), key=_ORDERS["lag"])
     every = links.groups()
     return [
         _groups_table(behind[:_FEW], f"Groups by lag: {cut(len(behind[:_FEW]), len(behind), 'group')}", links)
@@ -88,15 +88,15 @@ def of_file(look: NodeLook, links: Links) -> Content:
 
 def _whole(listing: GroupListing) -> Content:
     """What is known of all groups together."""
-    behind = sorted((one for one in listing.groups if one.lag), key=_ORDERS["lag"])
+    behind = sorted((one for one in listing.groups if one.behind), key=_ORDERS["lag"])
     return [
         figures(
             ("Groups", f"{len(listing.groups):,}"),
             ("Members", f"{sum(len(one.members) for one in listing.groups):,}"),
             ("Groups that lag", f"{len(behind):,}"),
-            ("Records behind", f"{sum(one.lag or 0 for one in behind):,}"),
+            ("Records behind", f"{sum(one.behind for one in behind):,}"),
         ),
-        _lag_chart([(one.group_id, one.lag or 0) for one in behind], "Groups that lag most") if behind else None,
+        _lag_chart([(one.group_id, one.behind) for one in behind], "Groups that lag most") if behind else None,
         [paragraph(printable(line), class_="quiet") for line in report.coverage_lines(listing)],
         [paragraph(printable(line), class_="quiet") for line in report.footnotes(listing)],
     ]
@@ -162,7 +162,9 @@ def no_group_page(look: NodeLook, group_id: str, links: Links) -> str:
 
 
 def _group_facts(group: Group) -> Content:
-    lag = "not known" if group.lag is None else number(group.lag, "record")
+    lag = "not known" if group.lag is None else number(group.behind, "record")
+    if group.ahead:
+        lag += f"; ahead of the log in {number(len(group.ahead), 'partition')}"
     pairs = {
         "Type": group.type,
         "State": group.state,

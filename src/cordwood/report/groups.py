@@ -97,8 +97,13 @@ def partitions_text(partitions: Iterable[TopicPartition]) -> str:
 
 def _lag(group: Group) -> str:
     # Of what is not beside it, nothing is known.
+    if group.lag is None:
+        return "-"
     some = any(offset.lag is None for offset in group.offsets)
-    return "-" if group.lag is None else f"{'≥' if some else ''}{group.lag:,}"
+    ahead = group.lag - group.behind
+    # A sum of both would hide them.
+    behind = f"{'≥' if some else ''}{group.behind:,}" if group.behind or not ahead else ""
+    return ", ".join(part for part in (behind, f"{ahead:,}" if ahead else "") if part)
 
 
 def _last_commit(group: Group) -> str:
@@ -207,6 +212,12 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
     absent = sum(end is None for end in partitions.values())
     if absent:
         yield f"{number(absent, 'partition')} {'is' if absent == 1 else 'are'} not here, so the lag there is not known"
+    ahead = [(one, offset) for one in groups for offset in one.ahead]
+    for one, offset in ahead[:_AHEAD_SHOWN]:
+        where = f"{printable(str(offset.partition))} by {-(offset.lag or 0):,}"
+        yield f"{printable(one.group_id)} is ahead of {where}: its log lost records, or the topic was deleted and recreated"
+    if len(ahead) > _AHEAD_SHOWN:
+        yield f"{len(ahead) - _AHEAD_SHOWN:,} more are ahead (--offsets)"
     for one in groups:
         for pending in one.pending:
             what = f"would commit {printable(str(pending.partition))} at offset {pending.offset}"
@@ -217,6 +228,6 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
         yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
 
 
-_PROBLEMS_SHOWN = 5
+_PROBLEMS_SHOWN = _AHEAD_SHOWN = 5
 
 register(GroupListing, lines=lines, document=document)

@@ -146,6 +146,16 @@ class Group:
         known = [one.lag for one in self.offsets if one.lag is not None]
         return sum(known) if known else None
 
+    @property
+    def behind(self) -> int:
+        """Records that it has not read yet, where that is known; partitions in which it is ahead do not count."""
+        return sum(one.lag for one in self.offsets if one.lag is not None and one.lag > 0)
+
+    @property
+    def ahead(self) -> tuple[CommittedOffset, ...]:
+        """Its partitions with a lag below 0."""
+        return tuple(one for one in self.offsets if one.lag is not None and one.lag < 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
