@@ -10,8 +10,7 @@ import json
 import sys
 from collections import Counter
 
-from cordwood import LogManager, PosixFileSystem, TopicPartition
-from cordwood.config import overrides
+from cordwood import LogManager, PosixFileSystem, TopicPartition, overrides
 
 EVENTS = TopicPartition("account-events", 0)
 #: Nothing is ever deleted or compacted: an event store keeps all its events.

@@ -29,11 +29,11 @@ class OldSession:
     version = "4.1.0"
 
 
-@pytest.mark.parametrize("version", ["3.5.1", "4.1.0", "4.1.0.dev3"])
+@pytest.mark.parametrize("version", ["3.5.1", "4.2.0", "4.2.0.dev3"])
 def test_a_spark_that_is_too_old_is_refused_and_a_newer_one_is_not(version: str) -> None:
-    with pytest.raises(RequestError, match=f"This is Spark {version}, and Cordwood needs 4.2 or newer"):
+    with pytest.raises(RequestError, match=f"This is Spark {version}, and Cordwood needs 4.3 or newer"):
         check_version(version)
-    for new in ("4.2.0", "4.3.0", "5.0.0-preview1"):
+    for new in ("4.3.0", "5.0.0-preview1"):
         check_version(new)
 
 

@@ -37,7 +37,7 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
         from cordwood.sources.datasource import register_source
     except ImportError as error:
         raise RequestError(
-            f"The data source needs Spark 4.2 or newer:  pip install 'cordwood[spark]' ({error})"
+            f"The data source needs Spark 4.3 or newer:  pip install 'cordwood[spark]' ({error})"
         ) from None
     prepare_session(spark)
     return register_source(spark, file_system_for, push_filters=push_filters)

@@ -215,7 +215,8 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
     ahead = [(one, offset) for one in groups for offset in one.ahead]
     for one, offset in ahead[:_AHEAD_SHOWN]:
         where = f"{printable(str(offset.partition))} by {-(offset.lag or 0):,}"
-        yield f"{printable(one.group_id)} is ahead of {where}: its log lost records, or the topic was deleted and recreated"
+        why = "its log lost records, or the topic was deleted and recreated"
+        yield f"{printable(one.group_id)} is ahead of {where}: {why}"
     if len(ahead) > _AHEAD_SHOWN:
         yield f"{len(ahead) - _AHEAD_SHOWN:,} more are ahead (--offsets)"
     for one in groups:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOT_INSTALLED = "This runs on Spark, which is not installed:  pip install 'cordwood[spark]'"
-_SPARK_MIN = (4, 2)
+_SPARK_MIN = (4, 3)
 _LOOK_SECONDS = 60
 _LOOK = (
     "import importlib.util as u, sys; print('{}.{}'.format(*sys.version_info[:2]), u.find_spec('cordwood') is not None)"
@@ -30,7 +30,7 @@ def check_version(version: str) -> None:
         RequestError: it is.
     """
     if tuple(map(int, re.findall("[0-9]+", version)[:2])) < _SPARK_MIN:
-        raise RequestError(f"This is Spark {version}, and Cordwood needs 4.2 or newer:  pip install 'cordwood[spark]'")
+        raise RequestError(f"This is Spark {version}, and Cordwood needs 4.3 or newer:  pip install 'cordwood[spark]'")
 
 
 def prepare_session(spark: SparkSession) -> None:
