@@ -107,7 +107,7 @@ def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_pa
     assert "≥11" in lines[3]
 
 
-def test_a_group_that_is_ahead_of_one_log_is_not_on_time_because_it_is_behind_another(tmp_path: Path) -> None:
+def test_a_group_that_is_ahead_of_one_log_and_behind_another_has_both_lags(tmp_path: Path) -> None:
     commits = [offset_commit("g", "t", 0, 2), offset_commit("g", "t", 1, 16), offset_commit("lost", "t", 2, 16)]
     write_log(tmp_path / "__consumer_offsets-0", batch(0, commits))
     for partition in (0, 1, 2):

@@ -250,7 +250,7 @@ def test_what_is_announced_of_retention_is_what_a_clean_does(tmp_path: Path) -> 
                 assert found_one.segments_retained_away == len(goes), (found_one.name, found_one.why)
 
 
-def test_retention_after_a_clean_keeps_what_the_clean_merges_with_a_young_segment(tmp_path: Path) -> None:
+def test_retention_after_a_clean_keeps_what_it_merged_with_a_young_segment(tmp_path: Path) -> None:
     """Kafka's cleaner threads clean first, too; then no segment is old enough."""
     times = ((OLDER, OLDER), (NOW, NOW), (NOW,))
     make(tmp_path / "logs" / "merged-0", of((), times=times))
