@@ -1,4 +1,4 @@
-"""A log as a Spark DataFrame, read where its files are: Spark's Python data source, for batches and streams.
+"""Read a log as a Spark DataFrame, directly from its files: Spark's Python data source, for batches and streams.
 
-Only `batch`, `stream` and `datasource` know Spark. What they plan and read is plain values and Arrow.
+Only `batch`, `stream` and `datasource` import Spark. The other modules plan and read with plain values and Arrow.
 """

@@ -1,4 +1,4 @@
-"""Planning a batch: which offsets of which partitions are read, by which tasks."""
+"""Plan a batch: which tasks read which offsets of which partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What the tasks of a batch read."""
+    """The slices that each task of a batch reads, and the counts of planning."""
 
     tasks: Sequence[tuple[Slice, ...]]
     counts: ReadCounts
@@ -36,8 +36,8 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
     """Plan a batch.
 
     Raises:
-        NotFoundError: there is nothing at a path, or a topic is not there.
-        RequestError: options cannot be met; or offsets that were asked for are not there, and that is a failure.
+        NotFoundError: a path or a topic does not exist.
+        RequestError: options cannot be met; or requested offsets are missing and `failOnDataLoss` is `true`.
     """
     starting, ending = options.batch_limits()
     counted = CountedStore(fs)
@@ -49,7 +49,7 @@ def plan_batch(options: ReadOptions, fs: Store, names: Sequence[str], conditions
             plan.counts.bytes_read = counted.bytes_read
             return plan
         except FileNotFoundError:
-            # Retention, a cleaner, or a move to another disk. All that is known so far may be wrong.
+            # Retention, a cleaner, or a move to another disk deleted the file, so earlier results may be wrong as well.
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
@@ -77,7 +77,7 @@ class _Planner:
         check_names(starting, self._views, self._options.starting_name)
         check_names(ending, self._views, self._options.ending_name)
         selected = [view for name, view in self._views.items() if filters.selects(self._conditions, name)]
-        # In threads: most of the time of a partition is waited for its disk or store.
+        # In threads, as most of the time is spent waiting for the disk or store.
         ranges = in_parallel(self._at_a_time, lambda view: self._range(view, starting, ending), selected)
         parts: dict[TopicPartition, list[OffsetRange]] = {view.partition: [] for view in selected}
         for part in divide(ranges, self._options):
@@ -87,7 +87,7 @@ class _Planner:
         return BatchPlan(pack(slices, self._options), sum((counts for _, counts in found), ReadCounts()))
 
     def _slices(self, view: PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
-        """The slices of a partition, and what they leave out."""
+        """Return the slices of a partition, and counts of the skipped segments and bytes."""
         oldest_ms, keys = filters.oldest_ms(self._conditions), filters.keys_in(self._conditions)
         slicer = Slicer(view.log, view.partition, self._options, oldest_ms, keys=keys)
         slices: list[Slice] = []
@@ -101,7 +101,7 @@ class _Planner:
         return slices, counts
 
     def _range(self, view: PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
-        """The offsets that are asked for, and that filters leave."""
+        """Return the offsets within the requested limits and the filters."""
         options = self._options
         newest_if_none = options.starting_offsets_by_timestamp_strategy == "latest"
         start = resolve(starting, view.partition, view, what=options.starting_name, newest_if_none=newest_if_none)
@@ -109,7 +109,7 @@ class _Planner:
         lowest, highest = view.start_offset, view.end_offset
         if start > end and lowest <= end and start <= highest:
             raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
-        # Where the start is behind the end, one of the two is that of what is there, and the other is not there.
+        # If the start is above the end, one of the two is an existing offset and the other is outside of the log.
         if start != end and (start < lowest or end > highest or start > end) and options.fail_on_data_loss:
             asked = f"{start} to {end - 1}" if start < end else f"{start} on" if start > highest else f"below {end}"
             raise RequestError(

@@ -1,4 +1,4 @@
-"""Counts that tasks hand in, summed up for the user of a session."""
+"""Counts reported by tasks, summed up for the user of a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.types import override
 
 
 class Sum(AccumulatorParam[ReadCounts]):
-    """How Spark adds counts."""
+    """Adds counts in a Spark accumulator."""
 
     @override
     def zero(self, value: ReadCounts) -> ReadCounts:
@@ -22,9 +22,9 @@ class Sum(AccumulatorParam[ReadCounts]):
 
 
 class ReadCounter:
-    """Counts what all reads of a session's data source took, and what they skipped.
+    """Counts records and bytes that all reads of a session's data source read and skipped.
 
-    Tasks hand in their counts as they end. One that runs twice, because it failed or was slow, may count twice.
+    Each task reports its counts when it ends. A task that runs twice, because it failed or was slow, may count twice.
     """
 
     def __init__(self, accumulator: Accumulator[ReadCounts] | None) -> None:
@@ -33,10 +33,10 @@ class ReadCounter:
 
     @property
     def total(self) -> ReadCounts:
-        """Everything since the registration.
+        """All counts since the registration.
 
         Raises:
-            RequestError: the session is one of Spark Connect, which has no accumulators.
+            RequestError: the session uses Spark Connect, which has no accumulators.
         """
         if self._accumulator is None:
             raise RequestError(
@@ -46,7 +46,7 @@ class ReadCounter:
         return self._accumulator.value
 
     def take(self) -> ReadCounts:
-        """What was counted since the last call.
+        """Return the counts since the last call.
 
         Raises:
             RequestError: as `total`.

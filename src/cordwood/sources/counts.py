@@ -1,4 +1,4 @@
-"""Counts of what was read, and of what was skipped."""
+"""Counts of data that was read and skipped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class ReadCounts:
     """Counts of one read, or of several together.
 
     Attributes:
-        bytes_read: of all files, to plan and to read.
-        segments: that were read, or a part of them.
-        segments_skipped: of the same partitions, without a look into their `.log`.
-        bytes_skipped: of `.log` files, in segments that were skipped and in parts of others.
-        batches_skipped: that were read, but not decoded: too old, aborted, or without records.
-        records_skipped: that were decoded, but whose keys and values were not copied.
-        damaged: places at which nothing could be read (`failOnDamage` is `false`).
-        offsets_lost: that were asked for and are not there (`failOnDataLoss` is `false`).
+        bytes_read: bytes of all files, to plan and to read.
+        segments: segments that were read at least in part.
+        segments_skipped: segments of the same partitions whose `.log` was not opened.
+        bytes_skipped: bytes of `.log` files, in skipped segments and in skipped parts of other segments.
+        batches_skipped: batches that were read but not decoded: too old, aborted, or without records.
+        records_skipped: records that were decoded, but whose keys and values were not copied.
+        damaged: damaged places that were skipped (`failOnDamage` is `false`).
+        offsets_lost: requested offsets that were missing (`failOnDataLoss` is `false`).
     """
 
     records: int = 0

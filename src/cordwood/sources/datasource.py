@@ -1,9 +1,9 @@
-"""The data source as Spark's Python API has it, and its registration with a session.
+"""The data source as Spark's Python API defines it, and its registration with a session.
 
-Spark makes a `LogDataSource` in a separate process, asks it for a reader there, and passes the pickled reader to tasks.
-So all state here is plain values, and nothing heavy is loaded before it is needed.
+Spark creates a `LogDataSource` in a separate process, calls its `reader` there, and sends the pickled reader to tasks.
+So all state here is plain values, and heavy modules are imported only when they are needed.
 
-The class that is registered is made for a session, as a subclass with the session's accumulator.
+Each registration creates a subclass that holds the session's accumulator.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from cordwood.decoders.decoder import Decoder
 
 NAME = "cordwood"
-#: Of the paths that a reader is given.
+#: Returns the store for the paths in a reader's options.
 StoreOf = Callable[[Iterable[str | None]], Store]
-#: Without this, Spark keeps all filters to itself, and refuses a reader that would take some.
+#: Unless this is set, Spark pushes no filters down and rejects a reader that implements `pushFilters`.
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def keeps_filters_apart() -> bool:
-    """Whether this Spark may be given filters without a second thought.
+    """Return whether this Spark keeps the filters of different queries apart.
 
-    Up to 4.3 it keeps what a Python data source planned for the filters of one query with the DataFrame they stand on,
-    and takes it for all other queries of that DataFrame, too, even for those without any filter: they lack rows then.
-    The release that plans each query by itself has `pushLimit`, for which it was necessary.
+    Up to 4.3, Spark stores the plan of a Python data source, made for the filters of one query, with the DataFrame, and
+    reuses it for all other queries of that DataFrame, even for those without a filter: they then lack rows.
+    The release that plans each query separately also has `pushLimit`, which needed this.
     """
     return hasattr(DataSourceReader, "pushLimit")
 
@@ -53,7 +53,7 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
     """Register the data source with a session; see `cordwood.register`.
 
     Args:
-        store_of: gives the store that paths lead to; it is sent to other processes by its name.
+        store_of: returns the store for some paths; pickled by name when sent to other processes.
         push_filters: whether readers take conditions from Spark by default.
     """
     accumulator: Accumulator[ReadCounts] | None = None
@@ -76,7 +76,7 @@ def register_source(spark: SparkSession, store_of: StoreOf, *, push_filters: boo
 
 
 class LogDataSource(DataSource):
-    """Logs of Kafka, from their directories."""
+    """Kafka logs, read from their directories."""
 
     _accumulator: ClassVar[Accumulator[ReadCounts] | None]
     _pushes_filters: ClassVar[bool]
@@ -112,7 +112,7 @@ class LogDataSource(DataSource):
     @staticmethod
     @abstractmethod
     def _store_of(paths: Iterable[str | None]) -> Store:
-        """The store that paths lead to."""
+        """Return the store for these paths."""
 
     def _location_of(self, options: ReadOptions) -> Location[Store]:
         location = self._store(options).location()
@@ -125,7 +125,7 @@ class LogDataSource(DataSource):
         return self._store_of([*options.path, options.metadata, options.index_dir, *folders])
 
     def _format_of(self, options: ReadOptions) -> RowFormat:
-        """What keys and values mean; schemas are read here, once for all tasks."""
+        """Choose the decoders of keys and values; schemas are read here, once for all tasks."""
         decoders: dict[str, Decoder] = {}
         for name, text in (("key", options.key_format), ("value", options.value_format)):
             if text != BYTES:
@@ -139,7 +139,7 @@ class LogDataSource(DataSource):
 
 
 def _types(row_format: RowFormat) -> dict[str, str]:
-    """Return the types of decoded columns, as Spark writes them."""
+    """Return Spark's name for the type of each decoded column."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return {name: from_arrow_type(one.type).simpleString() for name, one in row_format.decoders.items()}

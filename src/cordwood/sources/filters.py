@@ -1,15 +1,15 @@
-"""The part of a query's condition that is decided here, before rows reach Spark.
+"""The conditions of a query that are evaluated here, before rows reach Spark.
 
-A condition is about one column, and is applied as early as possible:
+A condition tests one column, and is applied as early as possible:
 
     topic, partition     which partitions are read at all
-    offset               which offsets of them: segments and batches elsewhere are not read
-    timestamp            segments and batches that are older are not decoded; newer ones are, as times are in no order
-    key                  segments and batches without it are not read, where a key index says so; elsewhere values of
-                         other keys are not copied
+    offset               which offsets are read; segments and batches outside of them are not
+    timestamp            older segments and batches are not decoded; newer ones are, as timestamps are in no order
+    key                  segments and batches without the key are not read, if a key index covers them; elsewhere values
+                         of other keys are not copied
 
-A condition that is taken from Spark is finally decided for each row, so that Spark need not check it again. Spark keeps
-all others: conditions with `or`, on values, of functions.
+A condition accepted from Spark is finally evaluated for each row, so that Spark need not check it again. Spark
+evaluates all others: conditions with `or`, on values, or with functions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The condition on one column.
+    """A condition on one column.
 
     Attributes:
         test: one of `TESTS`, or NULL.
-        value: what it is compared with: for timestamps microseconds, for a list of values a tuple.
-        negated: it must not be so. As in SQL, neither it nor its opposite is so for a null.
+        value: the operand: microseconds for a timestamp, a tuple for a list of values.
+        negated: invert the test. As in SQL, neither a test nor its inverse is true for a null.
     """
 
     column: str
@@ -46,7 +46,7 @@ class Condition:
 
 
 NULL = "is null"
-#: Each decides for one value, or for an array of numbers.
+#: Each test takes one value or an array of numbers.
 TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": lambda found, value: found == value,
     ">": lambda found, value: found > value,
@@ -59,7 +59,7 @@ TESTS: Mapping[str, Callable[[Any, Any], Any]] = {
     "contains": lambda found, value: value in found,
 }
 _OF_NUMBERS = {"=", ">", ">=", "<", "<=", "in"}
-#: What can be decided about each column, and the type of its values.
+#: The tests supported on each column, and the type of its values.
 _DECIDED: Mapping[str, tuple[set[str], type]] = {
     "topic": ({*_OF_NUMBERS, "starts with", "ends with", "contains"}, str),
     "partition": (_OF_NUMBERS, int),
@@ -71,7 +71,7 @@ _DECIDED: Mapping[str, tuple[set[str], type]] = {
 
 
 def is_decided(condition: Condition) -> bool:
-    """Whether a condition can be decided here."""
+    """Return whether a condition can be evaluated here."""
     tests, kind = _DECIDED.get(condition.column, (set(), object))
     if condition.test == NULL:
         return condition.column in _DECIDED
@@ -80,14 +80,14 @@ def is_decided(condition: Condition) -> bool:
 
 
 def microseconds(value: Any) -> Any:
-    """A time as the number that it is; anything else, such as a time without its zone, as it is."""
+    """Convert a datetime with a time zone to microseconds since 1970; return any other value unchanged."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // timedelta(microseconds=1)
     return value
 
 
 def selects(conditions: Iterable[Condition], partition: TopicPartition) -> bool:
-    """Whether a partition may have rows that meet all conditions."""
+    """Return whether a partition may have rows that meet all conditions."""
     found = {"topic": partition.topic, "partition": partition.partition}
     return all(_holds(one, found[one.column]) for one in conditions if one.column in found)
 
@@ -101,18 +101,18 @@ def _holds(condition: Condition, found: Any) -> bool:
 
 
 def offset_range(conditions: Iterable[Condition]) -> tuple[int, int]:
-    """The offsets [start, end) outside of which no row meets all conditions."""
+    """Return the offsets [start, end) that contain all rows that meet the conditions."""
     return _range((one for one in conditions if one.column == "offset"), 0, _OFFSET_MAX)
 
 
 def oldest_ms(conditions: Iterable[Condition]) -> int | None:
-    """The time below which no row meets all conditions, in milliseconds; None: there is none."""
+    """Return a time in milliseconds such that no older row meets all conditions, or None if rows of any age may."""
     start, _ = _range((one for one in conditions if one.column == "timestamp"), -_OFFSET_MAX, _OFFSET_MAX)
     return None if start == -_OFFSET_MAX else start // 1000
 
 
 def keys_in(conditions: Iterable[Condition]) -> tuple[bytes, ...] | None:
-    """The keys of all rows that meet all conditions, ascending; None: any, or there is no such row."""
+    """Return the keys that rows must have to meet all conditions, ascending; None if any key may, or no row can."""
     found: set[bytes] | None = None
     for one in conditions:
         if one.column == "key" and one.test in ("=", "in") and not one.negated:
@@ -139,7 +139,7 @@ def _range(conditions: Iterable[Condition], start: int, end: int) -> tuple[int, 
 
 
 def meets_numbers(conditions: Sequence[Condition], column: str, found: npt.NDArray[np.int64]) -> BoolArray:
-    """bool[rows]: whether the numbers of a column without nulls meet its conditions."""
+    """bool[rows]: where the numbers of a column without nulls meet its conditions."""
     met = np.ones(found.size, np.bool_)
     for one in conditions:
         if one.column == column:
@@ -150,7 +150,7 @@ def meets_numbers(conditions: Sequence[Condition], column: str, found: npt.NDArr
 
 
 def text(conditions: Iterable[Condition]) -> str:
-    """The conditions for a line of a log, without those that only say that there is a value."""
+    """Format the conditions for one line of a log, without the `is not null` conditions that Spark adds."""
     return " and ".join(
         f"{'not ' * one.negated}{one.column} {one.test}{'' if one.test == NULL else f' {one.value!r}'}"
         for one in conditions

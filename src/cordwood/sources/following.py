@@ -1,8 +1,8 @@
-"""Follows the ends of growing logs for a stream: how far it may read now, and the slices of each batch.
+"""Follow the ends of growing logs for a stream: how far it may read now, and the slices of each batch.
 
-One object lives as long as the query does, in its own process. It keeps, for each partition, where the log ended and
-which transactions were open, so that a look reads only newer headers. All of it can be found again from the files: a
-restarted query knows only the offsets of its checkpoint.
+One object lives as long as the query, in its own process. For each partition it keeps the end of the log and the open
+transactions, so that the next look reads only newer headers. All of this can be rebuilt from the files: a restarted
+query has only the offsets of its checkpoint.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.threads import in_parallel
 from cordwood.types import TopicPartition
 
-#: Between two looks are at least so many seconds, and this many times what a look takes. Spark asks a hundred times a
-#: second.
+#: The pause between two looks is at least this many seconds, and at least this multiple of the time a look takes. Spark
+#: polls a hundred times per second.
 _LOOK_SECONDS = 0.1
 _LOOK_PAUSE = 4
-#: A directory is listed when its time of change says that a name in it changed; such times are coarse, so now and then
-#: it is listed anyway.
+#: A directory is listed when its mtime shows that a name in it changed; as mtimes are coarse, it is also listed at this
+#: interval.
 _LISTING_SECONDS = 5.0
-#: The metadata log changes all the time; the facts needed here hardly ever do.
+#: The metadata log changes all the time, but the facts needed here hardly ever do.
 _METADATA_SECONDS = 60.0
 _METADATA_OF_NEW_SECONDS = 1.0
-#: Bytes that are not a batch may be one that is being written; not for as long as this.
+#: Bytes that do not form a batch may belong to a batch that is being written, but not for longer than this.
 _PATIENCE_SECONDS = 10.0
 _CUTS_MAX = 64
 _MARKS_KEPT = 3
@@ -61,13 +61,13 @@ class _Followed:
     """The state of one partition; see `offsets.Readable`.
 
     Attributes:
-        identity: of the directory: path, device, inode.
-        changed_ns: when a name in its directory had changed last.
-        cuts: where the last batches of earlier tails were: a batch of the query begins near one of them.
-        resume: a cut from which the headers behind them can be read.
-        damaged_since: when bytes were first seen that are no batch.
-        topic_id: in its `partition.metadata`; None: there is none.
-        marks: of the batches before the last offsets that were asked about.
+        identity: path, device and inode of the directory.
+        changed_ns: mtime of the directory at the last listing.
+        cuts: positions of the last batches of earlier tails: a batch of the query begins near one of them.
+        resume: a cut behind which `follow` reads the next headers.
+        damaged_since: when bytes that do not form a batch were first seen.
+        topic_id: the topic id in `partition.metadata`, or None.
+        marks: marks of the batches before the most recently used offsets, by offset.
     """
 
     partition: TopicPartition
@@ -88,26 +88,26 @@ class _Followed:
 
     @property
     def log_end_offset(self) -> int:
-        """Behind the last record."""
+        """The offset behind the last record."""
         return 0 if self.tail is None else self.tail.next_offset
 
     @property
     def end_offset(self) -> int:
-        """Up to where may be read."""
+        """The offset behind the last one that the stream may read."""
         stable = None if self.transactions is None else self.transactions.last_stable_offset
         return max(self.start_offset, self.readable_end if stable is None else min(stable, self.readable_end))
 
     def first_since(self, timestamp: int) -> int | None:
-        """The first record that is not older."""
+        """Return the offset of the first record that is not older."""
         return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What the tasks of a batch of a stream read.
+    """The slices that each task of a stream's batch reads.
 
     Attributes:
-        counts: what planning took and skipped since the last plan.
+        counts: data that planning read and skipped since the last plan.
     """
 
     tasks: Sequence[tuple[Slice, ...]]
@@ -116,10 +116,10 @@ class StreamPlan:
 
 @dataclass
 class Follower:
-    """Follows the partitions that options choose.
+    """Follows the partitions that the options select.
 
     Args:
-        clock: seconds.
+        clock: monotonic time in seconds.
     """
 
     options: ReadOptions
@@ -133,7 +133,7 @@ class Follower:
     _next_look: float | None = None
 
     def __post_init__(self) -> None:
-        """Nothing is looked at yet."""
+        """Set up without reading any file."""
         self._fs = CountedStore(self.store)
         self._lost = 0
         self._judges_transactions = self.options.isolation_level == READ_COMMITTED or TRANSACTION in self.names
@@ -141,17 +141,17 @@ class Follower:
     # ---- how far -----------------------------------------------------------------------------------------------------
 
     def ends(self, *, now: bool = False) -> Offsets:
-        """Up to where each partition may be read.
+        """Return how far each partition may be read.
 
         Args:
-            now: look, even if it was looked a moment ago.
+            now: look at the files even if the last look is recent.
         """
         if now or self._next_look is None or self.clock() >= self._next_look:
             self._look()
         return {partition: one.end_offset for partition, one in self._followed.items()}
 
     def final_ends(self) -> Offsets:
-        """As `ends`, for a query that does not look again: it waits until bytes that are no batch would be one."""
+        """Like `ends`, for a query that looks only once: wait until the last writes are complete or clearly damaged."""
         while True:
             ends = self.ends(now=True)
             since = [one.damaged_since for one in self._followed.values() if one.damaged_since is not None]
@@ -160,10 +160,10 @@ class Follower:
             self.sleep(_LOOK_SECONDS)
 
     def starts(self, limit: Limit) -> Offsets:
-        """Where a new query begins.
+        """Return the start offsets of a new query.
 
         Raises:
-            RequestError: the limit is for other partitions than those that are there, or no record is new enough.
+            RequestError: the limit names other partitions than the existing ones, or no record is new enough.
         """
         self.ends(now=True)
         what = self.options.starting_name
@@ -175,18 +175,18 @@ class Follower:
         }
 
     def earliest(self, partition: TopicPartition) -> int:
-        """The log start offset of a partition that is followed."""
+        """Return the log start offset of a followed partition."""
         return self._followed[partition].start_offset
 
     def forget_below(self, offsets: Offsets) -> None:
-        """Forget the transactions that ended below offsets that a query has done with."""
+        """Forget the transactions that ended below offsets that the query has committed."""
         for partition, offset in offsets.items():
             one = self._followed.get(partition)
             if one is not None and one.transactions is not None:
                 one.transactions.forget_below(offset)
 
     def marks(self, offsets: Offsets) -> Marks:
-        """What shows later that the partitions are still those that were read up to these offsets."""
+        """Return marks that later show whether the partitions are still those that were read up to these offsets."""
         marks = {}
         for partition, offset in offsets.items():
             followed = self._followed.get(partition)
@@ -195,7 +195,7 @@ class Follower:
         return marks
 
     def made_anew(self, offsets: Offsets, marks: Marks) -> set[TopicPartition]:
-        """The partitions that are others now than those that were read up to some offsets."""
+        """Return the partitions that were recreated since their marks were made at these offsets."""
         anew = set()
         for partition, mark in marks.items():
             if (followed := self._followed.get(partition)) is not None:
@@ -212,7 +212,7 @@ class Follower:
                 one = partial(self._followed_now, node)
                 followed = in_parallel(self._fs.concurrency, one, list(places.items()))
                 self._followed = dict(zip(places, followed, strict=True))
-                # Many partitions take long to look at, and shall not take all of a core.
+                # Looking at many partitions takes long; the pause keeps it from occupying a whole core.
                 self._next_look = self.clock() + max(_LOOK_SECONDS, _LOOK_PAUSE * (self.clock() - began))
                 return
             except (FileNotFoundError, NotFoundError):
@@ -223,12 +223,12 @@ class Follower:
                 time.sleep(_LOOK_SECONDS)
 
     def _list_all_again(self) -> None:
-        """Believe no listing any more."""
+        """Invalidate all cached listings."""
         for one in self._followed.values():
             one.changed_ns = 0
 
     def _listed(self) -> tuple[Node, Mapping[TopicPartition, LocatedPartition]]:
-        """The directories as they are now, with the metadata as it was a while ago; and the partitions."""
+        """Return the directories as they are now, with metadata that may be a minute old, and the partitions."""
         age = self.clock() - self._metadata_read
         if self._node is not None and age < _METADATA_SECONDS:
             node = self._node = self._node.listed_again()
@@ -242,7 +242,7 @@ class Follower:
         return node, choose(node, self.options)
 
     def _followed_now(self, node: Node, named: tuple[TopicPartition, LocatedPartition]) -> _Followed:
-        """The state of a partition, brought up to date."""
+        """Update and return the state of a partition."""
         partition, place = named
         one = self._listed_log(partition, place)
         if one.log.segments:
@@ -255,13 +255,13 @@ class Follower:
         return one
 
     def _listed_log(self, partition: TopicPartition, place: LocatedPartition) -> _Followed:
-        """A partition with its segments as they are now."""
+        """Return a partition's state with an up-to-date list of segments."""
         info = self._fs.stat(place.path)
         identity = (place.path, info.device, info.inode)
         start = place.directory.log_start_offsets.get(partition, 0)
         one = self._followed.get(partition)
         if one is not None and one.identity != identity:
-            one = None  # deleted and made anew, or moved: nothing that is known holds
+            one = None  # recreated or moved: the old state is invalid
         if (
             one is None
             or info.mtime_ns != one.changed_ns
@@ -292,7 +292,7 @@ class Follower:
         return find_tail(followed.log, followed.tail, search=True)
 
     def _follow_transactions(self, followed: _Followed, end_offset: int) -> None:
-        """Bring the transactions of a partition up to an offset, if they are not yet there."""
+        """Update the transactions of a partition to an offset, unless they already reach it."""
         known = followed.transactions
         if (
             known is None
@@ -307,17 +307,18 @@ class Follower:
         elif known.next_offset < end_offset:
             followed.resume = follow(known, followed.log, end_offset, followed.resume) or followed.resume
 
-    # ---- what a batch reads ------------------------------------------------------------------------------------------
+    # ---- the slices of a batch ---------------------------------------------------------------------------------------
 
     def plan(self, start: Offsets, end: Offsets, start_marks: Marks = _NONE, end_marks: Marks = _NONE) -> StreamPlan:
-        """What the tasks of a batch read.
+        """Plan the tasks of a batch.
 
         Args:
-            start: of the batch; partitions that lack begin at their log start.
-            start_marks, end_marks: of the partitions, when a query had read up to there, and when this was planned.
+            start: start offsets of the batch; a partition without one begins at its log start.
+            start_marks: marks of the partitions when the query had read up to `start`.
+            end_marks: marks of the partitions when `end` was planned.
 
         Raises:
-            RequestError: offsets are not there, or no longer, and that is a failure.
+            RequestError: offsets are missing and `failOnDataLoss` is `true`.
         """
         if start == end and start_marks == end_marks:
             return StreamPlan((), ReadCounts())
@@ -334,7 +335,7 @@ class Follower:
                 slices = list(self._slices([one for one in ranges if one is not None]))
                 break
             except FileNotFoundError:
-                # A segment that was listed a moment ago.
+                # A segment was deleted after it was listed.
                 if attempt == _ATTEMPTS - 1:
                     raise
                 self._lost = lost
@@ -347,7 +348,7 @@ class Follower:
     def _without_those_made_anew(
         self, start: Offsets, end: Offsets, start_marks: Marks, end_marks: Marks
     ) -> tuple[Offsets, Offsets]:
-        """The ends and starts of a batch, as far as they are those of the partitions that are there now."""
+        """Return the ends and starts of a batch, without the partitions that were recreated since."""
         replaced, older = self.made_anew(end, end_marks), self.made_anew(start, start_marks)
         for partition in sorted(older | replaced):
             self._report(0, f"{partition} was deleted and made anew. What the old one still held is not read")
@@ -367,7 +368,7 @@ class Follower:
             yield from some
 
     def _range(self, partition: TopicPartition, start: int | None, end: int) -> OffsetRange | None:
-        """The offsets of a partition in a batch, as far as they are there; None: there are none."""
+        """Return the existing offsets of a partition in a batch, or None if there are none."""
         one = self._followed.get(partition)
         if one is None:
             self._report(max(0, end - (start or 0)), f"{partition} is gone, with its records up to offset {end - 1}")
@@ -394,7 +395,7 @@ class Follower:
             )
             end = behind
         if self._judges_transactions:
-            # The high watermark may be behind that of the time when the batch was planned first.
+            # The high watermark may be lower than when the batch was first planned.
             self._follow_transactions(one, end)
         return OffsetRange(partition, start, end)
 
@@ -406,7 +407,7 @@ class Follower:
 
 
 def _mark(followed: _Followed, offset: int) -> str | None:
-    """The mark of the batch before an offset."""
+    """Return the mark of the batch before an offset."""
     if offset not in followed.marks:
         near = next((cut for cut in reversed(followed.cuts) if cut.offset < offset), None)
         if (mark := batch_mark(followed.log, offset, near)) is None:
@@ -419,13 +420,13 @@ def _mark(followed: _Followed, offset: int) -> str | None:
 
 
 def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPartition], int]) -> Offsets:
-    """The ends of a batch of at most so many offsets; each partition has its share.
+    """Limit a batch to `limit` offsets; each partition gets a share in proportion to its size.
 
     Args:
-        earliest: the start of a partition that the start of the batch lacks.
+        earliest: returns the start of a partition that is missing in `start`.
 
-    Source: Spark KafkaMicroBatchStream.rateLimit. Differs: that one gives each partition an offset at least, and may
-    exceed the limit. Here those whose share is less take turns, by where the batch starts.
+    Source: Spark KafkaMicroBatchStream.rateLimit. Differs: Spark gives each partition at least one offset, and may
+    exceed the limit. Here partitions with a share below one offset take turns, chosen by the start of the batch.
     """
     begins = {partition: start[partition] if partition in start else earliest(partition) for partition in end}
     sizes = {partition: max(0, offset - begins[partition]) for partition, offset in end.items()}
@@ -445,5 +446,5 @@ def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPa
 
 
 def count_between(start: Offsets, end: Offsets) -> int:
-    """How many offsets a batch has, with those of partitions that the start lacks from 0 on."""
+    """Count the offsets of a batch; a partition that is missing in `start` counts from 0."""
     return sum(offset - start.get(partition, 0) for partition, offset in end.items())

@@ -1,9 +1,9 @@
-"""Where in a segment records with some keys may be, by its key index.
+"""Use a segment's key index to find the ranges that may contain records with given keys.
 
-    key index     ░░█░░░░░░░░█░█░░░░░░░░░░░░│▒▒▒▒▒   batches that may have a key, and behind them what it does not cover
+    key index     ░░█░░░░░░░░█░█░░░░░░░░░░░░│▒▒▒▒▒   batches that may have a key, and the part the index does not cover
     ranges          [)       [  )            [    )   neighbours together, a cut at either end
 
-As with any index, what is outside of these ranges is not read, so damage there is not noticed.
+As with any index, bytes outside of these ranges are not read, so damage there is not noticed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from cordwood.storage.index.sparse import SparseIndex
 from cordwood.storage.log.cuts import Cut, cut_behind
 from cordwood.storage.log.segment import Segment
 
-#: Batches that lie nearer to each other are read with what is between them.
+#: Batches with a smaller gap between them are read together with the gap.
 GAP_BYTES = 64 << 10
 #: Above this share of a segment's bytes, or with more ranges, reading all of it in order is faster.
 _SHARE_MAX, _RANGES_MAX = 0.25, 64
 
 
 def ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut | None]] | None:
-    """The ranges of a segment outside of which no record has one of some keys; the end None is the segment's.
+    """Return the ranges of a segment that contain all records with any of these keys.
 
-    None: any record may, as there is no index that is believed; or reading all of the segment is faster.
+    A range whose end is None reaches to the segment's end. Return None if the segment has no usable index, so that any
+    record may have one of the keys; or if reading the whole segment is faster.
     """
     try:
         with segment.open() as file, SparseIndex(segment, file) as opened:

@@ -1,12 +1,12 @@
 """Marks that distinguish the partition that a stream read from a recreated one of the same name.
 
-A mark stands beside the offset of the partition in a checkpoint:
+A checkpoint stores the mark with the partition's offset:
 
     kh0ERQ6WToCnIzrMNpUr_A         the topic id
-    20:17ab03ff:1700000000000      without one, the batch before the offset: base offset, checksum and newest timestamp
+    20:17ab03ff:1700000000000      without a topic id, the batch before the offset: base offset, checksum, max timestamp
 
-Compaction changes the checksum of a batch, but neither its base offset nor, to a newer one, its timestamp. So another
-batch is there if its base offset differs, or both its checksum differs and it is newer.
+Compaction may change the checksum of a batch, but it changes neither its base offset nor, to a newer one, its
+timestamp. So the batch is another one if its base offset differs, or if its checksum differs and it is newer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _PART = ":"
 
 
 def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None:
-    """The mark of the batch with the last record below an offset; None: that batch is not there.
+    """Return the mark of the batch with the last record below an offset, or None if that batch is missing.
 
     Args:
-        near: a cut at or before that record, which spares a look into the index.
+        near: a cut at or before that record, which saves an index lookup.
     """
     segment = next((segment for segment in reversed(log.segments) if segment.base_offset < offset), None)
     if segment is None:
@@ -43,12 +43,12 @@ def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None
 
 
 def is_topic_id(mark: str) -> bool:
-    """Whether a mark is the topic id."""
+    """Return whether a mark is a topic id."""
     return _PART not in mark
 
 
 def is_anew(was: str, now: str | None) -> bool:
-    """Whether marks of the same kind are of two partitions; None: nothing is known now."""
+    """Return whether two marks of the same kind show different partitions; `now` is None if it is unknown."""
     if now is None or is_topic_id(was):
         return now is not None and now != was
     (base, crc, newest), (base_now, crc_now, newest_now) = was.split(_PART), now.split(_PART)

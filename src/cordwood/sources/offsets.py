@@ -1,11 +1,11 @@
-"""Where reading begins and ends in each partition, as options say it, and the JSON that Kafka's source has for it.
+"""The limits of a read in each partition, parsed from options, and the JSON that Kafka's source uses for them.
 
     earliest, latest                            Everywhere
-    {"orders":{"0":23,"1":-2}}                  Offsets: -2 is the earliest, -1 the latest
+    {"orders":{"0":23,"1":-2}}                  ByPartition: -2 is the earliest, -1 the latest
     1700000000000                               SinceTime
     {"orders":{"0":1700000000000}}              SinceTimes: in milliseconds
 
-A stream's offsets have the second form. All are offsets of the next record: an end is not included.
+A stream's offsets have the second form. Each offset is that of the next record: an end is not included.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ LATEST = -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 Offsets = Mapping[TopicPartition, int]
-#: What shows that a partition is still the one that was read; see `marks`. In a checkpoint it is a topic without
-#: partitions, such as `orders-0@kh0ERQ6WToCnIzrMNpUr_A`: nothing to Kafka's source, and no topic has a @ in its name.
+#: Identifies the partition that a stream read, even if its topic is recreated; see `marks`. A checkpoint stores it as a
+#: topic without partitions, such as `orders-0@kh0ERQ6WToCnIzrMNpUr_A`: Kafka's source ignores it, and no topic has a @
+#: in its name.
 Marks = Mapping[TopicPartition, str]
 _MARK = "@"
-#: A stream's offsets as Spark's Python API hands them over: topic, partition, offset.
+#: A stream's offsets as Spark's Python API passes them: topic, partition, offset.
 OffsetsDocument = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """The same in all partitions: EARLIEST or LATEST."""
+    """The same limit in all partitions: EARLIEST or LATEST."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ByPartition:
-    """An offset for each partition; EARLIEST and LATEST stand for those."""
+    """An offset for each partition; EARLIEST and LATEST are possible values."""
 
     offsets: Offsets
 
@@ -64,7 +65,7 @@ Limit = Everywhere | ByPartition | SinceTime | SinceTimes
 
 
 def parse_offsets(text: str) -> Limit:
-    """What `startingOffsets` and `endingOffsets` say."""
+    """Parse `startingOffsets` or `endingOffsets`."""
     word = text.strip().lower()
     if word in _WORDS:
         return Everywhere(_WORDS[word])
@@ -76,12 +77,12 @@ def parse_offsets(text: str) -> Limit:
 
 
 def parse_times(text: str) -> Limit:
-    """What `startingOffsetsByTimestamp` and `endingOffsetsByTimestamp` say."""
+    """Parse `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp`."""
     return SinceTimes(_by_partition(text, 'milliseconds such as {"orders":{"0":1700000000000,"1":1700000000000}}'))
 
 
 def parse_partitions(text: str) -> frozenset[TopicPartition]:
-    """What `assign` says: `{"orders":[0,1]}`."""
+    """Parse `assign`, such as `{"orders":[0,1]}`."""
     document = _document(text)
     if (
         isinstance(document, dict)
@@ -93,7 +94,7 @@ def parse_partitions(text: str) -> frozenset[TopicPartition]:
 
 
 def to_document(offsets: Offsets, marks: Marks = MappingProxyType({})) -> OffsetsDocument:
-    """Offsets as Kafka's source writes them into a checkpoint, in the order of the partitions; and marks."""
+    """Convert offsets to the document of Kafka's source in a checkpoint, sorted by partition, and append marks."""
     found: OffsetsDocument = {}
     for partition in sorted(offsets):
         found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -101,7 +102,7 @@ def to_document(offsets: Offsets, marks: Marks = MappingProxyType({})) -> Offset
 
 
 def marks_in(document: OffsetsDocument) -> dict[TopicPartition, str]:
-    """The marks in a checkpoint."""
+    """Return the marks in a checkpoint."""
     found = {}
     for key in document:
         name, at, mark = key.rpartition(_MARK)
@@ -112,7 +113,7 @@ def marks_in(document: OffsetsDocument) -> dict[TopicPartition, str]:
 
 
 def from_document(document: OffsetsDocument) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint of this source, or of Kafka's."""
+    """Return the offsets in a checkpoint of this source, or of Kafka's."""
     return {
         TopicPartition(topic, int(number)): offset
         for topic, numbers in document.items()
@@ -121,10 +122,10 @@ def from_document(document: OffsetsDocument) -> dict[TopicPartition, int]:
 
 
 def check_limits(starting: Limit, ending: Limit) -> None:
-    """Refuse limits that no batch can have.
+    """Raise RequestError unless a batch can have these limits.
 
     Raises:
-        RequestError: the start is the latest, the end the earliest, or one is for other partitions than the other.
+        RequestError: the start is the latest, the end is the earliest, or the two name different partitions.
     """
     if LATEST in _special(starting):
         raise RequestError("A batch cannot start at the latest offset: there is nothing behind it")
@@ -146,25 +147,25 @@ def _special(limit: Limit) -> set[int]:
 
 
 class Readable(Protocol):
-    """What there is to read of one partition."""
+    """The readable offsets of one partition."""
 
     @property
     def start_offset(self) -> int:
-        """The lowest offset that a consumer gets."""
+        """The lowest offset that a consumer can read."""
 
     @property
     def end_offset(self) -> int:
-        """Behind the last offset that a consumer gets: the high watermark, or the last stable offset."""
+        """The offset behind the last one that a consumer can read: the high watermark, or the last stable offset."""
 
     def first_since(self, timestamp: int) -> int | None:
-        """The offset of the first record that is not older; None: there is none that a consumer gets."""
+        """Return the offset of the first readable record that is not older, or None if all are older."""
 
 
 def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -> None:
-    """Refuse a limit that is not for exactly these partitions.
+    """Raise RequestError unless a limit names exactly these partitions.
 
     Args:
-        what: of the option, for messages.
+        what: the option's name, for messages.
     """
     match limit:
         case ByPartition(wanted) | SinceTimes(wanted):
@@ -175,13 +176,13 @@ def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -
 
 
 def resolve(limit: Limit, partition: TopicPartition, there: Readable, *, what: str, newest_if_none: bool) -> int:
-    """The offset that a limit stands for in a partition.
+    """Return the offset of a limit in a partition.
 
     Args:
-        partition: one that the limit names, if it names some.
-        there: what there is of it.
-        what: of the option, for messages.
-        newest_if_none: the latest offset stands for a time that no record has reached.
+        partition: one of the partitions that the limit names, if it names any.
+        there: the partition's readable offsets.
+        what: the option's name, for messages.
+        newest_if_none: if all records are older than the time, return the latest offset instead of raising an error.
     """
     match limit:
         case Everywhere(offset):

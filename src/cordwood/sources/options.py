@@ -1,9 +1,9 @@
-"""The options of the data source: those of Kafka's own source, and some more.
+"""The options of the data source: the options of Kafka's own source, and additional ones.
 
-They are text, and their names have Kafka's case, which does not matter. Each is a field here, with how it is read in
-its `metavar`. A job that reads from a broker has others, too. Those that say how to reach a broker, or how to fetch
-from one, mean nothing here and are passed over. Those that Kafka's source refuses are refused, and so is a name that
-it does not know: it is misspelt.
+Values are text, and names are Kafka's, in any case. Each option is a field here, and its `metavar` selects the function
+that parses it. A job that reads from a broker sets other options, too. Options about connecting to a broker and
+fetching from it have no effect here and are ignored. Options that Kafka's source rejects are rejected, and so are
+unknown names, which are probably misspelt.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from cordwood.sources.offsets import (
 )
 from cordwood.types import Isolation, TopicPartition
 
-#: `load` gives several paths under another name, and a catalog the path of a table.
+#: `load` passes several paths as `paths`, and a catalog passes a table's path as `location`.
 _SAME = {"paths": "path", "location": "path"}
 #: The format of keys and values that are not decoded.
 BYTES = "bytes"
-#: What a consumer has its settings under.
+#: The prefix of consumer settings.
 _KAFKA = "kafka."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a reader of the data source is asked for."""
+    """The parsed options of a reader."""
 
     path: Annotated[
         tuple[str, ...],
@@ -182,17 +182,17 @@ class ReadOptions:
 
     @property
     def starting(self) -> Limit | None:
-        """Where reading begins; None: not given."""
+        """Where reading begins; None if no option sets it."""
         return self.starting_timestamp or self.starting_offsets_by_timestamp or self.starting_offsets
 
     @property
     def starting_name(self) -> str:
-        """The option that says where reading begins."""
+        """Name of the option that sets where reading begins."""
         return self._name_of("starting")
 
     @property
     def ending_name(self) -> str:
-        """The option that says where a batch ends."""
+        """Name of the option that sets where a batch ends."""
         return self._name_of("ending")
 
     def _name_of(self, limit: str) -> str:
@@ -202,30 +202,30 @@ class ReadOptions:
 
     @property
     def ending(self) -> Limit | None:
-        """Where reading ends; None: not given."""
+        """Where reading ends; None if no option sets it."""
         return self.ending_timestamp or self.ending_offsets_by_timestamp or self.ending_offsets
 
     def batch_limits(self) -> tuple[Limit, Limit]:
-        """Where a batch begins and ends."""
+        """Return where a batch begins and ends."""
         limits = self.starting or Everywhere(EARLIEST), self.ending or Everywhere(LATEST)
         check_limits(*limits)
         return limits
 
     def stream_start(self) -> Limit:
-        """Where a stream begins."""
+        """Return where a stream begins."""
         if self.ending is not None:
             raise RequestError("A stream has no end: endingOffsets and its like are for batches")
         return self.starting or Everywhere(LATEST)
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a reader from their texts.
+    """Parse the options of a reader.
 
     Raises:
-        RequestError: an option, or its value, is not possible; or options contradict each other.
+        RequestError: an option or its value is invalid, or options contradict each other.
     """
     values: dict[str, Any] = {}
-    # A catalog gives the location of a table beside its path, as a URL.
+    # A catalog passes a table's location in addition to its path, as a URL.
     given = {name.lower(): text for name, text in options.items()}
     if "path" in given:
         given.pop("location", None)
@@ -245,7 +245,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
 
 @cache
 def known_options() -> Mapping[str, OptionField]:
-    """All options, each with its name as users write it, by that name in lower case."""
+    """Return all options by lower-case name, each with its name as users write it."""
     found = {}
     for one in option_fields(ReadOptions):
         first, *others = one.name.split("_")
@@ -256,23 +256,23 @@ def known_options() -> Mapping[str, OptionField]:
 
 
 def comment_of(options: Mapping[str, str]) -> str | None:
-    """The options of a table in a catalog as a comment of a column; None: they are not of such a table.
+    """Encode the options of a catalog's table as a comment on a column; None if they are not from a catalog.
 
-    Spark keeps the options in the catalog, but gives a reader only those of the query. The columns it gives.
+    Spark stores the options in the catalog, but passes a reader only those of the query. It does pass the columns.
     """
     given = {name.lower(): text for name, text in options.items()}
     if not given.keys() & (_OF_A_TABLE | {"location"}):
         return None
     kept = {name: text for name, text in given.items() if name not in _OF_A_TABLE and not name.startswith(_AGAIN)}
     for name in kept.keys() & {"path", "location"}:
-        # The catalog's URLs of files have one slash, and are not encoded.
+        # The catalog writes file URLs with one slash and without percent-encoding.
         if kept[name].startswith("file:/") and not kept[name].startswith("file://"):
             kept[name] = kept[name].removeprefix("file:")
     return _COMMENT + json.dumps(kept)
 
 
 def from_comments(comments: Iterable[str]) -> dict[str, str]:
-    """The options of a table, from the comments of its columns."""
+    """Decode the options of a table from the comments of its columns."""
     found = (comment.removeprefix(_COMMENT) for comment in comments if comment.startswith(_COMMENT))
     return dict(json.loads(next(found, "{}")))
 
@@ -291,13 +291,13 @@ def _check(read: ReadOptions) -> None:
         raise RequestError(f"minOffsetsPerTrigger {least} is larger than maxOffsetsPerTrigger {most}")
 
 
-#: What Spark adds to the options of a table in a catalog: its properties, and each option again with a prefix.
+#: Entries that Spark adds to the options of a catalog's table: properties, and each option again with a prefix.
 _OF_A_TABLE = {
     "collation", "comment", "external", "is_managed_location", "owner", "provider", "serialization.format",
 }  # fmt: skip
 _AGAIN = "option."
 _COMMENT = "Options of the table: "
-#: What Kafka's source knows and what means nothing without a broker.
+#: Options of Kafka's source that have no effect without a broker.
 _PASSED_OVER = {"groupidprefix", "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms"}
 #: Settings of a consumer that Kafka's source refuses, and why.
 _REFUSED = {
@@ -309,7 +309,7 @@ _REFUSED = {
 }
 
 
-#: Settings of a consumer of Kafka 4.3.1. Others are passed over, too, as plug-ins have some, unless they resemble one.
+#: Consumer settings of Kafka 4.3.1. Plug-ins define others, so an unknown setting is ignored unless it resembles one.
 _CONSUMER_SETTINGS = """
 allow.auto.create.topics auto.commit.interval.ms bootstrap.servers check.crcs client.dns.lookup client.id
 client.rack connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics
@@ -333,7 +333,7 @@ ssl.truststore.type
 """
 _OF_A_CONSUMER = frozenset(_CONSUMER_SETTINGS.split())
 _OAUTH = "sasl.oauthbearer."
-#: How much a name must resemble a setting to count as misspelt.
+#: Minimum similarity of a name to a setting to count as misspelt.
 _RESEMBLANCE = 0.8
 
 
@@ -354,7 +354,7 @@ def _pass_over_or_refuse(name: str) -> None:
     raise RequestError(f"There is no option {name}.{hint}")
 
 
-# ---- how texts are read ----------------------------------------------------------------------------------------------
+# ---- parsers of values -----------------------------------------------------------------------------------------------
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -404,7 +404,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 
 def _duration(text: str) -> int:
-    """A time as Spark's settings have it, in milliseconds."""
+    """Parse a duration in the syntax of Spark's settings, in milliseconds."""
     found = re.fullmatch(r"\s*([0-9]{1,12})\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in _UNITS_MS:
         raise RequestError(f"{text!r}: give a time such as 500ms, 30s or 15m")

@@ -1,16 +1,16 @@
 """The partitions of a reader, and the readable offsets of each.
 
-Where reading ends, for `read_uncommitted`, is the high watermark: from there on records may still be truncated. A
-directory does not always say where that is:
+With `read_uncommitted`, reading ends at the high watermark: records at and behind it may still be truncated. A
+directory does not always contain the high watermark:
 
-    metadata shows one replica            the log's end: a record that is written is replicated
-    no broker's directory                 the log's end: there are no other replicas around it
+    metadata lists one replica            the log's end: each written record is on all replicas
+    not a broker's directory              the log's end: there are no other replicas around it
     otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
                                           five seconds and when it stops; never above the log's end
-    and there is no entry                 nothing can be read. A live broker has none yet for a new partition
+    and the entry is missing              no record can be read. A live broker has no entry yet for a new partition
 
-With `read_committed` it is the last stable offset below that. The end of a log that is being written to is the end of
-its last whole batch.
+With `read_committed`, reading ends at the last stable offset below the high watermark. The end of a log that a broker
+is writing to is the end of its last whole batch.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
-    """The partitions that options choose, in order.
+    """Return the partitions selected by the options, sorted by name.
 
     Raises:
-        NotFoundError: a topic or partition that was named is not there; or nothing is.
+        NotFoundError: a named topic or partition is missing.
         RequestError: a partition is in two directories.
     """
     there = {
@@ -63,7 +63,7 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
         if options.fail_on_data_loss:
             raise NotFoundError(f"{what}. To read the others of those in assign, set failOnDataLoss to false")
         _warn_once(what)
-    # A directory of one partition names its topic as well.
+    # The path of one partition's directory selects an internal topic too.
     own = {partition for partition, place in there.items() if place.path in _stripped(options.path)}
 
     def is_wanted(partition: TopicPartition) -> bool:
@@ -71,7 +71,7 @@ def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPart
             return partition in options.assign
         if options.subscribe is not None:
             return partition.topic in options.subscribe
-        # A pattern never means those that Kafka keeps for itself, as in Kafka's consumer.
+        # As in Kafka's consumer, a pattern never matches Kafka's internal topics.
         if partition.topic in INTERNAL_TOPICS and partition not in own:
             return False
         return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
@@ -95,14 +95,14 @@ def _stripped(paths: Iterable[str]) -> set[str]:
 def readable_end(
     place: LocatedPartition, node: Node, options: ReadOptions, start_offset: int, log_end_offset: int
 ) -> int:
-    """The high watermark of a partition.
+    """Return the high watermark of a partition.
 
     Raises:
-        RequestError: its place is unknown, and no running clean will make it known.
+        RequestError: it is unknown, and no running broker or clean will write it.
     """
     name = place.name
     assert name is not None, "it was chosen by its name"
-    # A log that ends below its start is replaced by an empty one when it is loaded.
+    # When a broker loads a log that ends below its start offset, it replaces the log by an empty one.
     log_end = max(log_end_offset, start_offset)
     if options.high_watermark == "end" or node.ends_at_log_end(place):
         return log_end
@@ -118,13 +118,13 @@ def readable_end(
 def transactions_of(
     log: LogView, place: LocatedPartition, partition: TopicPartition, options: ReadOptions, end_offset: int
 ) -> Transactions:
-    """The transactions of a log below an offset."""
+    """Find the transactions of a log below an offset."""
     if not options.use_indexes:
         found = Transactions(next_offset=log.first_offset)
         follow(found, log, end_offset)
         return found
     directory = place.directory
-    # After a crash, only a load can tell which index entries behind the recovery point are valid.
+    # After a crash, only the log's recovery can decide which index entries behind the recovery point are valid.
     crashed = directory.crashed and directory.holder is None
     flushed = directory.recovery_points.get(partition, 0) if crashed else MAX_OFFSET
     return outcomes(log, end_offset, flushed_below=flushed)
@@ -132,7 +132,7 @@ def transactions_of(
 
 @dataclass
 class PartitionView:
-    """One partition, opened for reading as a batch; what it is asked for is looked at once."""
+    """One partition, opened for reading as a batch; each property reads the files once."""
 
     partition: TopicPartition
     place: LocatedPartition
@@ -141,13 +141,13 @@ class PartitionView:
 
     @cached_property
     def log(self) -> LogView:
-        """The log."""
+        """The log, with its key indexes in `index_dir` if the option is set."""
         log, folder = self.place.log(), self.options.index_dir
         return log if folder is None else log.with_indexes_in(self.node.fs.absolute_path(folder))
 
     @property
     def is_written(self) -> bool:
-        """Whether a broker or another program has the directory locked, and may write to the log right now."""
+        """Whether a broker or another program has locked the directory, and may be writing to the log."""
         return self.place.directory.holder is not None
 
     @property
@@ -166,22 +166,22 @@ class PartitionView:
 
     @property
     def log_end_offset(self) -> int:
-        """Behind the last record, wherever the high watermark is."""
+        """The offset behind the last record, whether or not the high watermark has reached it."""
         return self._log_end[0]
 
     @property
     def end(self) -> Cut | None:
-        """The cut at the log's end; None: it ends where its file does."""
+        """The cut at the log's end; None if the log ends where its file does."""
         return self._log_end[1]
 
     @cached_property
     def readable_end(self) -> int:
-        """The high watermark; see `readable_end`."""
+        """The high watermark; see the function `readable_end`."""
         return readable_end(self.place, self.node, self.options, self.start_offset, self.log_end_offset)
 
     @cached_property
     def transactions(self) -> Transactions:
-        """Those below the high watermark."""
+        """Transactions below the high watermark."""
         return transactions_of(self.log, self.place, self.partition, self.options, self.readable_end)
 
     @property
@@ -194,5 +194,5 @@ class PartitionView:
         return self.readable_end if stable is None else max(min(stable, self.readable_end), self.start_offset)
 
     def first_since(self, timestamp: int) -> int | None:
-        """The first record that is not older; see `offsets.Readable`."""
+        """Return the offset of the first record that is not older; see `offsets.Readable`."""
         return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)

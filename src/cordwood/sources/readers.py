@@ -1,10 +1,10 @@
-"""The readers of the data source, as Spark's Python API has them: of a batch, and of a stream.
+"""The readers of the data source, as Spark's Python API defines them: of a batch, and of a stream.
 
-A reader is made in a process of Spark's for planning, and a pickled copy of it reads in each task. The modules that
+Spark creates a reader in a separate planning process, and each task reads with a pickled copy of it. The modules that
 plan and read are imported when they are needed.
 
-Spark puts a traceback before the message of an error. Users need the message, so our own errors leave here with a
-traceback of one line. Other exceptions are bugs, and keep theirs.
+Spark prints a traceback before the message of an error. Users need the message, so our own errors leave here with a
+traceback of one line. Other exceptions are bugs, and keep their tracebacks.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _log = logging.getLogger(__name__)
 
 
 class LogTask(InputPartition):
-    """What one task reads.
+    """The slices that one task reads.
 
     Attributes:
-        planned: counts of the planning, if this is the task that hands them in.
+        planned: counts of the planning, in the one task that reports them.
     """
 
     def __init__(self, slices: Sequence[Slice], planned: ReadCounts | None) -> None:
@@ -80,7 +80,7 @@ class LogTask(InputPartition):
 
 
 class SliceReader:
-    """Reads tasks; the part that batches and streams share."""
+    """Reads the slices of tasks; the part that batches and streams share."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class SliceReader:
         self._row_format = row_format
         self._location = location
         self._accumulator = accumulator
-        #: The query's conditions that rows must meet.
+        #: Conditions accepted from Spark, which rows must meet.
         self._decided: list[Condition] = []
 
     def _read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -144,13 +144,13 @@ class LogReader(SliceReader, DataSourceReader):
 
 
 class FilteringLogReader(LogReader):
-    """Reads a batch, and takes conditions from Spark. Spark refuses such a reader where it pushes no filters down."""
+    """Reads a batch and accepts conditions from Spark. Spark rejects such a reader unless it pushes filters down."""
 
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         for one in filters:
             condition = _condition(one)
-            # Conditions are on decoded keys and values, and tasks compare bytes.
+            # The conditions compare decoded keys and values, but tasks compare bytes.
             is_on_bytes = condition is not None and condition.column not in self._row_format.decoders
             if condition is not None and is_on_bytes and is_decided(condition):
                 self._decided.append(condition)
@@ -159,7 +159,7 @@ class FilteringLogReader(LogReader):
 
 
 class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows logs, batch by batch. The methods are called in one process, in turn; only `read` runs in tasks."""
+    """Follows logs, batch by batch. One process calls the methods one at a time; only `read` runs in tasks."""
 
     def __init__(
         self,
@@ -171,15 +171,15 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
     ) -> None:
         super().__init__(options, names, location, accumulator, row_format)
         self._follower: Follower | None = None
-        #: The end of a query that reads only the records that are there now.
+        #: Fixed ends of a query that reads only the records present when it starts.
         self._target: Offsets | None = None
         self._ends_at_target = False
         self._latest: Offsets = {}
-        #: When the last batch was let through, for `minOffsetsPerTrigger`.
+        #: When the last batch was released, for `minOffsetsPerTrigger`.
         self._triggered: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks need nothing of what was found out about the logs.
+        # Tasks do not need the state of the followed logs.
         return {**self.__dict__, "_follower": None}
 
     def _following(self) -> Follower:
@@ -226,7 +226,7 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
         return to_document(offsets, self._following().marks(offsets))
 
     def _waits(self, begins: Offsets, ends: Offsets) -> bool:
-        """Whether there are too few offsets yet for a batch."""
+        """Return whether a batch must wait for more offsets."""
         from cordwood.sources.following import count_between
 
         least = self._options.min_offsets_per_trigger
@@ -265,7 +265,7 @@ class LogStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 def _condition(filter_: Filter) -> Condition | None:
-    """A filter of Spark as a condition; None: there is none for it."""
+    """Convert a Spark filter to a condition, or return None if no condition can express it."""
     negated = isinstance(filter_, Not)
     if isinstance(filter_, Not):
         filter_ = filter_.child

@@ -1,11 +1,11 @@
-"""Reading a slice: from windows of a log to rows; only wanted fields are copied.
+"""Read a slice: from windows of a log to rows; only wanted fields are copied.
 
-The steps, each on the output of the step before:
+Each step takes the output of the step before:
 
-    windows      of the slice's bytes, checksums computed
-    batches      that are visible, and new enough; damaged ones are never passed over in silence
-    records      decoded, not copied; those that meet the conditions
-    rows         keys, values and the rest of these, one Arrow array per column
+    windows      the slice's bytes, with checksums computed
+    batches      visible and new enough; damaged batches are reported, never skipped silently
+    records      decoded, not copied; then only the ones that meet the conditions
+    rows         keys, values and other columns of these records, one Arrow array per column
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RowPlan:
     """The rows wanted from each slice. Plain values, to be pickled.
 
     Attributes:
-        indexed: transactions were found by indexes, which what is read may contradict.
+        indexed: transactions were found by indexes, and the log may contradict them.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class RowPlan:
         conditions: Sequence[Condition] = (),
         row_format: RowFormat = AS_BYTES,
     ) -> RowPlan:
-        """What options ask for."""
+        """Build the plan from the options."""
         return cls(
             names=names,
             conditions=tuple(conditions),
@@ -75,14 +75,14 @@ class RowPlan:
 
 
 def read_slice(plan: RowPlan, slice_: Slice, fs: Store, counts: ReadCounts) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice.
+    """Yield the rows of a slice.
 
     Args:
-        counts: what is read and skipped is added here.
+        counts: updated with the data that is read and skipped.
 
     Raises:
-        DataError: something is damaged.
-        RequestError: offsets of the slice are not there, or no longer.
+        DataError: a file is damaged.
+        RequestError: offsets of the slice are missing.
     """
     yield from _Reader(plan, slice_, fs, counts).rows()
 
@@ -98,9 +98,9 @@ class _Reader:
         )
         self._oldest_ms = filters.oldest_ms(plan.conditions)
         self._judges_transactions = plan.isolation == READ_COMMITTED or TRANSACTION in plan.names
-        #: Producers with records in a transaction that is open here.
+        #: Producers with records in a transaction that is open at the current position.
         self._has_data: set[int] = set()
-        #: The last offset of the batches that were met.
+        #: The last offset of the batches read so far.
         self._reached = slice_.start_offset - 1
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -114,7 +114,7 @@ class _Reader:
             self._lost(one.start_offset, min(log.first_offset, one.end_offset) if log.segments else one.end_offset)
         for segment, item in log.windows(
             start_offset=one.start_offset,
-            # At the log's end, a batch whose offsets are wrong lies behind all that are right.
+            # At the log's end, a batch with wrong offsets is behind all correct batches, and must be read to be found.
             end_offset=MAX_OFFSET if one.to_end else one.end_offset,
             start=one.start,
             end=one.end,
@@ -126,7 +126,7 @@ class _Reader:
             lasts = item.batches["last_offset"][is_valid(item.batches)]
             self._reached = max(self._reached, int(lasts[-1]) if lasts.size else NONE)
             yield from self._window(segment, item)
-            del item  # a large one must be gone before the next is read
+            del item  # free a large window before reading the next
         if self._reached < one.end_offset - 1 and (end := log.next_offset) < one.end_offset:
             self._lost(max(end, one.start_offset), one.end_offset)
 
@@ -137,7 +137,7 @@ class _Reader:
         keep = self._transactions.visible(batches, self._plan.isolation) & (batches["record_count"] != 0)
         if self._oldest_ms is not None:
             keep &= batches["max_timestamp"] >= self._oldest_ms
-        # What a damaged header says is no reason to pass over the batch.
+        # A damaged header is not reliable, so its fields cannot justify skipping the batch.
         keep |= ~is_valid(batches)
         self._counts.batches += int(np.count_nonzero(keep))
         self._counts.batches_skipped += int(np.count_nonzero(~keep))
@@ -153,11 +153,11 @@ class _Reader:
             self._counts.records_skipped += columns.rows.size - count
             if count:
                 yield to_rows(selected, self._plan.names, origin, self._plan.row_format)
-            # A large record must be gone from memory before the next is decoded.
+            # Free a large record before decoding the next.
             del columns, selected
 
     def _wanted(self, columns: RecordColumns) -> BoolArray:
-        """bool[records]: those in the slice that meet all conditions."""
+        """bool[records]: records of the slice that meet all conditions."""
         conditions, offsets = self._plan.conditions, columns.rows["offset"]
         wanted: BoolArray = (offsets >= self._slice.start_offset) & (offsets < self._slice.end_offset)
         if not conditions:
@@ -189,9 +189,9 @@ class _Reader:
 
     def _gap(self, log: LogView, segment: Segment, gap: Gap) -> None:
         if self._reached >= self._slice.end_offset - 1 and not self._slice.to_end:
-            return  # it lies behind the slice
+            return  # it is behind the slice
         if segment.base_offset == log.segments[-1].base_offset and gap.kind is not GapKind.DAMAGE:
-            return  # what a stop, or a broker at work, leaves at the end
+            return  # a normal end: an incomplete write, or space preallocated by the broker
         self._damaged(gap_error(segment, gap))
 
     def _damaged(self, error: DataError) -> None:
@@ -202,7 +202,7 @@ class _Reader:
 
     def _lost(self, start: int, end: int, why: str = "") -> None:
         count = end - start
-        # Told once.
+        # Report each loss once.
         self._reached = max(self._reached, end - 1)
         what = f"Offsets {start} to {end - 1} of {self._slice.partition} are not in {self._slice.path}"
         hint = why or "Retention may have deleted them meanwhile, or the log ends before"
@@ -213,14 +213,14 @@ class _Reader:
 
 
 def _with_nulls(condition: Condition, met: BoolArray, valid: BoolArray) -> BoolArray:
-    """Where a condition on a column with nulls is met; `met` is right where it is not null."""
+    """Evaluate a condition on a column with nulls, given `met`, its result wherever the column is not null."""
     if condition.test == NULL:
         return valid if condition.negated else ~valid
     return met & valid
 
 
 def _equal_keys(condition: Condition, columns: RecordColumns) -> BoolArray:
-    """bool[records]: whether keys meet a condition, wherever they are not null."""
+    """bool[records]: where keys that are not null meet a condition."""
     values: Sequence[bytes] = condition.value if isinstance(condition.value, tuple) else (condition.value,)
     found = pyarrow.compute.is_in(keys(columns), value_set=pa.array(values, pa.binary()))
     met: BoolArray = found.to_numpy(zero_copy_only=False)

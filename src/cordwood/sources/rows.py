@@ -1,4 +1,4 @@
-"""Records as rows of the data source: one Arrow array for each column that is asked for, and no other."""
+"""Convert records to rows of the data source: one Arrow array for each requested column."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FATES = ("committed", "aborted", "open")
 _COMMITTED, _ABORTED, _OPEN, _NO_TRANSACTION = range(4)
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-#: The types of columns by what Spark calls them.
+#: Arrow types by Spark's names of types.
 _TYPES = {
     "binary": pa.binary(),
     "string": pa.string(),
@@ -36,10 +36,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where records are from.
+    """The origin of records.
 
     Attributes:
-        transactions: that they may belong to.
+        transactions: transactions that the records may belong to.
     """
 
     partition: TopicPartition
@@ -50,11 +50,11 @@ class Origin:
 def to_rows(
     columns: RecordColumns, names: Sequence[str], origin: Origin, row_format: RowFormat = AS_BYTES
 ) -> pa.RecordBatch:
-    """Records as a record batch with these columns.
+    """Convert records to a record batch with these columns.
 
     Raises:
-        BatchTooLargeError: keys, values or headers of 2 GiB and more in one go.
-        UndecodableError: a key or value is not what its decoder reads.
+        BatchTooLargeError: keys, values or headers of the records have 2 GiB or more.
+        UndecodableError: a decoder cannot decode a key or value.
     """
     made: dict[str, pa.Array] = {}
     wrong = np.zeros(columns.rows.size, np.bool_)
@@ -72,12 +72,12 @@ def to_rows(
 
 
 def keys(columns: RecordColumns) -> pa.Array:
-    """The keys of records."""
+    """Return the keys of records as an Arrow array."""
     return byte_strings(columns.data, columns.rows["key_start"], columns.rows["key_size"], pa.binary())
 
 
 def microseconds(columns: RecordColumns) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The timestamps of records in microseconds, and which of them Spark has a date for; the others are 0."""
+    """Return the timestamps in microseconds, and where Spark has a date for them; the other timestamps are 0."""
     timestamps = columns.rows["timestamp"]
     valid = in_calendar(timestamps)
     return np.where(valid, timestamps, 0) * 1000, valid
@@ -108,7 +108,7 @@ def _headers(columns: RecordColumns, _: Origin) -> pa.Array:
 
 
 def _of_batch(field: str, kind: pa.DataType) -> Callable[[RecordColumns, Origin], pa.Array]:
-    """Makes a column of a number in the header of each record's batch; negative ones are null."""
+    """Return a function that makes a column from a number in each record's batch header; negative ones are null."""
 
     def made(columns: RecordColumns, _: Origin) -> pa.Array:
         found = columns.batches[field][columns.rows["batch"]].astype(kind.to_pandas_dtype())
@@ -118,7 +118,7 @@ def _of_batch(field: str, kind: pa.DataType) -> Callable[[RecordColumns, Origin]
 
 
 def _of_record(field: str) -> Callable[[RecordColumns, Origin], pa.Array]:
-    """Makes a column of a size of each record; negative ones are null."""
+    """Return a function that makes a column from a size in each record; negative ones are null."""
 
     def made(columns: RecordColumns, _: Origin) -> pa.Array:
         found = columns.rows[field]
@@ -131,7 +131,7 @@ def _sequences(columns: RecordColumns, _: Origin) -> pa.Array:
     batches, rows = columns.batches, columns.rows
     base = batches["base_sequence"][rows["batch"]].astype(np.int64)
     delta = rows["offset"] - batches["base_offset"][rows["batch"]]
-    # Sequences go on at 0 after the largest.
+    # After the largest sequence, the next one is 0.
     found = ((base + delta) & _SEQUENCE_MAX).astype(np.int32)
     return numbers(found, pa.int32(), base >= 0)
 
@@ -151,12 +151,12 @@ def _fates(columns: RecordColumns, origin: Origin) -> pa.Array:
 
 
 def _same(text: Callable[[Origin], str]) -> Callable[[RecordColumns, Origin], pa.Array]:
-    """Makes a column that has the same text in each row."""
+    """Return a function that makes a column with the same text in each row."""
 
     def made(columns: RecordColumns, origin: Origin) -> pa.Array:
         count, name = columns.rows.size, np.frombuffer(text(origin).encode(), np.uint8)
         offsets = np.arange(count + 1, dtype=np.int64) * name.size
-        if offsets[-1] > np.iinfo(np.int32).max:  # some ten thousand rows of a path of 4 KiB
+        if offsets[-1] > np.iinfo(np.int32).max:  # a path of 4 KiB in half a million rows
             return pa.array([text(origin)], pa.string()).take(pa.array(np.zeros(count, np.int32)))
         data = pa.py_buffer(np.tile(name, count))
         return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets.astype(np.int32)), data])

@@ -1,4 +1,4 @@
-"""The columns of the data source: those of Kafka's own source, with their names and types, and more on demand."""
+"""The columns of the data source: those of Kafka's own source, with their names and types, and optional ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from cordwood.decoders.decoder import Decoder
 
 HEADERS = "headers"
-#: There without being asked for where a value that cannot be decoded is null.
+#: Added by default if undecodable keys and values become null.
 UNDECODABLE = "undecodable"
-#: Stands for the columns of Kafka's source among those that are asked for.
+#: In the option `columns`, means all columns of Kafka's source.
 _ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column that a reader may ask for.
+    """A column that a reader may request.
 
     Attributes:
-        type: as Spark writes it. All columns may be null.
-        what: is in it, for the docs.
+        type: Spark's name of the type. All columns may be null.
+        what: the column's content, for the docs.
     """
 
     type: str
@@ -65,11 +65,11 @@ NOT_DECODED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """What keys and values mean. A plain value that a task is sent.
+    """How keys and values are decoded. Plain values that are sent to tasks.
 
     Attributes:
-        decoders: by column, `key` or `value`; a column without one stays bytes.
-        null_undecodable: a key or value that cannot be decoded is null, not an error.
+        decoders: by column, `key` or `value`; a column without a decoder stays bytes.
+        null_undecodable: replace a key or value that cannot be decoded by null instead of raising an error.
     """
 
     decoders: Mapping[str, Decoder] = field(default_factory=dict)
@@ -80,10 +80,10 @@ AS_BYTES = RowFormat()
 
 
 def column_names(options: ReadOptions) -> tuple[str, ...]:
-    """The columns that options ask for, in order.
+    """Return the requested columns, in order.
 
     Raises:
-        RequestError: a column does not exist, or is asked for twice.
+        RequestError: a column does not exist, or is requested twice.
     """
     usual = [name for name in KAFKA_COLUMNS if name != HEADERS or options.include_headers]
     usual += [UNDECODABLE] * (options.undecodable == "null")
@@ -95,10 +95,10 @@ def column_names(options: ReadOptions) -> tuple[str, ...]:
 
 
 def schema_text(names: Sequence[str], comment: str | None = None, decoded: Mapping[str, str] = NOT_DECODED) -> str:
-    """Return the schema of these columns, as Spark reads it.
+    """Return the schema of these columns in Spark's syntax.
 
     Args:
-        comment: of the last column.
+        comment: comment on the last column.
         decoded: the types of decoded columns, by name.
     """
     text = ", ".join(f"`{name}` {decoded.get(name) or COLUMNS[name].type}" for name in names)
@@ -109,7 +109,7 @@ def schema_text(names: Sequence[str], comment: str | None = None, decoded: Mappi
 
 
 def check_schema(fields: Sequence[tuple[str, str]], decoded: Mapping[str, str] = NOT_DECODED) -> tuple[str, ...]:
-    """The columns of a schema that a user gave.
+    """Return the column names of a user's schema.
 
     Args:
         fields: names and types.
@@ -128,7 +128,7 @@ def check_schema(fields: Sequence[tuple[str, str]], decoded: Mapping[str, str] =
 
 
 def _spelled(name: str) -> str:
-    """A column's name with its case."""
+    """Return the column's name in its own case."""
     found = next((one for one in COLUMNS if one.lower() == name.lower()), None)
     if found is None:
         raise RequestError(f"There is no column {name}. There are {', '.join(COLUMNS)}")

@@ -1,4 +1,4 @@
-"""Dividing a read among tasks: ranges of offsets, each a range of bytes between two batches.
+"""Divide a read among tasks: ranges of offsets, each a range of bytes between two batches.
 
     a partition's offsets    [start ─────────────────────────────── end)
     maxRecordsPerPartition   [────────)[────────)[────────)[────────)      by offsets, as Kafka's source divides them
@@ -8,8 +8,8 @@
     keys                          [)                    [)  [─)            batches that may have them, by the key index
     packs                    └────────┘           └────┘└────────┘└───┘    small ones together
 
-A slice says where its bytes are, which is used only if the files still agree: a segment may be cleaned or deleted
-before a task reads it.
+A slice holds the positions of its bytes, which are used only if the files still agree: a segment may be cleaned or
+deleted before a task reads it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 
-#: Small slices are put together up to this size, so that a task takes longer than its start. When a query's limit stops
-#: a task, Spark ends the task's worker as well, and a new worker takes seconds to start.
+#: Small slices are combined up to this size, so that reading them takes longer than starting a task. When a query's
+#: limit stops a task, Spark also ends the task's worker, and starting a new worker takes seconds.
 _PACK_BYTES_MAX = 32 << 20
-#: What a slice costs besides its bytes (listing, opening), expressed in bytes.
+#: Cost of a slice in addition to its bytes (listing, opening), expressed in bytes.
 _SLICE_COST_BYTES = 256 << 10
 
 
@@ -48,7 +48,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """How many offsets; of a compacted log, there are fewer records."""
+        """Number of offsets; a compacted log has fewer records."""
         return self.end - self.start
 
 
@@ -57,11 +57,12 @@ class Slice:
     """The part of one partition that a task reads. Plain values, to be pickled.
 
     Attributes:
-        start_offset, end_offset: lowest offset, and the first that is left out.
-        start, end: cuts below and above it; None: they are looked for.
-        to_end: it ends where the log does, so that all that stands there must be whole.
-        aborted: per producer id, first offset and marker of the aborted transactions that it may meet.
-        open: per producer id, the first offset of its open transaction.
+        start_offset: the lowest offset.
+        end_offset: the first offset behind the slice.
+        start, end: cuts below and above it; None if the reader has to find them.
+        to_end: the slice ends where the log does, so all bytes up to the log's end must be whole batches.
+        aborted: by producer id, first offset and marker of each aborted transaction that may have records here.
+        open: by producer id, the first offset of its open transaction.
     """
 
     path: str
@@ -77,14 +78,14 @@ class Slice:
 
 
 class TransactionsMet:
-    """Finds the transactions that slices of one log may meet.
+    """Finds the transactions that may have records in a slice of a log.
 
-    Aborted ones are sorted by their markers. For each, `_lowest` has the smallest first offset of it and all behind it,
-    so that those which begin above a slice are cut off as well.
+    Aborted transactions are sorted by the offsets of their markers. For each, `_lowest` holds the smallest first offset
+    of it and all later ones, so a binary search also excludes transactions that begin above a slice.
     """
 
     def __init__(self, found: Transactions) -> None:
-        """Sort them."""
+        """Sort the transactions."""
         rows = [(last, first, producer) for producer, some in found.aborted.items() for first, last in some]
         self._aborted = sorted(rows)
         self._lasts = np.array([row[0] for row in self._aborted], np.int64)
@@ -93,7 +94,7 @@ class TransactionsMet:
         self._open = dict(found.open)
 
     def added_to(self, slice_: Slice) -> Slice:
-        """A slice with what became of the transactions in it."""
+        """Return a copy of the slice with the aborted and open transactions that may have records in it."""
         low = int(np.searchsorted(self._lasts, slice_.start_offset, side="left"))
         high = int(np.searchsorted(self._lowest, slice_.end_offset, side="left"))
         met: dict[int, list[tuple[int, int]]] = {}
@@ -109,7 +110,7 @@ class TransactionsMet:
 
 
 def divide(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[OffsetRange]:
-    """Ranges of offsets as `maxRecordsPerPartition` and `minPartitions` want them; empty ones go.
+    """Divide offset ranges as `maxRecordsPerPartition` and `minPartitions` require, and drop empty ranges.
 
     Source: Spark KafkaOffsetRangeCalculator.getRanges.
     """
@@ -120,7 +121,7 @@ def divide(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[OffsetRa
     if wanted is None or len(found) >= wanted:
         return found
     total = sum(one.size for one in found)
-    # Small ranges stay as they are, and the others share what is wanted beyond these.
+    # Small ranges stay whole; the larger ones are divided into the remaining number of parts.
     small = {one for one in found if _share(one.size, total, wanted) == 1}
     total -= sum(one.size for one in small)
     wanted = max(wanted - len(small), 1)
@@ -135,7 +136,7 @@ def _share(size: int, total: int, wanted: int) -> int:
 def _parts(range_: OffsetRange, count: int) -> Iterator[OffsetRange]:
     start = range_.start
     for part in range(count):
-        # The remainder goes to the last parts.
+        # The last parts get the remainder.
         end = start + (range_.end - start) // (count - part)
         if end > start:
             yield OffsetRange(range_.partition, start, end)
@@ -146,7 +147,7 @@ def _parts(range_: OffsetRange, count: int) -> Iterator[OffsetRange]:
 
 
 class Slicer:
-    """Makes slices of one log."""
+    """Divides one log into slices."""
 
     def __init__(
         self,
@@ -157,18 +158,18 @@ class Slicer:
         near: Cut | None = None,
         keys: Sequence[bytes] | None = None,
     ) -> None:
-        """Look which segments may hold records of the time in question.
+        """Find the segments that may hold records of the wanted time.
 
         Args:
-            oldest_ms: records that are older are not wanted; None: all are.
-            near: a cut a little before the first range, which spares a look into the index.
-            keys: records with others are not wanted; None: all are.
+            oldest_ms: skip older records; None for records of any age.
+            near: a cut a little before the first range, which saves an index lookup.
+            keys: skip records with other keys; None for records with any key.
         """
         self._log = log
         self._partition = partition
         self._options = options
         self._near = near
-        # Who says how many tasks there are gets as many, of about one size.
+        # A user who sets the number of tasks gets that number, with tasks of about one size: no key ranges.
         counts_tasks = options.min_partitions is not None or options.max_records_per_partition is not None
         self._keys = keys if options.use_indexes and not counts_tasks else None
         if oldest_ms is None or not options.use_indexes:
@@ -178,10 +179,10 @@ class Slicer:
         self._indexes: dict[int, OffsetIndex] = {}
 
     def slices(self, wanted: OffsetRange, *, end: Cut | None, to_end: bool) -> list[Slice]:
-        """The slices of a range of offsets.
+        """Return the slices of a range of offsets.
 
         Args:
-            end: the cut at the log's end, if the range ends there and it is known.
+            end: the cut at the log's end, if the range ends there and the cut is known.
             to_end: the range ends where the log does.
         """
         parts = [one for segment, behind in self._segments(wanted) for one in self._cut(segment, behind, wanted, end)]
@@ -203,7 +204,7 @@ class Slicer:
         return merged
 
     def counts(self, slices: Sequence[Slice]) -> ReadCounts:
-        """What these slices of the log are, and what they leave out."""
+        """Count the segments that these slices touch, and the segments and bytes that they skip."""
         touched: set[int] = set()
         bases = [segment.base_offset for segment in self._log.segments]
         for one in slices:
@@ -217,14 +218,14 @@ class Slicer:
         )
 
     def _segments(self, wanted: OffsetRange) -> Iterator[tuple[Segment, int]]:
-        """The segments with wanted records, each with the base offset of the next."""
+        """Yield the segments with wanted records, each with the base offset of the next segment."""
         following = [*(one.base_offset for one in self._log.segments[1:]), MAX_OFFSET]
         for segment, behind in zip(self._log.segments, following, strict=True):
             if segment.base_offset < wanted.end and behind > wanted.start and segment.base_offset in self._lowest:
                 yield segment, behind
 
     def _cut(self, segment: Segment, behind: int, wanted: OffsetRange, log_end: Cut | None) -> Iterator[Slice]:
-        """The wanted part of a segment, in slices of about the size that options want."""
+        """Divide the wanted part of a segment into slices of about `maxBytesPerPartition`."""
         start_offset = max(wanted.start, self._lowest[segment.base_offset])
         end_offset = min(wanted.end, behind)
         if start_offset >= end_offset:
@@ -263,7 +264,7 @@ class Slicer:
             yield self._slice(offsets[at], offsets[at + 1], cut, ends[at], size)
 
     def _between(self, low: Cut, high: Cut | None, wanted: OffsetRange, segment: Segment) -> Iterator[Slice]:
-        """The wanted part of a range of a segment, if there is any; without an upper cut it ends with the segment."""
+        """Yield the wanted part of a range, if any; a range without an upper cut ends with the segment."""
         start = max(wanted.start, low.offset)
         end = wanted.end if high is None else min(wanted.end, high.offset)
         if start < end:
@@ -278,7 +279,7 @@ class Slicer:
         return Slice(self._log.path, self._partition, start, end, max(0, size_bytes), start_cut, end_cut)
 
     def _index(self, segment: Segment) -> OffsetIndex:
-        """The offset index of a segment; an empty one where it is not there, or not to be used."""
+        """Return the segment's offset index, or an empty one if it is missing, faulty or not to be used."""
         if segment.base_offset not in self._indexes:
             index = None
             if self._options.use_indexes:
@@ -296,7 +297,7 @@ class Slicer:
 
 
 def pack(slices: Sequence[Slice], options: ReadOptions) -> list[tuple[Slice, ...]]:
-    """The slices of each task, in order. Small ones share a task, unless options say how many tasks there are."""
+    """Group slices into tasks, in order. Small slices share a task, unless options set the number of tasks."""
     if options.min_partitions is not None or options.max_records_per_partition is not None:
         return [(one,) for one in slices]
     packs: list[list[Slice]] = []
