@@ -1,1 +1,1 @@
-"""The last value of each key of a log: by the scans and merges of a clean, without a rewrite."""
+"""The last value of each key of a log, found by the scan and merge of a clean, without a rewrite."""

@@ -1,13 +1,13 @@
-"""The state that a log of an internal topic holds: the last record of each key.
+"""The state in a log of an internal topic: the last record of each key.
 
-The log is read twice: first for the newest offset of each key, then for the records at these offsets. So memory follows
-the number of keys, whatever the length of the log, and objects are made for the surviving records only.
+The log is read twice: first for the newest offset of each key, then for the records at these offsets. So memory depends
+on the number of keys, not on the length of the log, and Python objects are created only for surviving records.
 
 A record of an aborted transaction never counts. A record of an open transaction does not count yet; such records are
-returned separately, as pending. For a committed record its own offset decides, not that of its marker.
+returned separately, as pending. A committed record is ordered by its own offset, not by its marker's.
 
 A tombstone always ends the pending records of its key. So all tombstones behind the start of an open transaction are
-returned, and not only those that are the last record of their key.
+returned, not only the tombstones that are the last record of their key.
 
 Source: Kafka OffsetMetadataManager.replay and replayEndTransactionMarker, which keep the record with the larger offset.
 """
@@ -27,18 +27,18 @@ from cordwood.storage.log.transactions import READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.types import NONE
 
-#: Bytes of a coordinator's key before what it names: the record type.
+#: Size in bytes of the record type at the start of a coordinator's key.
 TYPE_BYTES = 2
 _SECRET_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """A record that counts, or is pending.
+    """A record that counts or is pending.
 
     Attributes:
-        key, value: of the record; None: the value is null.
-        producer_id: of the transaction that is open; NONE for a record that counts.
+        value: the record's value; None for a tombstone.
+        producer_id: producer of the open transaction; NONE for a record that counts.
     """
 
     offset: int
@@ -48,12 +48,12 @@ class StateRecord:
 
 
 def state_records(log: LogView, on_damage: OnDamage, *, updates: int | None = None) -> Iterator[StateRecord]:
-    """The last record of each key, in log order; tombstones that are there, too, and what is pending.
+    """Yield the last record of each key, in log order, including tombstones; and pending records.
 
     Args:
-        on_damage: called with each damage; when it returns, reading goes on behind it.
-        updates: a record type whose records change the record of another type before them, and replace none. All after
-            the last record of the same key, but for its type, are given.
+        on_damage: called with each damage; if it returns, reading continues behind the damage.
+        updates: a record type whose records do not replace earlier ones, but update the preceding record of another
+            type. Yield all of them behind the last record of another type whose key is otherwise the same.
     """
     transactions = log.transactions()
     keys = LatestOffsets(os.urandom(_SECRET_BYTES))
@@ -75,8 +75,8 @@ def state_records(log: LogView, on_damage: OnDamage, *, updates: int | None = No
 def _columns(
     log: LogView, transactions: Transactions, on_damage: OnDamage
 ) -> Iterator[tuple[RecordColumns, BoolArray, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """Records with a key, of each whether it counts, and the producer of those whose transaction is open, else NONE."""
-    # A broker may write on; what comes now is of transactions that are not known.
+    """Yield records, which of them count, and each record's producer if its transaction is open, else NONE."""
+    # A broker may still be writing; transactions of later records are unknown, so they are not read.
     for columns in log.columns(end_offset=transactions.next_offset, isolation=READ_UNCOMMITTED, on_damage=on_damage):
         batches = columns.batches
         aborted = transactions.aborted_data(batches)
@@ -88,7 +88,7 @@ def _columns(
 
 
 def _named(columns: RecordColumns, counts: BoolArray, updates: int | None) -> tuple[RecordColumns, BoolArray]:
-    """Records whose keys are compared, and which of them replace earlier ones."""
+    """Return records with the part of the key to compare, and which of them replace earlier ones."""
     if updates is None:
         return columns, counts
     starts = columns.rows["key_start"]

@@ -1,6 +1,6 @@
-"""Files of a table, written without Spark: parquet, CSV or lines of JSON.
+"""Write files of a table without Spark: parquet, CSV or lines of JSON.
 
-CSV and JSON have times and bytes as Spark writes them, so that a table looks the same whatever wrote it.
+CSV and JSON have times and bytes in Spark's format, so that a table looks the same whichever engine wrote it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cordwood.json_text import json_text, real_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Writes a batch to a file that is open.
+#: Writes a batch to an open file.
 Write = Callable[[pa.RecordBatch], None]
 _TRUE_FALSE = {"true": True, "false": False}
-#: Of which formats which options are known, by their names in Spark.
+#: Supported options of each format, by their names in Spark.
 _OPTIONS = {"parquet": ("compression",), "csv": ("compression", "header", "sep"), "json": ("compression",)}
 _CODECS = {"parquet": ("snappy", "gzip", "zstd", "lz4", "none"), "csv": ("gzip", "none"), "json": ("gzip", "none")}
 _ADVICE = "Spark writes with more of them:  pip install 'cordwood[spark]', --engine spark"
@@ -34,34 +34,34 @@ _ADVICE = "Spark writes with more of them:  pip install 'cordwood[spark]', --eng
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """How many rows were written, and how many of them are deletes or could not be decoded."""
+    """Counts of rows that were written, that are deletes, and that could not be decoded."""
 
     rows: int = 0
     deletes: int = 0
     undecodable: int = 0
 
     def plus(self, other: RowCounts) -> RowCounts:
-        """Those of two files."""
+        """Return the sums of both counts."""
         sums = (self.rows + other.rows, self.deletes + other.deletes, self.undecodable + other.undecodable)
         return RowCounts(*sums)
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How files of a table are written. A value that can be pickled.
+    """The format of a table's files. A value that can be pickled.
 
     Attributes:
-        options: of Spark's writer of this format.
+        options: options of Spark's writer of this format.
     """
 
     name: str
     options: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Refuse what only Spark can write.
+        """Reject formats and options that only Spark supports.
 
         Raises:
-            RequestError: the format, or one of the options, is not known here.
+            RequestError: the format or an option is unsupported.
         """
         if self.name not in _OPTIONS:
             raise RequestError(f"--format {self.name}: without Spark there are {', '.join(_OPTIONS)}. {_ADVICE}")
@@ -79,7 +79,7 @@ class FileFormat:
 
     @property
     def suffix(self) -> str:
-        """How names of files end."""
+        """Suffix of file names."""
         return f".{self.name}.gz" if self._is_gzip and self.name != "parquet" else f".{self.name}"
 
     @property
@@ -90,7 +90,7 @@ class FileFormat:
         """Write rows to a new file.
 
         Raises:
-            OSError: the disk is full, or fails.
+            OSError: the disk is full or fails.
         """
         rows = deletes = undecodable = 0
         try:
@@ -106,7 +106,7 @@ class FileFormat:
 
     @contextmanager
     def parquet(self, path: str, schema: pa.Schema) -> Iterator[Write]:
-        """A file of columns."""
+        """Open a parquet file."""
         from pyarrow import parquet
 
         with parquet.ParquetWriter(path, schema, compression=self.options.get("compression", "snappy")) as writer:
@@ -114,7 +114,7 @@ class FileFormat:
 
     @contextmanager
     def csv(self, path: str, schema: pa.Schema) -> Iterator[Write]:
-        """A line per row."""
+        """Open a CSV file with one line per row."""
         from pyarrow import csv
 
         shown = pa.schema([field.with_type(_csv_type(field.type)) for field in schema])
@@ -125,7 +125,7 @@ class FileFormat:
 
     @contextmanager
     def json(self, path: str, schema: pa.Schema) -> Iterator[Write]:
-        """An object per row; what is null is left out."""
+        """Open a file with one JSON object per line; nulls are left out."""
         with self._lines(path) as file:
 
             def write(batch: pa.RecordBatch) -> None:
@@ -170,7 +170,7 @@ def _for_csv(batch: pa.RecordBatch, shown: pa.Schema) -> pa.RecordBatch:
 
 
 def _reals(column: pa.Array) -> pa.StringArray:
-    """Numbers as text, with Java's names for those that are none, as Spark writes them."""
+    """Convert numbers to text as Spark does, with Java's names for NaN and infinities."""
     import pyarrow.compute as pc
 
     texts = column.cast(pa.string())
@@ -186,7 +186,7 @@ def _reals(column: pa.Array) -> pa.StringArray:
 
 
 def _time_text(time: datetime) -> str:
-    """As Spark writes it, which has milliseconds."""
+    """Format a time in milliseconds, as Spark does."""
     return f"{time.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 

@@ -1,4 +1,4 @@
-"""The facts in a segment's headers: which batches belong to transactions, where runs may begin, where the log ends."""
+"""Read a segment's headers: transactional batches, possible starts of runs, the end of the log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """Reads the headers of a segment.
+    """A task that reads the headers of a segment.
 
     Attributes:
-        run_bytes: how large a run should be.
-        since_ms: the time to look for; None: none.
+        run_bytes: approximate size of a run in bytes.
+        since_ms: the time to find, in milliseconds, or None.
     """
 
     log: CountedLog
@@ -40,14 +40,14 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeaders:
-    """What the headers of a segment say.
+    """The needed facts from the headers of a segment.
 
     Attributes:
         transactional: BATCH_ROW[batches], markers and transactional data.
-        starts: of the first batch of each run the position, and the offset behind the batch before it.
+        starts: for each run, the position of its first batch, and the offset behind the batch before it.
         end: position behind the last batch.
-        next_offset: behind the last batch; that of the segment if it is empty.
-        time_offset: an offset behind which lies the first record of `since_ms` or later; None: there is none.
+        next_offset: offset behind the last batch; the segment's base offset if it is empty.
+        time_offset: an offset at or before the first record of `since_ms` or later; None if all are older.
     """
 
     base_offset: int
@@ -62,8 +62,8 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     """Read the headers of a segment.
 
     Raises:
-        CorruptBatchError: something that is no batch lies between batches, or a batch is not where it belongs.
-        NotFoundError: the segment is gone.
+        CorruptBatchError: bytes between batches do not form a batch, or a batch is out of order.
+        NotFoundError: the segment was deleted.
     """
     segment = task.log.segment(task.base_offset)
     transactional = [np.empty(0, BATCH_ROW)]
@@ -74,10 +74,10 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
         for item in headers_in_order(headers, segment.order()):
             if isinstance(item, Gap):
                 if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
-                    break  # what a stop leaves, or a broker has not written whole yet
+                    break  # an incomplete write after a crash, or one that a broker has not finished
                 raise gap_error(segment, item)
             transactional.append(item[is_control(item) | is_transactional_data(item)])
-            # A compressed message of magic 0 or 1 does not say where it starts; that is behind the one before it.
+            # A compressed message of magic 0 or 1 has no base offset; it is the offset behind the batch before.
             firsts = np.append(next_offset, item["last_offset"][:-1] + 1)
             numbers = item["position"] // task.run_bytes
             for at in np.flatnonzero(np.diff(numbers, prepend=last_number)).tolist():
@@ -92,7 +92,7 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
 
 
 def transactions_of(headers: Iterable[SegmentHeaders]) -> Transactions:
-    """The transactions of a log, of the headers of its segments in log order."""
+    """Collect the transactions of a log from the headers of its segments, in log order."""
     found = Transactions()
     for one in headers:
         found.add(one.transactional)

@@ -1,9 +1,9 @@
-"""The last record of each key of some logs, by many tasks or in this process.
+"""The last record of each key of some logs, found by many tasks or in this process.
 
-headers   a segment      batches of transactions; where runs begin; where the log ends      `tables.headers`
+headers   a segment      transactional batches; possible starts of runs; the log's end      `tables.headers`
 scan      a run          see `engine.exchange`
-merge     hash ranges    see there
-newest    a run          decoded once more, but for what is superseded                      → columns
+merge     hash ranges    see `engine.exchange`
+newest    a run          decoded once more, without superseded records                      → columns
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.windows import Checks, compute_crcs
 from cordwood.tables.runs import TableRun
 
-#: How often a task is run that misses something.
+#: Attempts to run the tasks, if blobs from other tasks are lost.
 _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NewestTask:
-    """Gives the last record of each key that is in a run. A value that can be pickled.
+    """A task that returns the last record of each key in a run. A value that can be pickled.
 
     Attributes:
-        outcomes: of the run, or where to read them.
+        outcomes: outcomes of the run, or where to read them.
     """
 
     run: TableRun
@@ -43,7 +43,7 @@ class NewestTask:
         """See `newest_records`.
 
         Raises:
-            LostSectionError: what other tasks found is gone or damaged.
+            LostSectionError: blobs from other tasks are missing or damaged.
         """
         outcomes = self.outcomes
         if isinstance(outcomes, RunOutcomes):
@@ -52,10 +52,10 @@ class NewestTask:
 
 
 def scan_by_tasks(each: Each, logs: Sequence[Sequence[TableRun]], folder: BlobFolder, cores: int) -> list[NewestTask]:
-    """Scan and merge logs by many tasks, which hand each other blobs in a folder; the tasks of all runs.
+    """Scan and merge logs by many tasks that exchange blobs in a folder; return the tasks that read the newest records.
 
     Raises:
-        DataError, OSError: that of a task.
+        DataError, OSError: a task raised it.
     """
     scans = [LogScan(folder, runs) for runs in logs if runs]
     for _ in range(_ATTEMPTS):
@@ -71,7 +71,7 @@ def scan_by_tasks(each: Each, logs: Sequence[Sequence[TableRun]], folder: BlobFo
 
 
 def _handle(failures: Iterable[Failure], scans: Sequence[LogScan]) -> None:
-    """Raise errors; but what is lost is to be made again."""
+    """Raise errors of tasks; forget lost blobs, so that they are made again."""
     for failure in failures:
         if failure.kind is not FailureKind.LOST:
             raise failure.exception()
@@ -80,7 +80,7 @@ def _handle(failures: Iterable[Failure], scans: Sequence[LogScan]) -> None:
 
 
 def scan_here(logs: Sequence[Sequence[TableRun]]) -> list[NewestTask]:
-    """Scan and merge logs in this process, if their keys fit its memory; the tasks of all runs."""
+    """Scan and merge logs whose keys fit this process's memory; return the tasks that read the newest records."""
     tasks = []
     for runs in logs:
         scanned = []
@@ -93,10 +93,10 @@ def scan_here(logs: Sequence[Sequence[TableRun]]) -> list[NewestTask]:
 
 
 def newest_records(run: TableRun, outcomes: SegmentOutcomes) -> Iterator[RecordColumns]:
-    """The records of a run that are the last of their keys, tombstones too, in pieces.
+    """Yield the records of a run that are the last of their keys, including tombstones, in pieces.
 
     Raises:
-        CorruptBatchError: the file was changed since it was scanned.
+        CorruptBatchError: the file changed since the scan.
     """
     segment = run.log.segment(run.base_offset)
     for window in segment_windows_from(segment, run.start, Checks.DEFERRED, end=run.end):
@@ -115,12 +115,12 @@ def newest_records(run: TableRun, outcomes: SegmentOutcomes) -> Iterator[RecordC
             position += rows.size
             if keep.any():
                 yield columns.select(keep)
-            del columns, rows  # a large one must be gone before the next is decoded
+            del columns, rows  # free a large record before decoding the next
         assert position == ordinals.size, "the same records as in the scan"
         del window
 
 
 def _ordinals(firsts: Int64Array, counts: Int64Array) -> Int64Array:
-    """The ordinals of all records of some batches, one after the other."""
+    """Return the ordinals of all records of some batches, concatenated."""
     before = np.cumsum(counts) - counts
     return np.asarray(np.repeat(firsts - before, counts) + np.arange(int(counts.sum())))

@@ -9,7 +9,7 @@ from cordwood.presentable import Presentable
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """What a table has of a partition: the offsets [start, end)."""
+    """The offsets [start, end) of a partition that a table covers."""
 
     partition: int
     start_offset: int
@@ -18,12 +18,12 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TableResult(Presentable):
-    """A table that was written.
+    """A written table.
 
     Attributes:
-        is_changes: it holds what changed since an earlier table.
-        deletes: the rows that delete a key.
-        undecodable: the rows with a key or value that could not be decoded.
+        is_changes: the table holds changes since an earlier table.
+        deletes: number of rows that delete a key.
+        undecodable: number of rows with a key or value that could not be decoded.
     """
 
     topic: str

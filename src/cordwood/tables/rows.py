@@ -1,10 +1,10 @@
 """The rows of a table as Arrow: decoded keys and values, and the position of each record.
 
-key, value                      as their decoders say
-partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none, or one after the
-                                year 9999, for which Python and Spark have no date
+key, value                      with the types of their decoders
+partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none, or if it is
+                                after the year 9999, for which Python and Spark have no date
 deleted                         the record is a tombstone; only in a table with deletes
-undecodable                     key or value is null because it cannot be decoded; only where that is no error
+undecodable                     key or value is null because it cannot be decoded; only if that raises no error
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from cordwood.tables.runs import TableRun
 
 #: Spark's times are in microseconds.
 TIME_TYPE = pa.timestamp("us", tz="UTC")
-#: Small batches are joined up to so many rows or bytes.
+#: Small batches are joined up to this number of rows or bytes.
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat:
-    """What rows of a table look like.
+    """The columns of a table and the decoders of keys and values.
 
     Attributes:
-        null_undecodable: what cannot be decoded is null, and no error.
+        deletes: include tombstones, marked in a column `deleted`.
+        null_undecodable: replace undecodable keys and values by null instead of raising an error.
     """
 
     key: Decoder
@@ -43,7 +44,7 @@ class TableFormat:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The table's columns."""
         fields = [
             pa.field("key", self.key.type),
             pa.field("value", self.value.type),
@@ -58,10 +59,10 @@ class TableFormat:
         return pa.schema(fields)
 
     def batches(self, tasks: Iterable[NewestTask]) -> Iterator[pa.RecordBatch]:
-        """The rows of a table, or of a part of it.
+        """Yield the rows of a table, or of a part of it.
 
         Raises:
-            UndecodableError: a key or value is not what its decoder reads.
+            UndecodableError: a decoder cannot decode a key or value.
         """
         held: list[pa.RecordBatch] = []
         for run, columns in ((task.run, columns) for task in tasks for columns in task.records()):

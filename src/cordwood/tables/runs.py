@@ -1,11 +1,11 @@
-"""The runs that the logs of a table are cut into, and how one is scanned.
+"""The runs that the logs of a table are cut into, and how a run is scanned.
 
 A table covers the offsets [start, end) of a log. It has the records that a consumer with `read_committed` gets there:
-no control records and no aborted transactions; the end is not above the last stable offset, so that the fate of all
-transactions before it is known. Records without a key are no part of a table. Unlike a clean, a table includes the
-active segment, and knows no lag.
+no control records and no records of aborted transactions. The end is never above the last stable offset, so all
+transactions below it are decided. Records without a key are not part of a table. Unlike a clean, a table includes the
+active segment and applies no compaction lag.
 
-Of two records with the same key the later one in the log counts, as in a replay.
+Of two records with the same key, the later one in the log wins, as in a replay.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.tables.headers import SegmentHeaders
 from cordwood.types import override
 
-#: Records of a chunk; its arrays take less than 60 MB.
+#: Records of a chunk, whose arrays need less than 60 MB.
 CHUNK_RECORDS = 1 << 20
-#: A log below the first size is merged in one range, one above the second in many.
+#: Logs below the first size are merged in one hash range, logs above the second in many.
 _ONE_RANGE_BYTES, _MANY_RANGES_BYTES = 64 << 20, 4 << 30
-#: Producer to (first offset, marker's offset) of its aborted transactions; see `Transactions`.
+#: For each producer, (first offset, marker's offset) of its aborted transactions; see `Transactions`.
 Aborted = Mapping[int, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableSlice:
-    """A part of a log that goes into a table.
+    """The offsets [start_offset, end_offset) of a log, as input of a table.
 
     Attributes:
-        headers: of the segments that hold them, in log order.
+        headers: headers of the segments that hold these offsets, in log order.
     """
 
     log: CountedLog
@@ -53,10 +53,10 @@ class TableSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun(RunTask):
-    """A part of a segment that one task scans, and that one task gives the values of.
+    """A part of a segment; one task scans it, and one task reads its newest records.
 
     Attributes:
-        start_offset, end_offset: the offsets [start, end) that are of interest.
+        start_offset, end_offset: the offsets [start, end) that the table covers.
         aborted: transactions that reach into the segment.
     """
 
@@ -70,7 +70,7 @@ class TableRun(RunTask):
         return scan_part(self.log.segment(self.base_offset), (self.start, self.end), self.marking(), self.how, keep)
 
     def marking(self) -> Mark:
-        """Says which batches of the run's segment are of the table, and from which offset on."""
+        """Return a function that marks the table's batches in the run's segment, with the first offset that counts."""
         transactions = Transactions(aborted={producer: list(ranges) for producer, ranges in self.aborted.items()})
 
         def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
@@ -84,12 +84,12 @@ class TableRun(RunTask):
 def cut(
     slices: Iterable[TableSlice], hash_secret: bytes, *, chunk_records: int = CHUNK_RECORDS, ranges: int | None = None
 ) -> list[list[TableRun]]:
-    """Cut logs into runs; those of each log, in log order.
+    """Cut logs into runs; return the runs of each log, in log order.
 
     Args:
-        hash_secret: 16 bytes that key the hashes of keys.
+        hash_secret: 16-byte secret for hashing keys.
         chunk_records: records of a chunk, a multiple of 8.
-        ranges: into how many hashes are cut; None: by the size of each log.
+        ranges: number of hash ranges; None to choose it by the size of each log.
     """
     found = []
     for part in slices:
@@ -124,7 +124,7 @@ def _ranges(size_bytes: int) -> int:
 
 
 def _parts(part: TableSlice) -> Iterator[tuple[SegmentHeaders, int, int]]:
-    """The runs of a slice: segment, position of the first batch, and behind the last."""
+    """Yield the runs of a slice: segment, position of the first batch, position behind the last."""
     for headers in part.headers:
         edges = [*headers.starts, (headers.end, headers.next_offset)]
         for (start, first_offset), (end, next_offset) in pairwise(edges):
@@ -133,7 +133,7 @@ def _parts(part: TableSlice) -> Iterator[tuple[SegmentHeaders, int, int]]:
 
 
 def _reaching_into(aborted: Aborted, headers: SegmentHeaders) -> Aborted:
-    """The transactions with data that may be in a segment."""
+    """Return the transactions that may have data in a segment."""
     found = {
         producer: [(first, marker) for first, marker in ranges if marker >= headers.base_offset]
         for producer, ranges in aborted.items()
