@@ -1,1 +1,1 @@
-"""What keys and values mean: bytes in, Arrow columns out."""
+"""Decode keys and values: bytes in, Arrow columns out."""

@@ -11,13 +11,13 @@ from cordwood.storage.log.files import read_file
 
 
 def decoder_of(text: str, fs: Store) -> Decoder:
-    """The decoder of a name, or of a kind of schemas and the folder that has them.
+    """Return the decoder with a name, or with a kind of schemas and the folder that contains them.
 
     Args:
         text: such as `utf8` or `avro:schemas/orders-value`.
 
     Raises:
-        RequestError: there is none; or the schemas cannot be used.
+        RequestError: there is no such decoder, or the schemas cannot be used.
     """
     if text in PLAIN:
         return PLAIN[text]

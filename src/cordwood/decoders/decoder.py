@@ -1,4 +1,4 @@
-"""What a decoder is: bytes of keys or values in, an Arrow array of one type out."""
+"""The interface of decoders: bytes of keys or values in, an Arrow array of one type out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What keys or values mean.
+    """Decoded keys or values.
 
     Attributes:
-        values: as many as were given; null where null was given, and where there is a problem.
-        problems: for each value that cannot be decoded, by index, why.
+        values: one element per input; null for a null input and for a problem.
+        problems: the reason why a value cannot be decoded, by index.
     """
 
     values: pa.Array
@@ -31,23 +31,23 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """Decodes keys or values. A plain value that a task is sent."""
+    """Decodes keys or values. A plain value that is sent to tasks."""
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """Type of the decoded values."""
         ...
 
     @property
     def is_json(self) -> bool:
-        """Whether the values are JSON as text."""
+        """Whether the decoded values are JSON text."""
         ...
 
     def decode(self, raw: pa.BinaryArray) -> Decoded:
         """Decode keys or values.
 
         Args:
-            raw: the bytes, in an array that is no part of another one.
+            raw: the bytes, in an array that is not a slice of another array.
         """
         ...
 
@@ -57,7 +57,7 @@ def undecodable(column: str, found: Decoded, path: str, offsets: Int64Array) -> 
 
     Args:
         column: `key` or `value`.
-        offsets: int64[values], of the records.
+        offsets: int64[values], offsets of the records.
     """
     first = min(found.problems)
     advice = f"choose another decoder for {column}s, such as hex, or set undecodable to null"
@@ -82,7 +82,7 @@ class RawBytes:
 
     @classmethod
     def of(cls, raw: pa.BinaryArray) -> RawBytes:
-        """The parts of an array that is no part of another one."""
+        """Split an array that is not a slice of another array into its parts."""
         assert raw.offset == 0, "it is no part of another array"
         _, offsets, data = raw.buffers()
         ends = np.frombuffer(offsets, np.int32, len(raw) + 1).astype(np.int64)

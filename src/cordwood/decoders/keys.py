@@ -1,10 +1,10 @@
-"""Keys as people write them become bytes: the other direction of the decoders, for keys that are looked for.
+"""Encode keys as people write them into bytes: the inverse of the decoders, to search for a key.
 
-hex:00ff, base64:AP8=     the bytes, whatever keys are
+hex:00ff, base64:AP8=     the bytes, with any decoder
 utf8, json, uuid          the text, encoded as UTF-8
 bytes, hex                hexadecimal digits
 short … double            the number, big-endian
-avro:DIR …                a JSON value, written by each schema of the folder: the bytes name their schema
+avro:DIR …                a JSON value, encoded with each schema of the folder, as the bytes contain the schema's id
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def schema_folder(text: str) -> str | None:
 
 
 def parse_key(key: bytes | str, decoder: str, fs: Store) -> tuple[bytes, ...]:
-    """The bytes that a key may have: one, but for decoders with schemas one for each that can write it.
+    """Return the bytes that a key may have: one result, or with schemas one for each schema that can encode it.
 
     Args:
-        key: as a person writes it; or its bytes, whatever keys are.
-        decoder: what keys are, as `decoder_of` takes it.
-        fs: where schemas are.
+        key: text as a person writes it, or bytes, which are returned unchanged.
+        decoder: the decoder of the keys, as for `decoder_of`.
+        fs: the store that contains the schemas.
 
     Raises:
-        RequestError: the text is no such key, or there is no such decoder.
+        RequestError: the text is not a valid key, or the decoder does not exist.
     """
     if isinstance(key, bytes):
         return (key,)
@@ -56,7 +56,7 @@ def parse_key(key: bytes | str, decoder: str, fs: Store) -> tuple[bytes, ...]:
     if decoder in _NUMBERS:
         read = float if decoder in ("float", "double") else int
         return (_parsed(text, decoder, lambda digits: struct.pack(_NUMBERS[decoder], read(digits))),)
-    # It takes a library to read the schemas.
+    # Only schemas need a library, which is loaded here.
     from cordwood.decoders.choice import decoder_of
     from cordwood.decoders.schemas import SchemaDecoder
 
@@ -81,12 +81,12 @@ def _parsed(text: str, what: str, parse: Callable[[str], Any]) -> Any:
 
 
 def _written(decoder: Any, value: Any, text: str) -> Sequence[bytes]:
-    """The key as each schema writes it."""
+    """Encode the key with each schema that can encode it."""
     found = []
     for schema_id, schema in decoder.schemas:
         try:
             body = _WRITERS[decoder.kind](schema, value, text)
-        # Given a value that does not fit, libraries raise errors of many types.
+        # If a value does not fit the schema, libraries raise errors of many types.
         except Exception:
             continue
         found.append(_PREFIX.pack(0, schema_id) + body)
@@ -103,7 +103,7 @@ def _write_avro(schema: bytes, value: Any, _text: str) -> bytes:
 
 
 def _write_protobuf(schema: bytes, value: Any, _text: str) -> bytes:
-    """The first message of the file, as most topics have."""
+    """Encode a key as the first message type of the file, which most topics use."""
     from cordwood.decoders.schemas import library
 
     descriptor_pb2, descriptor_pool, json_format, message_factory = (
@@ -132,12 +132,12 @@ _WRITERS: Mapping[str, Callable[[bytes, Any, str], bytes]] = {
 
 
 def decoded(raw: Sequence[bytes | None], decoder: str, fs: Store) -> list[Any]:
-    """What keys or values mean; bytes that are no such value stay bytes, and JSON is what it says.
+    """Decode keys or values; JSON is parsed, and bytes that cannot be decoded stay bytes.
 
     Args:
-        decoder: as `decoder_of` takes it.
+        decoder: as for `decoder_of`.
     """
-    if decoder == "utf8":  # for most topics no library is loaded
+    if decoder == "utf8":  # load no library for most topics
         return [_text(one) for one in raw]
     import pyarrow as pa
 

@@ -1,9 +1,9 @@
-"""Decoders that need no schema: bytes, text, JSON, and what Kafka's serializers of numbers and uuids write.
+"""Decoders without schemas: bytes, text, JSON, and the formats of Kafka's serializers for numbers and uuids.
 
-    bytes     as they are                                   binary
+    bytes     unchanged                                     binary
     hex       00ff                                          string
     utf8      text                                          string
-    json      a JSON value, checked, as the text it is      string
+    json      the text of a JSON value, after a check       string
     short     2 bytes, big-endian                           smallint
     int       4 bytes                                       int
     long      8 bytes                                       bigint
@@ -33,7 +33,7 @@ _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 @dataclass(frozen=True, slots=True)
 class BytesDecoder:
-    """Bytes as they are."""
+    """Returns bytes unchanged."""
 
     type: pa.DataType = pa.binary()  # noqa: RUF009 - it is a constant
     is_json: bool = False
@@ -45,10 +45,10 @@ class BytesDecoder:
 
 @dataclass(frozen=True, slots=True)
 class NumberDecoder:
-    """Numbers of a fixed size, big-endian.
+    """Decodes big-endian numbers of a fixed size.
 
     Attributes:
-        code: numpy's, such as `i4`.
+        code: numpy's type code, such as `i4`.
     """
 
     code: str
@@ -74,10 +74,10 @@ class NumberDecoder:
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """Text, whose values have to pass a check.
+    """Decodes UTF-8 text and checks it.
 
     Attributes:
-        check: says what is wrong with a text; None: all texts are right.
+        check: returns the problem of a text, or None; None accepts all texts.
     """
 
     check: Callable[[str], str | None] | None = None
@@ -100,7 +100,7 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True)
 class HexDecoder:
-    """Bytes as hexadecimal digits."""
+    """Converts bytes to hexadecimal digits."""
 
     is_json: bool = False
 
@@ -116,7 +116,7 @@ class HexDecoder:
 
 @dataclass(frozen=True, slots=True)
 class UuidDecoder:
-    """Uuids as text."""
+    """Decodes uuids in text form."""
 
     is_json: bool = False
 
@@ -137,7 +137,7 @@ class UuidDecoder:
 
 
 def _texts(raw: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
-    """Bytes as text, null where they are none, and what is wrong with those."""
+    """Decode UTF-8; return null for each invalid value, with its problem by index."""
     try:
         return raw.cast(pa.string()), {}
     except pa.ArrowInvalid:
@@ -154,7 +154,7 @@ def _texts(raw: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
 
 
 def without(values: pa.Array, problems: Mapping[int, str]) -> pa.Array:
-    """Values, null where there is a problem."""
+    """Replace the values that have problems by null."""
     if not problems:
         return values
     found = values.to_pylist()
@@ -164,7 +164,7 @@ def without(values: pa.Array, problems: Mapping[int, str]) -> pa.Array:
 
 
 def json_problem(text: str) -> str | None:
-    """What keeps a text from being JSON."""
+    """Return why a text is not JSON, or None if it is."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

@@ -1,16 +1,16 @@
-"""Decoders with schemas, for what Confluent's serializers write: Avro, Protobuf and JSON Schema.
+"""Decoders with schemas, for messages from Confluent's serializers: Avro, Protobuf and JSON Schema.
 
-    magic 0, u8 | schema id, i32 | of Protobuf: message index | the message
+    magic 0, u8 | schema id, i32 | only Protobuf: message index | the message
 
 A folder has a file for each schema that was ever used, named by its id: `12.avsc`, `12.json`, or `12.desc` with the
-FileDescriptorSet that `protoc --include_imports --descriptor_set_out` makes.
+FileDescriptorSet that `protoc --include_imports --descriptor_set_out` writes.
 
-    avro          columns by the schema with the largest id, to which Avro's own rules bring what others wrote
-    protobuf      JSON as text, with the names of the .proto file
-    jsonschema    JSON as text, checked against its schema
+    avro          columns of the schema with the largest id; Avro's schema resolution converts other schemas' messages
+    protobuf      JSON text, with the names of the .proto file
+    jsonschema    JSON text, checked against its schema
 
-The message index of Protobuf says which message of the file it is: a count and so many numbers, each the place of a
-message in the one before it, as zigzag varints; a single 0 stands for the first message.
+Protobuf's message index identifies the message type in the file: a count and that many numbers, as zigzag varints. Each
+is an index into the messages nested in the previous one; a single 0 means the first message of the file.
 
 Source: Confluent's wire format, https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/
 """
@@ -36,16 +36,16 @@ from cordwood.json_text import json_text
 
 _PREFIX = struct.Struct(">bi")
 _MESSAGE_INDEX_MAX = 32
-#: Characters of what a library says of a message.
+#: Maximum length of a library's error text, in characters.
 _WORDS_MAX = 200
-#: File by schema id.
+#: Content of the schema file by schema id, as pairs.
 Schemas = tuple[tuple[int, bytes], ...]
-#: Makes of a schema's file what reads a message: its value, or an error.
+#: Reads a message: returns its value or raises an error.
 Reader = Callable[[bytes], Any]
 
 
 def library(name: str, package: str) -> Any:
-    """A library that an extra installs."""
+    """Import a library that an extra installs, or raise RequestError."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -56,10 +56,10 @@ def library(name: str, package: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SchemaDecoder:
-    """Decodes messages, each by the schema that it names.
+    """Decodes messages, each with the schema whose id it contains.
 
     Attributes:
-        kind: of the schemas, one of `KINDS`.
+        kind: kind of the schemas, a key of `ENDINGS`.
     """
 
     kind: str
@@ -98,14 +98,14 @@ class SchemaDecoder:
             return None, f"{self.folder} has no schema {schema_id}"
         try:
             return readers[schema_id](message[_PREFIX.size :]), None
-        # Given bytes that are no message, libraries raise errors of many types.
+        # Given bytes that are not a message, libraries raise errors of many types.
         except Exception as error:
             words = " ".join(str(error).split())[:_WORDS_MAX] or type(error).__name__
             return None, f"no {self.kind} message of schema {schema_id}: {words}"
 
 
 def _column(values: list[Any], kind: pa.DataType, problems: dict[int, str]) -> pa.Array:
-    """Values as a column; those that the column cannot hold are problems."""
+    """Convert values to a column; record a problem for each value that the column cannot hold."""
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -161,7 +161,7 @@ def _avro_readers(schemas: Schemas) -> Mapping[int, Reader]:
 
 
 def _without_times(schema: Any) -> Any:
-    """A schema whose logical types are those that a column can have; others are what they are stored as."""
+    """Remove logical types that no column can have from a schema; their values keep the underlying types."""
     if isinstance(schema, list):
         return [_without_times(one) for one in schema]
     if not isinstance(schema, dict):
@@ -174,7 +174,7 @@ def _without_times(schema: Any) -> Any:
 
 
 def _set_defaults(schema: Any, named: dict[str, Any]) -> None:
-    """Let the defaults of fields be what their columns hold; fastavro gives them as the schema's JSON has them."""
+    """Convert the defaults of fields to values of their columns; fastavro returns them as in the schema's JSON."""
     if isinstance(schema, list):
         for one in schema:
             _set_defaults(one, named)
@@ -191,7 +191,7 @@ def _set_defaults(schema: Any, named: dict[str, Any]) -> None:
 
 def _default(schema: Any, value: Any, named: Mapping[str, Any]) -> Any:
     if isinstance(schema, list):
-        return _default(schema[0], value, named)  # as Avro has it
+        return _default(schema[0], value, named)  # in Avro, a union's default has the type of its first branch
     if isinstance(schema, str):
         if schema in named:
             return _default(named[schema], value, named)
@@ -224,7 +224,7 @@ def _branches(schema: Sequence[Any]) -> list[Any]:
 
 
 def _avro_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
-    """The type of a column. What has none, a union of several or a type within itself, is JSON as text."""
+    """Return the type of a column. A union of several types or a recursive type has none, and becomes JSON text."""
     if isinstance(schema, list):
         branches = _branches(schema)
         return _avro_type(branches[0], named, within) if len(branches) == 1 else pa.string()
@@ -250,7 +250,7 @@ def _avro_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> p
 
 
 def _avro_column(schema: Any) -> Callable[[Any], Any]:
-    """What makes of a value that fastavro has read what its column holds."""
+    """Return a function that converts a value from fastavro to a value of its column."""
     kind = _avro_type(schema, {}, ())
 
     def fit(value: Any, kind: pa.DataType) -> Any:
@@ -286,7 +286,7 @@ def _protobuf_reader(data: bytes) -> Reader:
     pool = descriptor_pool.DescriptorPool()
     for one in files.file:
         pool.Add(one)
-    # Those that it imports come first.
+    # The files that the last one imports come before it.
     last = files.file[-1]
 
     def read(message: bytes) -> str:
@@ -306,7 +306,7 @@ def _protobuf_reader(data: bytes) -> Reader:
 
 
 def _message_index(data: bytes) -> tuple[Sequence[int], bytes]:
-    """Which message of its file it is, and the bytes of the message."""
+    """Return the message index and the bytes of the message."""
     position = 0
 
     def varint() -> int:
@@ -359,15 +359,15 @@ _READERS: Mapping[str, Callable[[Schemas], Mapping[int, Reader]]] = {
     "protobuf": _protobuf_readers,
     "jsonschema": _json_readers,
 }
-#: What the files of schemas are called, by kind.
+#: Suffixes of schema files, by kind.
 ENDINGS: Mapping[str, str] = {"avro": ".avsc", "protobuf": ".desc", "jsonschema": ".json"}
 
 
 def schema_decoder(kind: str, folder: str, files: Mapping[str, bytes]) -> SchemaDecoder:
-    """A decoder with the schemas of a folder.
+    """Return a decoder with the schemas of a folder.
 
     Args:
-        kind: of the schemas, one of `ENDINGS`.
+        kind: kind of the schemas, a key of `ENDINGS`.
 
     Raises:
         RequestError: there is no schema, one cannot be read, or the library is missing.
@@ -385,5 +385,5 @@ def schema_decoder(kind: str, folder: str, files: Mapping[str, bytes]) -> Schema
         except Exception as error:
             raise RequestError(f"{folder}/{number}{ending} is no schema that {kind} knows: {error}") from error
     decoder = SchemaDecoder(kind, folder, tuple(sorted(numbered.items())))
-    _ = decoder.type  # a schema that is no column is told now
+    _ = decoder.type  # raises now if the schema cannot become a column
     return decoder
