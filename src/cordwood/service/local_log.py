@@ -74,7 +74,8 @@ class LocalLog:
         self._environment = environment
         self.directory = loaded.directory
         self.log_directory, _, name = loaded.directory.rpartition("/")
-        self.name = str(parse_directory(name).topic_partition)
+        self.topic_partition = parse_directory(name).topic_partition
+        self.name = str(self.topic_partition)
         self.config = config
         self.segments = loaded.segments
         self.recovery_point = loaded.recovery_point

@@ -344,7 +344,7 @@ class UnifiedLog:
                 append = Append(self.name, origin, leader_epoch, self.config, magic)
                 return self._append_checked(append, data, guard, transaction_version)
             except LogError as error:
-                self._stats.refused(self.name.rpartition("-")[0], error, size_bytes)
+                self._stats.refused(self._local.topic_partition.topic, error, size_bytes)
                 raise
         finally:
             turns.end_append()
@@ -568,9 +568,7 @@ class UnifiedLog:
     def commit_all(self) -> None:
         """Raise the high watermark to the log end."""
         with self._lock:
-            end = self._local.end.offset
-            if end > self._watermarks.now.high_watermark:
-                self._set_high_watermark(end)
+            self._raise_high_watermark(self._local.end.offset)
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
         """Raise the high watermark; returns the old one, None if it is not below.
@@ -584,11 +582,14 @@ class UnifiedLog:
                 raise IllegalArgumentError(
                     f"High watermark {offset} update exceeds current log end offset {self._local.log_end_offset}"
                 )
-            old = self.high_watermark
-            if offset <= old:
-                return None
-            self._set_high_watermark(offset)
-            return old
+            return self._raise_high_watermark(offset)
+
+    def _raise_high_watermark(self, offset: int) -> int | None:
+        old = self._watermarks.now.high_watermark
+        if offset <= old:
+            return None
+        self._set_high_watermark(offset)
+        return old
 
     def _set_high_watermark(self, offset: int, *, is_placed: bool = True) -> None:
         self._watermarks.set_high_watermark(offset, is_placed=is_placed)
@@ -796,10 +797,9 @@ class UnifiedLog:
     ) -> None:
         """Leave a trail of records that are gone: a line in the log, and counts."""
         self._count_removed(why, segments, size_bytes)
-        name, _, partition = self.name.rpartition("-")
         fields = {
-            "topic": name,
-            "partition": int(partition),
+            "topic": self._local.topic_partition.topic,
+            "partition": self._local.topic_partition.partition,
             "limit": str(why),
             "start_offset": start_offset,
             "end_offset": end_offset,
