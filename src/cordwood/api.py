@@ -164,7 +164,7 @@ def _in_python(said: Any, options: Sequence[OptionField], others: Sequence[inspe
         if value and get_origin(kind) is Sequence:
             return f"{name}={[value]}"
         if not value:
-            return name
+            return f"{name}="
         return f"{name}={value}" if value[0].isdigit() or value[0] == "-" or value.isupper() else f"{name}={value!r}"
 
     text = str(said)

@@ -264,7 +264,7 @@ def test_without_a_cleaner_a_compacted_topic_grows() -> None:
         ({"days": 0.0}, RequestError, "days=0"),
         ({"scale": 0.5}, RequestError, "scale=0.5"),
         ({"seed": -1}, RequestError, "seed=-1"),
-        ({"rate": ""}, RequestError, "with rate: "),
+        ({"rate": ""}, RequestError, "with rate=: "),
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], error: type[Exception], what: str) -> None:
