@@ -462,14 +462,30 @@ def server_properties(data: bytes, path: str) -> Layer:
         ConfigError: the file is malformed, or holds a value that would keep Kafka from starting.
     """
     source = Source(SourceKind.SERVER_PROPERTIES, path)
-    try:
-        properties = java_properties.decode(data).values()
-    except java_properties.PropertiesError as error:
-        raise ConfigError(f"{source} is not in the properties format: {error}.") from None
+    properties = _properties(data, source)
     texts = {name: text for name, text in properties.items() if name in BROKER_CONFIGS}
     for name, text in texts.items():
         BROKER_CONFIGS[name].parse(text, source)
     return Layer(source, texts)
+
+
+def log_directories(data: bytes, path: str) -> tuple[str, ...]:
+    """Return the log directories that a server.properties names, the one of the metadata log included.
+
+    Raises:
+        ConfigError: the file is malformed.
+    """
+    properties = _properties(data, Source(SourceKind.SERVER_PROPERTIES, path))
+    listed = properties.get("log.dirs") or properties.get("log.dir") or ""
+    named = [*listed.split(","), properties.get("metadata.log.dir") or ""]
+    return tuple(dict.fromkeys(one.strip().rstrip("/") for one in named if one.strip().rstrip("/")))
+
+
+def _properties(data: bytes, source: Source) -> Mapping[str, str]:
+    try:
+        return java_properties.decode(data).values()
+    except java_properties.PropertiesError as error:
+        raise ConfigError(f"{source} is not in the properties format: {error}.") from None
 
 
 def overrides(arguments: Iterable[str]) -> tuple[Layer, ...]:

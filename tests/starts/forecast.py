@@ -1,6 +1,6 @@
 """The forecast of a broker's start by `cordwood check`, held against what a real broker did.
 
-python -m tests.starts.forecast [PART OF A NAME]    prints what differs, and a table by families
+python -m tests.starts.forecast [PART OF A NAME, …]    prints what differs, and a table by families
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def _text(offsets: tuple[int, int] | None) -> str:
     return f"{offsets[0]} to {offsets[1]}" if offsets else "not served"
 
 
-def main(part: str) -> None:
+def main(parts: list[str]) -> None:
     """Print the faults whose forecast differs, the first line of `check`, and counts by family."""
     recorded, counts = outcomes.read(), {what: Counter[str]() for what in ("faults", "differ", "alarms")}
     with tempfile.TemporaryDirectory() as folder:
-        for name in (name for name in recorded if part in name):
+        for name in (name for name in recorded if any(part in name for part in parts)):
             fault, node = FAULTS[name], Path(folder) / "node"
             fault.plant(node)
             told = forecast(node)
@@ -123,4 +123,4 @@ def main(part: str) -> None:
 
 
 if __name__ == "__main__":
-    main(" ".join(sys.argv[1:]))
+    main(" ".join(sys.argv[1:]).split(", "))

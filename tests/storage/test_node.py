@@ -14,7 +14,8 @@ from cordwood.storage.formats.cluster_metadata import NAME
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.node.node import Node, read_metadata
 from cordwood.types import TopicPartition
-from tests.fixtures import copy_of, fixture
+from tests.fixtures import copy_of, fixture, unpacked
+from tests.starts.nodes import ARCHIVE
 from tests.storage.metadata_facts import DELETED, INTERNAL, WITH_METADATA, facts_of_topics
 
 FS = PosixFileSystem()
@@ -56,17 +57,39 @@ def test_the_newest_snapshot_and_the_log_after_it_say_what_the_whole_log_says(tm
     (early, early_offset), (late, late_offset) = cuts[len(cuts) // 3], cuts[len(cuts) // 2]
     target = tmp_path / NAME
     target.mkdir()
-    (target / f"{early_offset:020d}-{2:010d}.checkpoint").write_bytes(data[:early])
-    (target / f"{late_offset:020d}-{1:010d}.checkpoint").write_bytes(data[:late])
+    (target / f"{early_offset:020d}-{2:010d}.checkpoint").write_bytes(data[:early] + footer())
+    (target / f"{late_offset:020d}-{1:010d}.checkpoint").write_bytes(data[:late] + footer())
     (target / f"{late_offset + 5:020d}-{1:010d}.checkpoint.deleted").write_bytes(b"")
     (target / f"{late_offset:020d}.log").write_bytes(data[late:])
     assert read_metadata(FS, str(target)) == read_metadata(FS, str(whole))
 
 
+def footer() -> bytes:
+    """The last batch of a snapshot."""
+    newest = max((unpacked(ARCHIVE) / "stopped" / "a" / NAME).glob("*.checkpoint"))
+    return newest.read_bytes()[-75:]
+
+
+@pytest.mark.parametrize("lost", [1, 75, 5000], ids=["a byte", "its footer", "all of it"])
+def test_a_snapshot_that_lost_its_end_is_passed_over_for_an_older_one_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
+) -> None:
+    broker = copy_of(unpacked(ARCHIVE) / "stopped", tmp_path / "broker")
+    whole = read_metadata(FS, str(broker / "a" / NAME))
+    newest = max((broker / "a" / NAME).glob("*.checkpoint"))
+    newest.write_bytes(newest.read_bytes()[:-lost])
+    found = node(broker).metadata
+    assert found is not None
+    assert (found.topics, found.topic_configs, found.problems) == (whole.topics, whole.topic_configs, ())
+    (message,) = caplog.messages
+    assert message.startswith(f"{newest}: ")
+    assert message.endswith("; an older snapshot and the log are read instead of it")
+
+
 def test_a_snapshot_is_enough_without_a_log(tmp_path: Path) -> None:
     (log,) = (fixture("kraft-before") / NAME).glob("*.log")
     (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / f"{794:020d}-{1:010d}.checkpoint").write_bytes(log.read_bytes())
+    (tmp_path / NAME / f"{794:020d}-{1:010d}.checkpoint").write_bytes(log.read_bytes() + footer())
     assert read_metadata(FS, str(tmp_path / NAME)) == read_metadata(FS, str(log.parent))
 
 
@@ -129,6 +152,26 @@ def test_without_a_metadata_log_policies_are_in_doubt_until_somebody_says_them(t
     assert settings.doubt("v1-none", "retention.ms") == "no metadata log"
     said = settings.config_of("v1-none")["cleanup.policy"]
     assert str(said) == f"compact (server.properties: {tmp_path}/server.properties)"
+
+
+def test_the_other_directories_of_server_properties_are_named_and_lend_their_metadata_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = copy_of(unpacked(ARCHIVE) / "stopped", tmp_path / "broker")
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"log.dirs={disks}/a, {disks}/b,{disks}/c\n")
+    found = node(disks / "b", properties=properties)
+    assert found.metadata_path == f"{disks}/a/{NAME}" and found.doubt("orders") is None
+    assert {place.path for place in found.places} == {str(path) for path in (disks / "b").glob("*-*") if path.is_dir()}
+    assert caplog.messages == [
+        f"{properties} names {disks}/a, too: partitions there are not looked at; give all of them",
+        f"{properties} names {disks}/c, too, which is not there: a broker does not start",
+    ]
+    caplog.clear()
+    node(disks / "b" / "orders-1", properties=properties)
+    properties.write_text("log.dirs=/elsewhere/a,/elsewhere/b\n")
+    assert node(disks / "b", properties=properties).metadata is None
+    assert caplog.messages == []
 
 
 def test_topic_missing_in_the_metadata_is_in_doubt(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from cordwood.fs import by_url
 from cordwood.fs.base import is_full
 from cordwood.text import printable
 from cordwood.threads import ending
+from cordwood.types import override
 
 #: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
 EXIT_OK = 0
@@ -320,13 +321,32 @@ def _repair_streams() -> None:
             stream.reconfigure(errors="backslashreplace")  # a locale may know less than we print
 
 
-def _tell_of_compiling() -> None:
-    """Show on stderr why the first run takes so long, and why the next one will take as long."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("cordwood: %(message)s"))
-    log = logging.getLogger("cordwood.kernels")
-    log.addHandler(handler)
-    log.propagate = False
+#: Loggers whose messages every command shows: kernels that are compiled, metadata that is damaged.
+_LOGGERS = ("cordwood.kernels", "cordwood.storage")
+
+
+class _Once(logging.StreamHandler[Any]):
+    """Shows each message on stderr, a repeated one once: a page reads the metadata each time that it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: set[str] = set()
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message not in self._shown:
+            self._shown.add(message)
+            tell(message)
+
+
+def _show_logged() -> None:
+    """Show on stderr why the first run takes so long, and which damaged files are replaced by others."""
+    handler = _Once()
+    for name in _LOGGERS:
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.propagate = False
 
 
 def main() -> None:
@@ -334,7 +354,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     _repair_streams()
-    _tell_of_compiling()
+    _show_logged()
     code: object = EXIT_OUR_FAULT
     try:
         try:

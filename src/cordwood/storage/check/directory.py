@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from cordwood.clock import system_clock
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
-from cordwood.storage.check.findings import VITAL, Finding, Findings, Kind, Severity
+from cordwood.storage.check.findings import CLEANER_ENDS, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
     PartitionCheck,
@@ -54,7 +54,7 @@ _WRONG_VALUE = {
     filenames.LOG_START_OFFSETS: (
         "a broker warns and starts all logs at their first segment: deleted records can be read again"
     ),
-    filenames.CLEANER_OFFSETS: "the cleaner threads of the broker end: nothing is compacted any more",
+    filenames.CLEANER_OFFSETS: CLEANER_ENDS,
     filenames.HIGH_WATERMARKS: (
         "a broker starts, but stops to lead partitions at the first one of this log directory: most get no leader"
     ),
@@ -72,6 +72,11 @@ _BEYOND = {
     filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts it anew at this offset",
     filenames.CLEANER_OFFSETS: "the cleaner starts over from the log's start",
     filenames.HIGH_WATERMARKS: "records that consumers may have read are not there any more",
+}
+#: For each checkpoint where a broker repairs an offset below zero: how.
+_BELOW_ZERO = {
+    filenames.RECOVERY_POINTS: "a broker takes it for 0: after a crash it reads the whole log again",
+    filenames.CLEANER_OFFSETS: _BEYOND[filenames.CLEANER_OFFSETS],
 }
 
 
@@ -115,6 +120,8 @@ class Check:
         self._served: dict[TopicPartition, Served] = {}
         self._missing = 0
         self._gone: set[TopicPartition] = set()
+        #: Of logs without an entry for their start: where their first leader epoch begins, behind it.
+        self._deleted_below: dict[TopicPartition, int] = {}
 
     def run(self, paths: Sequence[str]) -> Iterator[Finding]:
         """Check paths, and yield all findings, partition by partition.
@@ -148,6 +155,7 @@ class Check:
         for step in todo:
             yield from self._counted(step())
         self._duplicates(directories)
+        self._log_starts()
         yield from self._counted(self._findings.take())
 
     @property
@@ -164,7 +172,7 @@ class Check:
             and partition.name.topic_partition.topic != CLUSTER_METADATA_TOPIC
         ]
         gone = self._gone | {event.partition for event in self._events if event.effect is Effect.PARTITION_OFFLINE}
-        metadata = sum(node.metadata_place is not None for node in self._nodes)
+        metadata = sum(one in node.directories for node in self._nodes for one, _ in node.metadata_places)
         return Start(
             is_node=any(node.is_broker for node in self._nodes),
             partitions=self.summary.partitions[DirectoryState.CURRENT] + self._missing - metadata,
@@ -194,8 +202,7 @@ class Check:
             if any(event.effect is effect and event.path == path for event in self._events):
                 return finding
         if effect is Effect.PARTITION_OFFLINE and directory is not None and posixpath.dirname(path) == directory.path:
-            names = node.without_leader(directory, posixpath.basename(path))
-            self._events += [Event(effect, path, finding.what, name) for name in names]
+            self._no_leader(path, finding.what, node.without_leader(directory, posixpath.basename(path)))
             return finding
         inside = (
             None
@@ -207,6 +214,9 @@ class Check:
             partition = inside.topic_partition
         if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
             partition = None
+        if effect is Effect.PARTITION_OFFLINE and partition is not None and finding.kind is Kind.TOPIC_ID:
+            self._no_leader(path, finding.what, node.behind_in_map({partition}))
+            return finding
         if effect is Effect.STRAY and partition is not None and not node.has_replica(partition):
             self._gone.add(partition)
         elif effect in NOT_SERVED and partition is not None and not node.has_twin(partition):
@@ -215,6 +225,10 @@ class Check:
         why = finding.what if path == finding.path or name in finding.what else f"{name}: {finding.what}"
         self._events.append(Event(effect, path, why, partition))
         return finding
+
+    def _no_leader(self, path: str, why: str, names: Sequence[TopicPartition]) -> None:
+        known = {event.partition for event in self._events if event.effect is Effect.PARTITION_OFFLINE}
+        self._events += [Event(Effect.PARTITION_OFFLINE, path, why, name) for name in names if name not in known]
 
     def _place_of(self, path: str) -> tuple[NodeToCheck, LogDirectory | None]:
         for node in self._nodes:
@@ -388,6 +402,8 @@ class Check:
                 findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=Effect.RECORDS_MISSING)
         stated = None if directory is None else directory.log_start_offsets.get(name)
         begun = check.first_epoch_start if stated is None else stated
+        if stated is None and begun is not None and log.log_start_offset < begun <= check.log_end_offset:
+            self._deleted_below[name] = begun
         if check.stop.clean and begun is not None and 0 <= begun < log.first_offset:
             what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
             path = log.segments[0].path
@@ -493,18 +509,23 @@ class Check:
         except CorruptFileError as error:
             meaning = _WRONG_VALUE[name] if error.kind is TextProblem.VALUE else None
             stops = meaning is not None and name == filenames.HIGH_WATERMARKS
-            effect = Effect.PARTITION_OFFLINE if stops else None
+            repaired = meaning is not None and name == filenames.RECOVERY_POINTS
             findings.add(
-                Kind.CHECKPOINT_UNREADABLE, path, error.what, position=error.position, meaning=meaning, effect=effect
+                Kind.CHECKPOINT_UNREADABLE,
+                path,
+                error.what,
+                position=error.position,
+                severity=Severity.RECOVERY if repaired else None,
+                meaning=meaning,
+                effect=Effect.PARTITION_OFFLINE if stops else None,
             )
             return
         for partition, offset in offsets.items():
             if offset < 0 or partition.partition < 0:
                 what = f"{partition}: offset {offset}"
-                if name == filenames.CLEANER_OFFSETS and partition.partition >= 0:
-                    severity, meaning = Severity.RECOVERY, _BEYOND[name]
-                else:
-                    severity, meaning = None, None
+                severity, meaning = None, None
+                if name in _BELOW_ZERO and partition.partition >= 0:
+                    severity, meaning = Severity.RECOVERY, _BELOW_ZERO[name]
                 findings.add(Kind.CHECKPOINT_OFFSET, path, what, offset=offset, severity=severity, meaning=meaning)
             elif partition not in present:
                 if isinstance(present, set) and not directory.live:
@@ -559,6 +580,32 @@ class Check:
                         self._findings.add(Kind.DUPLICATE_PARTITION, partition.path, what)
                         break
                 others.append((where, partition))
+
+    def _log_starts(self) -> None:
+        """Report deleted records that come back, because their log's start is in another directory's file, or lost."""
+        for node in self._nodes:
+            for directory in () if node.live else node.directories:
+                path, meaning = f"{directory.path}/{filenames.LOG_START_OFFSETS}", "deleted records can be read again"
+                for name, offset in directory.log_start_offsets.items():
+                    home, served = node.home_of(name), self._served.get(name)
+                    if home is None or home is directory or name in home.log_start_offsets or served is None:
+                        continue
+                    if served.log_start_offset < offset <= served.log_end_offset:
+                        what = f"{name} is in {home.path}, and begins there at {served.log_start_offset:,}"
+                        self._findings.add(
+                            Kind.CHECKPOINT_PARTITION,
+                            path,
+                            what,
+                            offset=offset,
+                            severity=Severity.DAMAGE,
+                            meaning=meaning,
+                        )
+                written = directory.info(filenames.RECOVERY_POINTS) is not None
+                if written and directory.info(filenames.LOG_START_OFFSETS) is None:
+                    for name, offset in self._deleted_below.items():
+                        if node.home_of(name) is directory:
+                            what = f"missing, and by its leader epochs {name} began at {offset:,}"
+                            self._findings.add(Kind.CHECKPOINT_UNREADABLE, path, what, offset=offset, meaning=meaning)
 
     # ---- single files ------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,14 @@ its cluster or a partition to its topic. So the absence of such a file is damage
 none of them: a directory counts as a KRaft node's where something shows that it is one.
 
 Source: Kafka KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble.verify, LogManager.isStrayKraftReplica,
-KafkaMetadataLog, LogCleanerManager.allCleanerCheckpoints.
+KafkaMetadataLog.
 """
 
 from __future__ import annotations
 
 import functools
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cordwood.config import TopicConfig, resolve
@@ -37,7 +37,7 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
-from cordwood.storage.node.directory import LogDirectory, Partition
+from cordwood.storage.node.directory import LogDirectory, Partition, twice_in_cleaner_offsets
 from cordwood.storage.node.node import read_metadata, snapshot_offsets
 from cordwood.storage.node.start import Effect
 from cordwood.types import NONE, TopicPartition
@@ -71,11 +71,17 @@ class NodeToCheck:
     @functools.cached_property
     def metadata_place(self) -> tuple[LogDirectory, Partition] | None:
         """The directory that holds the metadata log, and that log; None if none does."""
-        for directory in (*self.directories, *self.siblings):
-            for partition in directory.partitions:
-                if partition.path.endswith(f"/{cluster_metadata.NAME}"):
-                    return directory, partition
-        return None
+        return next(iter(self.metadata_places), None)
+
+    @functools.cached_property
+    def metadata_places(self) -> list[tuple[LogDirectory, Partition]]:
+        """Each directory that holds a metadata log, and that log; a node has one."""
+        return [
+            (directory, partition)
+            for directory in (*self.directories, *self.siblings)
+            for partition in directory.partitions
+            if partition.path.endswith(f"/{cluster_metadata.NAME}")
+        ]
 
     @functools.cached_property
     def metadata(self) -> ClusterMetadata | None:
@@ -87,9 +93,11 @@ class NodeToCheck:
             return cluster_metadata.EMPTY if self.was_formatted else None
         path = self.metadata_place[1].path
         try:
-            read = read_metadata(self.fs, path)
+            read = read_metadata(self.fs, path, as_broker=True)
+            if not read.problems:
+                return read
             # A broker cuts its metadata log at the first damage, whatever is behind.
-            return read_metadata(self.fs, path, end_offset=_first_damage(self.fs, path)) if read.problems else read
+            return read_metadata(self.fs, path, end_offset=_first_damage(self.fs, path), as_broker=True)
         except (OSError, NotFoundError):
             return None
 
@@ -209,11 +217,18 @@ class NodeToCheck:
         """
         if file == filenames.META_PROPERTIES:
             return self._placed_by_id(directory)
-        here = _current(directory)
+        return self.behind_in_map(_current(directory))
+
+    def behind_in_map(self, failing: Collection[TopicPartition]) -> list[TopicPartition]:
+        """The partitions from the first on that a broker fails to lead, in its order."""
         names = sorted({name for one in self.directories for name in _current(one)}, key=str)
         names.sort(key=functools.partial(_place_in_map, size=len(names)))
-        first = next((at for at, name in enumerate(names) if name in here), len(names))
+        first = next((at for at, name in enumerate(names) if name in failing), len(names))
         return names[first:]
+
+    def home_of(self, name: TopicPartition) -> LogDirectory | None:
+        """The directory that a broker serves a partition from; None if none holds it."""
+        return next((one for one in self.directories if name in _current(one)), None)
 
     def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
         """Report what the owner of a log directory, as whom its broker runs, may not read or write there."""
@@ -264,6 +279,9 @@ class NodeToCheck:
             findings.add(Kind.METADATA_LOG, f"{first}/{cluster_metadata.NAME}", what, meaning=ALL_STRAY)
             return
         path = self.metadata_place[1].path
+        for _, other in self.metadata_places[1:]:
+            what = f"{path} is there, too: a node has its metadata log in one directory, metadata.log.dir"
+            findings.add(Kind.METADATA_LOG, other.path, what)
         try:
             log = LogView(path, fs=self.fs)
         except (OSError, NotFoundError):
@@ -309,15 +327,10 @@ class NodeToCheck:
             )
 
     def _cleaner(self, findings: Findings) -> None:
-        """A partition may be in the cleaner checkpoint of one log directory only, as Kafka merges them."""
-        seen: dict[TopicPartition, str] = {}
-        for directory in self.directories:
-            path = f"{directory.path}/{filenames.CLEANER_OFFSETS}"
-            for partition, offset in directory.cleaner_offsets.items():
-                if partition in seen:
-                    what = f"{partition} is in {seen[partition]}, too: a duplicate of the entry here"
-                    findings.add(Kind.CHECKPOINT_DUPLICATE, path, what, offset=offset)
-                seen.setdefault(partition, path)
+        for partition, first, other in twice_in_cleaner_offsets(self.directories):
+            path, offset = f"{other.path}/{filenames.CLEANER_OFFSETS}", other.cleaner_offsets[partition]
+            what = f"{partition} is in {first.path}/{filenames.CLEANER_OFFSETS}, too: a duplicate of the entry here"
+            findings.add(Kind.CHECKPOINT_DUPLICATE, path, what, offset=offset)
 
     # ---- partitions ----------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
+from cordwood.record.headers import is_control
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, LostTail, Observer, Place
 from cordwood.storage.check.findings import NO_START, OFFLINE, STOPS, Findings, Kind, Severity
@@ -38,7 +39,7 @@ from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.recovery import INDEX_KINDS, Reason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.node import snapshot_offsets
+from cordwood.storage.node.node import NO_FOOTER, snapshot_offsets
 from cordwood.types import NONE, ControlType
 
 
@@ -190,7 +191,7 @@ class PartitionCheck:
     def _small_files(self) -> None:
         path = f"{self.log.path}/{FileKind.PARTITION_METADATA}"
         data = self._read(path)
-        self.names_topic = data is not None or path in self._unread
+        self.names_topic = data is not None or path in self._unread or self._is_directory(path)
         if data is not None:
             try:
                 self.topic_id = properties.encode_id(properties.decode_partition_metadata(data, path).topic_id)
@@ -209,6 +210,9 @@ class PartitionCheck:
         for offset, name in snapshots.items():
             path = f"{self.log.path}/{name}"
             check_metadata_snapshot(self.log.fs, path, self.findings, self.progress, is_used=offset == newest)
+
+    def _is_directory(self, path: str) -> bool:
+        return any(info.is_directory and info.name == posixpath.basename(path) for info in self.log.entries)
 
     def _snapshots(self) -> state.SnapshotCheck:
         files = {}
@@ -381,18 +385,25 @@ def end_behind(file: ReadableFile, position: int, wanted: int, base_offset: int)
 _HEAD_BYTES, _LEAST_BYTES = 17, 14
 
 
-class _LastBatch:
-    """Watches for the end of a snapshot.
+class _SnapshotBatches:
+    """Watches which kinds of batches a snapshot has.
 
     Attributes:
-        is_footer: the last batch so far is a snapshot's footer.
+        has_header: its first batch is a snapshot's header.
+        has_records: it has a batch of records; the first of these holds the metadata.version.
+        has_footer: its last batch is a snapshot's footer.
     """
 
-    is_footer = False
+    has_header = has_records = has_footer = False
+    _is_begun = False
 
     def add(self, batches: BatchRows) -> None:
         """The next good batches."""
-        self.is_footer = batches["control_type"][-1] == ControlType.SNAPSHOT_FOOTER
+        types = batches["control_type"]
+        self.has_header |= not self._is_begun and types[0] == ControlType.SNAPSHOT_HEADER
+        self._is_begun = True
+        self.has_records |= not is_control(batches).all()
+        self.has_footer = types[-1] == ControlType.SNAPSHOT_FOOTER
 
 
 def check_metadata_snapshot(
@@ -400,15 +411,22 @@ def check_metadata_snapshot(
 ) -> None:
     """Check a KRaft snapshot, which has batches as in a log, with offsets from 0.
 
+    A broker needs its header and its first batch of records. Where only the footer is missing, it takes what is there.
+
     Args:
         is_used: a broker reads it when it starts: it is the newest one.
+
+    Source: Kafka RecordsSnapshotReader.lastContainedLogTimestamp, FeaturesImage.write.
     """
-    own, last = Findings(), _LastBatch()
+    own, seen = Findings(), _SnapshotBatches()
     try:
         with fs.open(path) as file:
-            LogCheck(Place(path), own, LostTail()).run(file, [last], [], progress)
-        if not (own.found or last.is_footer):
-            own.add(Kind.METADATA_LOG, path, "it ends before its footer, so a part of it is missing")
+            LogCheck(Place(path), own, LostTail()).run(file, [seen], [], progress)
+        if not (own.found or (seen.has_header and seen.has_records)):
+            own.add(Kind.METADATA_LOG, path, NO_FOOTER)
+        elif not (own.found or seen.has_footer):
+            meaning = "a broker takes it for whole; Cordwood reads an older snapshot and the log, where there is one"
+            findings.add(Kind.METADATA_LOG, path, NO_FOOTER, severity=Severity.NOTE, meaning=meaning)
     except OSError as error:
         own.add(Kind.UNREADABLE, path, why_unreadable(error))
     for one in own.take():

@@ -27,8 +27,7 @@ def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
         one.check_directories(findings)
         for error in () if one.metadata is None else one.metadata.passed_over[:1]:
             path = error.path or one.directories[0].path
-            what = f"{error.what}; an older snapshot and the log are read instead of it here"
-            findings.add(Kind.METADATA_LOG, path, what, position=error.position, meaning=NO_START)
+            findings.add(Kind.METADATA_LOG, path, error.what, position=error.position, meaning=NO_START)
         for place in node.places:
             if place.directory in one.directories and place.name is not None and not place.name.state:
                 if place.names_topic() and place.topic_id() is None:

@@ -241,6 +241,22 @@ class LogDirectory:
         return LogView(partition.path, fs=self.fs, live=self.live, log_start_offset=start)
 
 
+def twice_in_cleaner_offsets(
+    directories: Sequence[LogDirectory],
+) -> Iterator[tuple[TopicPartition, LogDirectory, LogDirectory]]:
+    """Yield partitions in the cleaner checkpoints of two directories: the name, the first directory, a later one.
+
+    Kafka merges the checkpoints of a node, and its cleaner threads end at such a duplicate.
+
+    Source: Kafka LogCleanerManager.allCleanerCheckpoints.
+    """
+    seen: dict[TopicPartition, LogDirectory] = {}
+    for directory in directories:
+        for name in directory.cleaner_offsets:
+            if (first := seen.setdefault(name, directory)) is not directory:
+                yield name, first, directory
+
+
 def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> bool:
     """Whether a partition is selected.
 

@@ -10,6 +10,7 @@ committed in a quorum of several controllers.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from cordwood.config import (
     SourceKind,
     TopicConfig,
     internal_layers,
+    log_directories,
     overrides,
     resolve,
     server_properties,
@@ -47,10 +49,14 @@ from cordwood.storage.log.loaded import LoadedLog, as_loaded
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
-from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
-from cordwood.types import TopicPartition
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look, twice_in_cleaner_offsets
+from cordwood.text import names_text
+from cordwood.types import ControlType, TopicPartition
 
+_log = logging.getLogger(__name__)
 _ATTEMPTS = 5
+#: What is wrong with a snapshot of the metadata whose end was lost.
+NO_FOOTER = "it ends before its footer, so a part of it is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,8 @@ class Node:
         said = given_layers(fs, server_properties, overrides)
         directories, places = list_places(fs, paths)
         _check_one_broker(directories)
-        found = _metadata_directory(fs, directories, metadata)
+        others = _other_directories(fs, paths, directories, server_properties)
+        found = _metadata_directory(fs, [*directories, *others], metadata)
         read, path = None, None
         if found is not None:
             holder, path = found
@@ -265,19 +272,13 @@ class Node:
 
     @cached_property
     def cleaner_twin(self) -> str | None:
-        """Why a broker's cleaner ends: an entry in the cleaner checkpoints of two log directories; None: it does not.
-
-        Source: Kafka LogCleanerManager.allCleanerCheckpoints, which merges them and fails at a duplicate.
-        """
-        seen: dict[TopicPartition, str] = {}
-        for directory in self.directories:
-            for partition in directory.cleaner_offsets:
-                if (other := seen.setdefault(partition, directory.path)) != directory.path:
-                    return (
-                        f"{partition} is in {CLEANER_OFFSETS} of both {other} and {directory.path}: a broker's cleaner "
-                        "threads end at such a duplicate, and nothing is compacted any more; remove the entry where "
-                        "the partition is not"
-                    )
+        """Why a broker's cleaner ends: an entry in two cleaner checkpoints; None: it does not."""
+        for partition, first, other in twice_in_cleaner_offsets(self.directories):
+            return (
+                f"{partition} is in {CLEANER_OFFSETS} of both {first.path} and {other.path}: a broker's cleaner "
+                "threads end at such a duplicate, and nothing is compacted any more; remove the entry where "
+                "the partition is not"
+            )
         return None
 
     def futures(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
@@ -376,6 +377,33 @@ def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
             )
 
 
+def _other_directories(
+    fs: Store, paths: Sequence[str], directories: Sequence[LogDirectory], properties: str | None
+) -> list[LogDirectory]:
+    """Open the directories of a server.properties that were not given, and log that nobody looks at their partitions.
+
+    They count only if the file names a given one, too: otherwise it may be that of another machine. Nothing is logged
+    if only partitions were given.
+    """
+    if properties is None:
+        return []
+    given = {fs.real_path(one.path) for one in directories}
+    named = log_directories(read_file(fs, properties), properties)
+    others = [one for one in named if fs.real_path(one) not in given]
+    if len(others) == len(named):
+        return []
+    here = [one for one in others if fs.exists(one)]
+    gone = [one for one in others if one not in here]
+    asked = {fs.real_path(path) for path in paths}
+    if any(path in asked or posixpath.dirname(path) in asked for path in given):
+        if here:
+            said = f"{properties} names {names_text(here)}, too: partitions there are not looked at; give all of them"
+            _log.warning("%s", said)
+        if gone:
+            _log.warning("%s names %s, too, which is not there: a broker does not start", properties, names_text(gone))
+    return [LogDirectory.open(fs, one) for one in here]
+
+
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 
@@ -425,18 +453,23 @@ def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> t
     return path, directory.live
 
 
-def read_metadata(fs: Store, path: str, *, live: bool = False, end_offset: int | None = None) -> ClusterMetadata:
+def read_metadata(
+    fs: Store, path: str, *, live: bool = False, end_offset: int | None = None, as_broker: bool = False
+) -> ClusterMetadata:
     """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
+
+    A warning is logged where a damaged snapshot is passed over for an older one: every command reads metadata here.
 
     Args:
         live: a broker is writing to it.
         end_offset: as it was when its next record was to get this offset; None: to its end.
+        as_broker: take a snapshot without its footer for whole, as a broker does.
     """
     for _ in range(_ATTEMPTS):
         problems: list[DataError] = []
         try:
             log = LogView(path, fs=fs, live=live)
-            metadata = _newest_snapshot(log, problems.append, end_offset)
+            metadata = _newest_snapshot(log, problems.append, end_offset, needs_footer=not as_broker)
             gap_end = log.first_offset if end_offset is None else min(log.first_offset, end_offset)
             if log.segments and gap_end > metadata.next_offset:
                 what = f"The metadata log has nothing of the offsets {metadata.next_offset} to {gap_end - 1}"
@@ -450,9 +483,16 @@ def read_metadata(fs: Store, path: str, *, live: bool = False, end_offset: int |
             metadata = cluster_metadata.apply(_values(records), metadata)
         except FileNotFoundError:
             continue  # the broker made a newer snapshot and removed this one
+        if metadata.passed_over:
+            _log.warning("%s", passed_over_text(metadata.passed_over[0]))
         # What could not be read comes first: it explains why later records do not fit.
         return replace(metadata, problems=(*problems, *metadata.problems))
     raise NotFoundError(f"{path} is gone, or changes too fast to be read")
+
+
+def passed_over_text(damage: DataError) -> str:
+    """Say which snapshot of the metadata is damaged, and what is read in its place."""
+    return f"{damage.path}: {damage.what}; an older snapshot and the log are read instead of it"
 
 
 def snapshot_offsets(log: LogView) -> Mapping[int, str]:
@@ -466,7 +506,7 @@ def snapshot_offsets(log: LogView) -> Mapping[int, str]:
     return {offset: name for offset, _, name in sorted(snapshots)}
 
 
-def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None) -> ClusterMetadata:
+def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None, *, needs_footer: bool) -> ClusterMetadata:
     """Read the newest snapshot; if it is damaged, an older one where the log holds everything behind that.
 
     Args:
@@ -477,9 +517,9 @@ def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None) -> Cl
     newest = cluster_metadata.EMPTY
     for end_offset, name in sorted(snapshots.items(), reverse=True):
         problems: list[DataError] = []
-        records = _values(_snapshot(log.fs, f"{log.path}/{name}", problems.append))
+        records = _values(_snapshot(log.fs, f"{log.path}/{name}", problems.append, needs_footer=needs_footer))
         metadata = cluster_metadata.load_snapshot(records, end_offset)
-        problems += metadata.problems
+        problems += [problem.at(f"{log.path}/{name}") for problem in metadata.problems]
         if not damaged:
             newest = metadata
         if not problems and (not damaged or log.first_offset <= end_offset):
@@ -492,20 +532,25 @@ def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None) -> Cl
     return newest
 
 
-def _snapshot(fs: Store, path: str, on_damage: OnDamage) -> Iterator[RecordColumns]:
+def _snapshot(fs: Store, path: str, on_damage: OnDamage, *, needs_footer: bool) -> Iterator[RecordColumns]:
     """The data records of a snapshot file. It was complete before it got its name, so nothing may be torn."""
 
     def placed(error: DataError) -> None:
         on_damage(error.at(path))
 
+    is_ended = not needs_footer
     with fs.open(path) as file:
         for item in WindowReader(file, Checks.WHOLE):
             if isinstance(item, Gap):
                 what = f"{item.what} ({item.size_bytes} bytes)"
                 on_damage(CorruptBatchError(what, path=path, position=item.position))
+                is_ended = True  # a missing end is no second problem
                 continue
+            is_ended |= item.batches["control_type"][-1] == ControlType.SNAPSHOT_FOOTER
             data = item.batches[~is_control(item.batches)]
             yield from decode(BatchWindow(item.position, item.data, data, item.read), on_damage=placed)
+    if not is_ended:
+        on_damage(CorruptBatchError(NO_FOOTER, path=path))
 
 
 def _values(columns: Iterable[RecordColumns]) -> Iterator[tuple[int, bytes | None]]:
