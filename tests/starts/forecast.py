@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -75,8 +76,8 @@ def _paths(told: Forecast, what: str) -> list[str]:
 
 
 def _in_node(path: str, node: Path) -> str:
-    """Return `a/orders-0` of a path at or below that directory."""
-    return "/".join(Path(path).relative_to(node).parts[:2])
+    """Return `a/orders-0` of a path at or below that directory, or at the one that it is moved to."""
+    return re.sub(r"\.[0-9a-f]{32}-future$", "", "/".join(Path(path).relative_to(node).parts[:2]))
 
 
 def _partition(event: dict[str, Any]) -> str:

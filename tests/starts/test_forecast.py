@@ -20,14 +20,17 @@ RECORDED = outcomes.read()
 CHOSEN = list(RECORDED)[knobs.SEED % EVERY :: knobs.step(EVERY)]
 #: Damage that a start and a consumer who reads from the beginning do not meet, and who does.
 MEETS_LATER = {
+    "batch-crc": "a node that reads the metadata log without its newest snapshot",
     "batch-leader-epoch": "a follower, which truncates by leader epochs",
     "checkpoint-beyond-end": "whoever misses the records that were there once",
+    "index-missing": "a consumer that looks up a time, and retention",
     "index-padded": "a consumer that seeks an offset or a time, and retention",
     "index-without-log": "whoever misses the records of the .log that is gone",
     "leader-epochs-beyond-end": "a follower, which truncates by leader epochs",
     "leader-epochs-mismatch": "a follower, which truncates by leader epochs",
     "leader-epochs-missing": "a follower, which truncates by leader epochs",
     "leader-epochs-order": "a follower, which truncates by leader epochs",
+    "max-timestamp": "a consumer that looks up a time, and retention",
     "offset-below-base": "a consumer that seeks an offset between the two names",
     "segment-overlap": "a consumer that seeks an offset in the overlap",
     "snapshot-beyond-end": "whoever misses the records that were there once",
@@ -35,6 +38,7 @@ MEETS_LATER = {
     "time-index-end": "retention, which takes the last entry for the newest record",
     "time-index-order": "a consumer that looks up a time",
     "transaction-index-missing": "a consumer of committed records, who gets aborted ones",
+    "transaction-index-order": "a consumer of committed records, who gets aborted ones",
 }
 
 

@@ -324,6 +324,9 @@ class Check:
                 self._holes(directory, node, name.topic_partition, check, findings)
                 if node is not None:
                     self._misdated(node, name.topic_partition, log, check)
+        elif name is not None and node is not None and node.is_stray_future(name):
+            what = "a partition that the cluster's metadata does not have was being moved here"
+            findings.add(Kind.TOPIC_ID, path, what, meaning=STRAY_ONLY)
         elif name is not None and node is not None and node.is_promoted(name):
             self._missing += 1
             self._loaded(name.topic_partition, log, check)
@@ -404,7 +407,9 @@ class Check:
         begun = check.first_epoch_start if stated is None else stated
         if stated is None and begun is not None and log.log_start_offset < begun <= check.log_end_offset:
             self._deleted_below[name] = begun
-        if check.stop.clean and begun is not None and 0 <= begun < log.first_offset:
+        # After a crash a log start may be stale. The leader epochs follow at once, before files are removed.
+        current = check.stop.clean or (check.stop.crashed and stated is None and not _has_deleted(log))
+        if current and begun is not None and 0 <= begun < log.first_offset:
             what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
             path = log.segments[0].path
             findings.add(Kind.SEGMENT_MISSING, path, what, offset=begun, effect=Effect.RECORDS_MISSING)
@@ -643,6 +648,10 @@ class Check:
                 except (OSError, NotFoundError):
                     continue
         return ends
+
+
+def _has_deleted(log: LogView) -> bool:
+    return any(info.name.endswith(f"{FileKind.LOG}{Temporary.DELETED}") for info in log.entries)
 
 
 def _present(directory: LogDirectory) -> set[TopicPartition]:

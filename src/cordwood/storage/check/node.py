@@ -238,7 +238,10 @@ class NodeToCheck:
             return
         if missing := may_not(owner, owner, READ | WRITE | SEARCH):
             findings.add(Kind.NOT_WRITABLE, directory.path, f"its owner may not {missing} in it")
-        for name in (filenames.LOCK, filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS):
+        read = (filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS)
+        if self.metadata_place is None or self.metadata_place[0].path == directory.path:
+            read = (*read, filenames.BOOTSTRAP_CHECKPOINT)
+        for name in (filenames.LOCK, *read):
             info, wanted = directory.info(name), READ | WRITE if name == filenames.LOCK else READ
             if info is not None and (missing := may_not(owner, info, wanted)):
                 what = f"the owner of the log directory may not {missing} it"
@@ -405,6 +408,14 @@ class NodeToCheck:
         """Whether a directory that a partition was being moved to takes the place of one that is gone."""
         current = {one.name.topic_partition for d in self.directories for one in d.partitions if not one.name.state}
         return name.state is DirectoryState.FUTURE and self.believed is not None and name.topic_partition not in current
+
+    def is_stray_future(self, name: PartitionDirectory) -> bool:
+        """Whether a broker takes a directory for a stray that a partition was being moved to."""
+        known = self.believed
+        if known is None or name.state is not DirectoryState.FUTURE:
+            return False
+        topic = known.topics.get(name.topic_partition.topic)
+        return not self.is_here(topic, name.topic_partition.partition)
 
     def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
         """Report partitions that the metadata places on this node and that no directory holds.

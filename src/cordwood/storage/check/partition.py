@@ -293,7 +293,7 @@ class PartitionCheck:
         size = len(data) // offset_index.ENTRY.itemsize * offset_index.ENTRY.itemsize
         if size and not any(data[size - offset_index.ENTRY.itemsize : size]):
             return  # zeros behind the entries lead to the segment's start
-        position = int(index.positions[-1]) if index.entries else 0
+        position = max(0, int(index.positions[-1])) if index.entries else 0
         wanted = int(index.offsets[-1]) if index.entries else segment.base_offset
         try:
             self.loaded_end = end_behind(file, position, wanted, segment.base_offset)
