@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from cordwood.clock import system_clock
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
-from cordwood.storage.check.findings import CLEANER_ENDS, VITAL, Finding, Findings, Kind, Severity
+from cordwood.storage.check.findings import CLEANER_ENDS, STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
     PartitionCheck,

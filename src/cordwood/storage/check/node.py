@@ -238,7 +238,7 @@ class NodeToCheck:
             return
         if missing := may_not(owner, owner, READ | WRITE | SEARCH):
             findings.add(Kind.NOT_WRITABLE, directory.path, f"its owner may not {missing} in it")
-        read = (filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS)
+        read: tuple[str, ...] = (filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS)
         if self.metadata_place is None or self.metadata_place[0].path == directory.path:
             read = (*read, filenames.BOOTSTRAP_CHECKPOINT)
         for name in (filenames.LOCK, *read):
@@ -411,11 +411,8 @@ class NodeToCheck:
 
     def is_stray_future(self, name: PartitionDirectory) -> bool:
         """Whether a broker takes a directory for a stray that a partition was being moved to."""
-        known = self.believed
-        if known is None or name.state is not DirectoryState.FUTURE:
-            return False
-        topic = known.topics.get(name.topic_partition.topic)
-        return not self.is_here(topic, name.topic_partition.partition)
+        is_known = self.believed is None or self.has_replica(name.topic_partition)
+        return name.state is DirectoryState.FUTURE and not is_known
 
     def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
         """Report partitions that the metadata places on this node and that no directory holds.
