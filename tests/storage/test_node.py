@@ -71,7 +71,7 @@ def footer() -> bytes:
 
 
 @pytest.mark.parametrize("lost", [1, 75, 5000], ids=["a byte", "its footer", "all of it"])
-def test_a_snapshot_that_lost_its_end_is_passed_over_for_an_older_one_and_the_log_says_so(
+def test_a_snapshot_that_lost_its_end_is_passed_over_and_named_in_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
 ) -> None:
     broker = copy_of(unpacked(ARCHIVE) / "stopped", tmp_path / "broker")
@@ -154,7 +154,7 @@ def test_without_a_metadata_log_policies_are_in_doubt_until_somebody_says_them(t
     assert str(said) == f"compact (server.properties: {tmp_path}/server.properties)"
 
 
-def test_the_other_directories_of_server_properties_are_named_and_lend_their_metadata_log(
+def test_other_directories_of_server_properties_are_named_and_lend_their_metadata(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disks = copy_of(unpacked(ARCHIVE) / "stopped", tmp_path / "broker")
