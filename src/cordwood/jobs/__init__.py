@@ -1,1 +1,1 @@
-"""The jobs of a command: how work is divided into tasks, whatever runs them."""
+"""The jobs of a command: divide work into tasks, independent of the engine that runs them."""

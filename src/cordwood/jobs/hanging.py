@@ -1,7 +1,7 @@
-"""Ends a job whose tasks hang, such as those that wait for a disk that does not answer.
+"""End a job whose tasks hang, for example because a disk does not answer.
 
-What waits for a job looks now and then at what its tasks report: the counters of bytes, which are files, and how many
-tasks have ended. If nothing changes for long enough, the job is cancelled.
+While a thread waits for a job, it regularly looks at the tasks' progress: the byte counters, which are files, and the
+number of tasks that have ended. If neither changes for long enough, the job is cancelled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from cordwood.errors import TasksHangError
 from cordwood.fs.base import TargetStore
 
-#: Called while a job is waited for, with what counts the tasks that have ended; raises once the job hangs.
+#: Called repeatedly while a thread waits for a job, with a function that counts ended tasks; raises once the job hangs.
 Look = Callable[[Callable[[], int]], None]
 _look: ContextVar[Callable[[], Look] | None] = ContextVar("look", default=None)
 _LOOKS_PER_TIMEOUT = 20
@@ -22,7 +22,7 @@ _LOOK_SECONDS_MAX = 5.0
 
 
 class Hanging:
-    """What the tasks of one job report, and since when it has been the same."""
+    """Progress of the tasks of one job, and since when it has not changed."""
 
     def __init__(self, fs: TargetStore, folder: str, seconds: float) -> None:
         self._fs, self._folder, self._seconds = fs, folder, seconds
@@ -30,7 +30,7 @@ class Hanging:
         self._since = self._looked = time.monotonic()
 
     def look(self, tasks_ended: Callable[[], int]) -> None:
-        """Look, unless that was done a moment ago."""
+        """Look at the progress unless the last look is recent; raise TasksHangError if it has stopped."""
         now = time.monotonic()
         if now - self._looked < min(self._seconds / _LOOKS_PER_TIMEOUT, _LOOK_SECONDS_MAX):
             return
@@ -48,7 +48,7 @@ class Hanging:
 
 @contextlib.contextmanager
 def given_up_after(fs: TargetStore, folder: str, seconds: float) -> Iterator[None]:
-    """In the block, jobs end once their tasks have reported nothing new for so long."""
+    """End jobs started in the block once their tasks have made no progress for this many seconds."""
     token = _look.set(lambda: Hanging(fs, folder, seconds).look)
     try:
         yield
@@ -58,7 +58,7 @@ def given_up_after(fs: TargetStore, folder: str, seconds: float) -> Iterator[Non
 
 @contextlib.contextmanager
 def looked_at(look: Look) -> Iterator[None]:
-    """In the block, `look` is called now and then while a job is waited for; what it raises ends the job."""
+    """Call `look` repeatedly while a thread in the block waits for a job; an exception from `look` ends the job."""
     token = _look.set(lambda: look)
     try:
         yield
@@ -67,7 +67,7 @@ def looked_at(look: Look) -> Iterator[None]:
 
 
 def looking() -> Look | None:
-    """How to look at one job; None: wait for it however long it takes."""
+    """Return the function to call while waiting for one job, or None to wait without a limit."""
     begin = _look.get()
     return None if begin is None else begin()
 

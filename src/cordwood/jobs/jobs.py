@@ -1,4 +1,4 @@
-"""Runs the tasks of a command, and has what each of them wrote checked by another process."""
+"""Run the tasks of a command, and let another process check the output of each."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Jobs:
-    """Runs tasks by a runner, which starts with the first task and ends with the `with` block.
+    """Runs tasks with a runner, which starts with the first task and ends with the `with` block.
 
     Attributes:
-        seconds: how long the tasks took, without the start of the runner.
+        seconds: total duration of the tasks, without the start of the runner.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Jobs:
         *,
         task_timeout: float | None = None,
     ) -> None:
-        """Does not start the runner yet.
+        """Set up without starting the runner.
 
         Args:
             fs: the file system of the tasks, and of the progress folder.
-            start: starts the runner. On a file system that no other process can open, this process runs the tasks.
+            start: starts the runner. If no other process can open the file system, this process runs the tasks.
             on_progress: called with the number of bytes read so far.
-            task_timeout: seconds after which tasks that do nothing are given up; None: never.
+            task_timeout: seconds without progress after which tasks are cancelled; None for no limit.
         """
         self.seconds = 0.0
         self.fs = fs
@@ -66,7 +66,7 @@ class Jobs:
         self._open.__exit__(kind, error, trace)
 
     def runner(self, sizes: Sequence[int] = ()) -> Runner:
-        """Return the runner; the first call starts it, for tasks that read so many bytes."""
+        """Return the runner; the first call starts it, for tasks that read `sizes` bytes."""
         if self._runner is None:
             self._runner = self._open.enter_context(self._start(sizes))
             if self._task_timeout is not None:
@@ -81,12 +81,12 @@ class Jobs:
     def clean(
         self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
     ) -> list[Output | Failure]:
-        """Run tasks, and check in another process what they wrote.
+        """Run tasks, and check their output in another process.
 
-        On a file system that no other process can open, this process does both.
+        If no other process can open the file system, this process does both.
 
         Args:
-            discard: count what would be written instead of writing it; then nothing is checked.
+            discard: count the bytes of the output instead of writing it; then nothing is checked.
         """
         if not tasks:
             return []
@@ -101,7 +101,7 @@ class Jobs:
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
         with progress.Watch(self.fs, self.progress, self._on_progress if self.location.in_this_process else None):
             found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
-            # A table in memory was too small for them: many records in few bytes.
+            # These had many records in few bytes, so their key table did not fit in memory.
             staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
             found |= self._clean_staged(tasks, sorted(staged), outputs, discard, cores)
         assert len(found) == len(tasks), "every task answers"
@@ -126,7 +126,7 @@ class Jobs:
     def _clean_staged(
         self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool, cores: int
     ) -> dict[int, Output | Failure]:
-        """Clean the chosen partitions, each by many tasks; by one if one is needed after all."""
+        """Clean the chosen partitions, each by many tasks, or by one task where staging turns out impossible."""
         if not chosen:
             return {}
 
@@ -134,7 +134,7 @@ class Jobs:
             found = self._clean_whole(parts, range(len(parts)), outputs, discard)
             return [found[at] for at in range(len(parts))]
 
-        # Each of many tasks knows only its part of the garbage, so they leave none.
+        # Each task sees only its part of the garbage, too little to decide which garbage to leave, so it removes all.
         own = shared_by([tasks[at].leaving_no_garbage() for at in chosen], cores)
         outcomes = clean_staged(self.fs, own, outputs, self.progress, self.each, clean_each, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))
@@ -152,7 +152,7 @@ def run_each(runner: Runner, do: Callable[[T], Any], items: Sequence[T], sizes: 
 
 
 def paths_on_disk(store: Store, paths: Iterable[str]) -> list[str]:
-    """Those of some paths that lead to a disk, as other programs find them there."""
+    """Return the paths that are on a disk, as other programs see them; drop the other paths."""
     return [found for path in paths if (found := store.path_on_disk(path)) is not None]
 
 
@@ -170,7 +170,7 @@ def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
 
 
 def stop_if_lost(outcomes: Iterable[Output | Failure], consequence: str) -> None:
-    """Raise what a task failed with that concerns them all; a message about a full disk ends with `consequence`.
+    """Raise the first failure that concerns all tasks; a message about a full disk ends with `consequence`.
 
     Raises:
         NoSpaceError: the disk is full.

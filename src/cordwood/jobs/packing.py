@@ -19,7 +19,7 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.threads import in_parallel
 
 TASKS_PER_CORE = 4
-#: On one core, a task has about so much: if it fails, it is run again as a whole.
+#: Bytes per task on one core: if a task fails, all of it runs again.
 _TASK_BYTES = 8 << 30
 #: Fixed cost of a partition (opening, small files, fsync), expressed in bytes.
 _PARTITION_COST_BYTES = 500_000
@@ -28,12 +28,12 @@ _SMALL_BYTES = 1_000_000
 
 
 def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
-    """Return the tasks, each with its share of the total memory; at most one task runs per core."""
+    """Divide the total memory among the tasks; at most one of them runs per core."""
     return shared_by(tasks, max(1, min(cores, len(tasks))))
 
 
 def shared_by(tasks: Sequence[PartitionTask], at_once: int) -> list[PartitionTask]:
-    """Return the tasks, each with its share of the total memory if that many run at once."""
+    """Divide the total memory among `at_once` concurrent tasks."""
 
     def shared(task: PartitionTask) -> PartitionTask:
         whole = task.settings.memory
@@ -47,7 +47,7 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
     """Divide items by size: the largest first, each to the task with the smallest load so far.
 
     Args:
-        cores: tasks that run at once.
+        cores: number of tasks that run concurrently.
 
     Returns:
         for each task, the indexes of its items.
@@ -65,7 +65,7 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
 
 
 def doing(do: Callable[[Any], object]) -> Step:
-    """Make the step that does something with each item."""
+    """Return a step that calls a function with each item."""
     return functools.partial(_each_done, do)
 
 
@@ -75,7 +75,7 @@ def _each_done(do: Callable[[Any], object], items: Iterable[Numbered]) -> Iterat
 
 
 def cleaning(outputs: str | None, progress: str, *, at_a_time: int, discard: bool = False) -> Step:
-    """Make the step that runs tasks, small ones `at_a_time` concurrently; see `run_task`."""
+    """Return the step that cleans partitions, small ones `at_a_time` concurrently; see `run_task`."""
     do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
     return functools.partial(_each_cleaned, do, at_a_time)
 
@@ -92,7 +92,7 @@ def _each_cleaned(
 
 
 def checking(tasks: Mapping[int, PartitionTask]) -> Step:
-    """The step that takes the outcomes of `cleaning` and checks the files that were written; see `check_output`."""
+    """Return the step that checks the files written by the `cleaning` step; see `check_output`."""
     return functools.partial(_each_checked, tasks)
 
 

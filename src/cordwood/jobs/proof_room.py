@@ -1,19 +1,20 @@
-"""How much disk the proof of a clean in place takes for temporary files, as far as a plan knows."""
+"""Disk space needed for temporary files by the proof of a clean in place, estimated from a plan."""
 
 from __future__ import annotations
 
 from cordwood.cleaning.plan import Compaction
 from cordwood.verification.room import scratch_bytes_max
 
-#: About how few bytes a record takes, where wrappers of magic 0 and 1 hide how many there are: a convention.
+#: Assumed bytes per record where wrappers of magic 0 and 1 hide the number of records.
 _RECORD_BYTES = 32
 
 
 def proof_bytes(compaction: Compaction) -> int:
-    """The most that the proof of a partition takes, each time that a wave of its clean is proved.
+    """Return the most bytes that the proof of a partition needs each time a wave of its clean is proved.
 
-    Batches of transactions are counted where the clean reads. Behind that they are taken to be as dense. If the files
-    need more, the proof ends with a full disk, and the partition stays as it was.
+    Transactional batches are counted only in the part that the clean reads; the rest of the log is assumed to contain
+    them at the same density. If the files need more space, the proof fails with a full disk, and the partition stays
+    unchanged.
     """
     read = max(compaction.total_bytes, 1)
     records = compaction.bounds.records_max

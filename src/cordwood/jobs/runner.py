@@ -1,10 +1,10 @@
-"""The interface of what runs tasks, and the simplest implementation: this process.
+"""The interface of engines that run tasks, and the simplest engine: this process.
 
     here      `InThisProcess`            for stores that no other process can open
-    Spark     `spark.runner`             a session of ours or of the user
+    Spark     `spark.runner`             our own session or the user's
     pool      `pool`                     processes of this machine, without Java
 
-All else is the same for all of them: how work is divided and packed, what tasks do, and how they report.
+All three share the division and packing of work, the functions of tasks, and the reports.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from cordwood.fs.base import TargetStore
 
-#: An item, or its outcome, with the item's number.
+#: An item or its outcome, with the item's number.
 Numbered = tuple[int, Any]
-#: A step of a task: takes the numbered items of a pack, or the outcomes of the step before, and yields outcomes. A
+#: A step of a task: takes the numbered items of a pack, or the outcomes of the previous step, and yields outcomes. A
 #: value that can be pickled.
 Step = Callable[[Iterable[Numbered]], Iterator[Numbered]]
 
@@ -28,7 +28,7 @@ class Runner(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many tasks run at a time."""
+        """Number of tasks that run concurrently."""
         ...
 
     @property
@@ -37,12 +37,12 @@ class Runner(Protocol):
         ...
 
     def check(self, fs: TargetStore, folder: str, paths: Sequence[str], needs: str = "") -> None:
-        """Refuse processes that cannot run tasks, or see other files than this one.
+        """Raise RequestError if processes cannot run tasks, or see other files than this process.
 
         Args:
-            folder: of this run; tasks write to it.
-            paths: what tasks read from disks.
-            needs: what to do if tasks do not see the folder.
+            folder: folder of this run, in which tasks write.
+            paths: partitions that tasks read from disks.
+            needs: advice for the message if tasks do not see the folder.
         """
         ...
 
@@ -50,8 +50,8 @@ class Runner(Protocol):
         """Run a task for each pack.
 
         Args:
-            steps: the first gets the items of the pack, each other one the outcomes of the step before. Each runs in
-                another process than the one before it.
+            steps: the first step gets the items of the pack, each later one the outcomes of the previous step. A step
+                runs in another process than the step before it.
 
         Returns:
             the outcomes of the last step, by number.
@@ -59,8 +59,8 @@ class Runner(Protocol):
         ...
 
 
-#: Starts what runs tasks, and ends it with the `with` block. How many bytes the first tasks read may
-#: decide how many of them run at once.
+#: Starts a runner, and ends it with the `with` block. The argument is the size in bytes of each of the first tasks,
+#: which may decide how many of them run concurrently.
 Start = Callable[[Sequence[int]], AbstractContextManager[Runner]]
 
 
@@ -72,10 +72,10 @@ class InThisProcess:
     is_on_this_machine: bool = True
 
     def check(self, fs: TargetStore, folder: str, paths: Sequence[str], needs: str = "") -> None:
-        """This process sees what it sees."""
+        """Accept: tasks in this process see the same files."""
 
     def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
-        """See `Runner`; both steps run in this process."""
+        """See `Runner`; all steps run in this process."""
         found: dict[int, Any] = {}
         for pack in packs:
             rows: Iterable[Numbered] = pack
