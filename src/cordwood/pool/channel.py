@@ -1,4 +1,4 @@
-"""Values that two processes send each other through a socket: a length in eight bytes, then a pickle."""
+"""Send values between two processes through a socket: a length in eight bytes, then a pickle."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class Channel:
         self._arrived = bytearray()
 
     def fileno(self) -> int:
-        """For `selectors`."""
+        """Return the file descriptor, for `selectors`."""
         return self._socket.fileno()
 
     @property
     def is_open(self) -> bool:
-        """Whether the other process has not ended, while it has nothing to say."""
+        """Whether an idle worker is still running: its socket is neither closed nor readable."""
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         return not waiting.poll(0)
 
     def close(self) -> None:
-        """The other end sees that nothing more comes."""
+        """Close the socket, which signals the end to the other process."""
         self._socket.close()
 
     def send(self, value: object) -> None:
         """Send a value.
 
         Raises:
-            OSError: the other process has ended, or takes nothing.
+            OSError: the other process has ended, or does not read before the timeout.
         """
         data = pickle.dumps(value)
         self._socket.sendall(_LENGTH.pack(len(data)))
         self._socket.sendall(data)
 
     def receive(self) -> Any:
-        """Wait for a value, where the other process sends one at a time.
+        """Wait for a value from a process that sends one at a time.
 
         Raises:
             EOFError: the other process has ended.
@@ -56,7 +56,7 @@ class Channel:
         return value
 
     def read(self) -> list[Any]:
-        """Read what is there, or wait until there is something; returns the values that are whole.
+        """Wait until bytes arrive, and return all complete values.
 
         Raises:
             EOFError: the other process has ended.

@@ -1,4 +1,4 @@
-"""The processes of a pool, as the process that uses them sees them: the server, and workers."""
+"""Control the processes of a pool from the process that uses it: the server, and workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.forks import can_fork, fork_server
 from cordwood.pool.channel import Channel
 from cordwood.pool.server import serve
 
-#: A worker that does not take its task for so long is stopped or hangs.
+#: A worker that does not read its task within this time is stopped or hangs.
 _SEND_SECONDS_MAX = 30.0
 _ENDS_SECONDS_MAX = 2.0
 _ENDS_PAUSE_SECONDS = 0.002
@@ -27,7 +27,7 @@ class Worker:
     """A process that runs tasks.
 
     Attributes:
-        pid: of the process; 0: it has not said yet.
+        pid: process id; 0 until the worker has sent it.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -35,7 +35,7 @@ class Worker:
         self.channel = channel
 
     def kill(self) -> None:
-        """End it at once, whatever it does."""
+        """Kill the process at once, even if it is busy."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -43,26 +43,26 @@ class Worker:
 
 
 class Processes:
-    """Starts workers, and ends them all. Used by several threads."""
+    """Starts workers, and ends all of them. Several threads may use it."""
 
     def __init__(self) -> None:
-        """Does not start anything yet."""
+        """Set up without starting a process."""
         self._server: _Server | None = None
         self._lock = threading.Lock()
 
     def start_server(self) -> None:
-        """Start the server before there is a worker to start."""
+        """Start the server before the first worker is needed."""
         with self._lock:
             self._server = _Server()
 
     def start_worker(self) -> Worker:
-        """Start a worker; and the server, if it does not run."""
+        """Start a worker, and the server if it is not running."""
         mine, its = socket.socketpair()
         with its, self._lock:
             if self._server is not None:
                 try:
                     self._server.fork(its)
-                except OSError:  # somebody killed it, and so all of its workers
+                except OSError:  # the server was killed, and with it all of its workers
                     self._server.end()
                     self._server = None
             if self._server is None:
@@ -89,11 +89,11 @@ class _Server:
             self._pid = fork_server(lambda: serve(its, parent), kept={its.fileno()}) if can_fork() else _start(its)
 
     def fork(self, end: socket.socket) -> None:
-        """Let it fork a worker for an end of a socket."""
+        """Make the server fork a worker that uses this end of a socket."""
         socket.send_fds(self._control, [b"f"], [end.fileno()])
 
     def end(self) -> None:
-        """End it, and its workers; kill it if it does not end by itself."""
+        """End the server and its workers; kill it if it does not end in time."""
         self._control.close()
         deadline = time.monotonic() + _ENDS_SECONDS_MAX
         try:
@@ -102,17 +102,17 @@ class _Server:
                     workers = _children(self._pid)
                     os.kill(self._pid, signal.SIGKILL)
                     os.waitpid(self._pid, 0)
-                    for worker in workers:  # one that had just begun may not end with the server
+                    for worker in workers:  # a worker that was just forked may not end with the server
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(worker, signal.SIGKILL)
                     return
                 time.sleep(_ENDS_PAUSE_SECONDS)
-        except ChildProcessError:  # somebody else waits for all children of this process
+        except ChildProcessError:  # other code in this process waits for all of its children
             pass
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that a process of one thread has started; none where the system does not tell."""
+    """Return the children of a single-threaded process; empty if the system does not provide them."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -120,9 +120,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _start(end: socket.socket) -> int:
-    """Make the server of a new Python, as this process has threads."""
+    """Start the server as a new Python process, as this process has threads and must not fork."""
     words = [sys.executable, "-c", _PROGRAM, str(end.fileno()), str(os.getpid()), *sys.path]
-    # numpy's library of linear algebra, which no task uses, would start threads.
+    # numpy's linear algebra library, which no task uses, would start threads.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     running = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()])
     running.returncode = 0  # `_Server.end` waits for it

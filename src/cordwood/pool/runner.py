@@ -18,21 +18,21 @@ from cordwood.jobs.runner import Numbered, Step
 from cordwood.pool.processes import Processes, Worker
 from cordwood.pool.worker import Answer, Request
 
-#: How often a task is run, as on Spark's `local[*,4]`.
+#: Maximum number of attempts to run a task, as with Spark's `local[*,4]`.
 ATTEMPTS_MAX = 4
 _LOOK_SECONDS = 0.2
 
 
 @contextlib.contextmanager
 def running_in_pool(cores: int) -> Iterator[PoolRunner]:
-    """What runs tasks in a pool, which ends at once with the block.
+    """Run tasks in a pool, whose processes end with the block.
 
     Args:
-        cores: tasks that run at a time.
+        cores: number of tasks that run concurrently.
     """
     runner = PoolRunner(cores)
     try:
-        # Now, as this process may soon have threads, which make that slower.
+        # Start the server now: this process may soon have threads, and starting it then takes longer.
         runner.start()
         yield runner
     finally:
@@ -41,13 +41,13 @@ def running_in_pool(cores: int) -> Iterator[PoolRunner]:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """A pack on its way through the steps.
+    """A pack and its progress through the steps.
 
     Attributes:
-        items: what the next step is run on.
-        step: its index.
-        last_worker: the process of the step before.
-        attempts: how often the step was begun.
+        items: input of the current step.
+        step: index of the current step.
+        last_worker: process id of the worker of the previous step.
+        attempts: number of times the current step was started.
     """
 
     items: Sequence[Numbered]
@@ -62,12 +62,12 @@ class PoolRunner:
     is_on_this_machine = True
 
     def __init__(self, cores: int) -> None:
-        """Starts no process yet."""
+        """Set up without starting a process."""
         self.cores = cores
         self._processes = Processes()
         self._idle: list[Worker] = []
         self._lock = threading.Lock()
-        #: Threads share the cores.
+        #: Shared by all threads that run tasks.
         self._free_cores = threading.Semaphore(cores)
 
     def start(self) -> None:
@@ -79,20 +79,20 @@ class PoolRunner:
         self._processes.end()
 
     def check(self, fs: TargetStore, folder: str, paths: Sequence[str], needs: str = "") -> None:
-        """Workers are this process's own, and see what it sees."""
+        """Accept: workers are forks of this process or run beside it, and see the same files."""
 
     def run(self, packs: Sequence[Sequence[Numbered]], steps: Sequence[Step]) -> dict[int, Any]:
         """See `Runner`.
 
         Raises:
-            RequestError: the workers of a task were killed again and again.
-            TasksHangError: tasks did nothing for too long, again and again.
+            RequestError: a task was tried `ATTEMPTS_MAX` times, and its worker ended each time.
+            TasksHangError: a task was tried `ATTEMPTS_MAX` times, and made no progress the last time.
         """
         with contextlib.closing(_Run(self, packs, steps)) as run:
             return run.outcomes()
 
     def take(self, other_than: int) -> Worker | None:
-        """A worker that is not a given process; None: no core is free."""
+        """Return a worker with another process id, or None if no core is free."""
         if not self._free_cores.acquire(blocking=False):
             return None
         try:
@@ -108,7 +108,7 @@ class PoolRunner:
             raise
 
     def give_back(self, worker: Worker, *, is_idle: bool) -> None:
-        """Let others use a core, and a worker that waits for its next task; any other is killed."""
+        """Release the worker's core; keep an idle worker for the next task, kill any other."""
         if is_idle:
             with self._lock:
                 self._idle.append(worker)
@@ -130,13 +130,13 @@ class _Run:
         self._selector = selectors.DefaultSelector()
 
     def close(self) -> None:
-        """Kill the workers that are still busy: nobody wants what they do."""
+        """Kill the workers that are still busy: their outcomes are no longer needed."""
         for worker in list(self._busy):
             self._leave(worker, is_idle=False)
         self._selector.close()
 
     def outcomes(self) -> dict[int, Any]:
-        """Run all tasks."""
+        """Run all tasks, and return their outcomes by number."""
         look = looking()
         while self._waiting or self._busy:
             self._begin()
@@ -152,7 +152,7 @@ class _Run:
         return self._outcomes
 
     def _begin(self) -> None:
-        """Give waiting tasks to workers, as long as there are cores."""
+        """Send waiting tasks to workers as long as cores are free."""
         while self._waiting and (worker := self._pool.take(self._waiting[0].last_worker)) is not None:
             task = self._waiting.popleft()
             task.attempts += 1
@@ -164,7 +164,7 @@ class _Run:
                 self._again(worker)
 
     def _hear(self, worker: Worker) -> None:
-        """Read what a worker says."""
+        """Read the messages of a worker."""
         try:
             messages = worker.channel.read()
         except EOFError:
@@ -184,11 +184,11 @@ class _Run:
         if task.step + 1 == len(self._steps):
             self._outcomes.update(answer.outcomes)
         else:
-            # First in line, so that what is not right is known early.
+            # Run the next step first, so that a failed check is known early.
             self._waiting.appendleft(_Task(answer.outcomes, task.step + 1, worker.pid))
 
     def _again(self, worker: Worker, error: Exception | None = None) -> None:
-        """Run the task of a worker again that was killed or hangs, unless that happens all the time."""
+        """Queue the task of a killed or hanging worker again, unless it has used up its attempts."""
         task = self._leave(worker, is_idle=False)
         if task.attempts == ATTEMPTS_MAX:
             raise error or RequestError(

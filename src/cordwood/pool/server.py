@@ -1,4 +1,4 @@
-"""The server: it forks a worker for each socket that it is sent, and ends its workers when its own socket closes."""
+"""The server: forks a worker for each socket it receives, and ends its workers when its own socket closes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import sys
 import time
 from collections.abc import Callable
 
-#: How often the server looks whether its parent is there: a fork of that process may keep the socket open.
+#: Interval for checking that the parent is alive: a fork of the parent may keep the socket open after its end.
 _LOOK_SECONDS = 1.0
 _REAP_SECONDS_MAX = 1.0
 _REAP_PAUSE_SECONDS = 0.002
 
 
 def serve(control: socket.socket, parent: int) -> None:
-    """Fork workers until there is nobody who wants any.
+    """Fork workers on request, until the control socket closes or the parent ends.
 
     Args:
-        control: brings sockets.
-        parent: the process that started this one.
+        control: receives the workers' sockets.
+        parent: process id of the process that started this one.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all; the parent decides
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends these to all processes; the parent handles them
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     fork_worker = _loaded()
-    # Workers collect garbage after each task. Exclude all objects that exist now: they are never freed.
+    # Workers run the garbage collector after each task. Exclude all objects that exist now: they are never freed.
     gc.freeze()
     children: set[int] = set()
     while os.getppid() == parent:
@@ -44,7 +44,7 @@ def serve(control: socket.socket, parent: int) -> None:
     for child in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-    # One that waits for a disk may take long to end.
+    # A worker that waits for a disk may take long to end.
     deadline = time.monotonic() + _REAP_SECONDS_MAX
     while children and time.monotonic() < deadline:
         time.sleep(_REAP_PAUSE_SECONDS)
@@ -52,14 +52,14 @@ def serve(control: socket.socket, parent: int) -> None:
 
 
 def _loaded() -> Callable[[socket.socket, socket.socket], int]:
-    """Load what workers need; returns what forks one."""
-    # Only here, so that the process that starts the server need not wait for it.
+    """Import the modules that workers need; return a function that forks a worker."""
+    # Imported here, so that the process that starts the server does not wait for it.
     import cordwood.jobs.packing
     import cordwood.tables.newest  # noqa: F401
     from cordwood.kernels.crc import crc32c
     from cordwood.pool.worker import work
 
-    # With the first call numba prepares itself.
+    # numba initializes itself at the first call.
     crc32c(0, 0)
 
     def fork_worker(end: socket.socket, control: socket.socket) -> int:
@@ -71,14 +71,14 @@ def _loaded() -> Callable[[socket.socket, socket.socket], int]:
             control.close()
             work(end, server)
         finally:
-            # Nothing of the process that this is a copy of may run.
+            # Run no code of the parent process, which this is a copy of.
             os._exit(0)
 
     return fork_worker
 
 
 def _reap(children: set[int]) -> None:
-    """Remove those that have ended. Until then their numbers are not given to other processes."""
+    """Remove the children that have ended. Until then the system does not reuse their process ids."""
     for child in list(children):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(child, os.WNOHANG) == (0, 0):
@@ -87,7 +87,7 @@ def _reap(children: set[int]) -> None:
 
 
 def main() -> None:
-    """Be the server of the process that started this program."""
+    """Run as the server of the process that started this program."""
     file, parent, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     sys.path[:] = path
     with socket.socket(fileno=file) as control:

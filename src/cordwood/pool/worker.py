@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A step of a task, with what it is run on."""
+    """A step of a task, with its input."""
 
     step: Step
     items: Sequence[Numbered]
@@ -31,11 +31,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a request.
+    """The outcomes of a request, or its error.
 
     Attributes:
-        error: what the step raised.
-        trace: where, in words.
+        error: exception raised by the step.
+        trace: traceback of the exception, as text.
     """
 
     outcomes: Sequence[Numbered] = ()
@@ -44,11 +44,11 @@ class Answer:
 
 
 def work(end: socket.socket, server: int) -> None:
-    """Run what comes; returns when nothing more can come.
+    """Run requests until the other end closes the socket.
 
     Args:
         end: the worker's end of its socket.
-        server: the process that this is a fork of.
+        server: process id of the server that forked this process.
     """
     _end_with(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -58,7 +58,7 @@ def work(end: socket.socket, server: int) -> None:
         channel.send(os.getpid())
         while True:
             channel.send(_answer(channel.receive()))
-            # The next task needs the memory that cycles of the last one hold.
+            # Free the memory held by reference cycles of this task, as the next one needs it.
             gc.collect()
 
 
@@ -76,8 +76,8 @@ def _answer(pickled: bytes) -> Answer:
 
 
 def _end_with(parent: int) -> None:
-    """Let the system kill this process when its parent has ended. Elsewhere than on Linux the server does it."""
+    """Make the system kill this process when its parent ends. On systems other than Linux the server does it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(1)  # it has ended in between
+            os._exit(1)  # the parent ended before the call
