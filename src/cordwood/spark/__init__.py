@@ -1,1 +1,1 @@
-"""Running on Apache Spark. Needs the extra `cordwood[spark]`; nothing below this layer imports it."""
+"""Run on Apache Spark. Requires the extra `cordwood[spark]`; no lower layer imports this package."""

@@ -1,13 +1,13 @@
-"""The class archive: Spark's classes as Java has them in memory, which Java maps instead of loading and checking them.
+"""The class archive: Spark's classes in Java's in-memory format, which Java maps instead of loading and verifying them.
 
-It saves about half of what it takes Java to start. It is made once, by a Java that notes the classes it loads and one
-that writes them down: at set-up, or in the background after the first run of an installed package.
+It saves about half of Java's start-up time. One Java run records which classes it loads, and a second one writes them
+to the archive: at set-up, or in the background after the first run of an installed package.
 
-    java-KEY-CHECKSUM.jsa     KEY: of the Java, the jars and the options that it is made for
-    java-KEY.failed           it cannot be made, so that it is not tried after each run
+    java-KEY-CHECKSUM.jsa     KEY: hash of the Java runtime, jars and options that the archive is made for
+    java-KEY.failed           Java cannot make this archive, so later runs do not try again
 
-An archive is a hint. Java looks whether it fits the classes and options, but believes its content, so this module looks
-at owner, mode and checksum first. Without a good one Java starts as it always did.
+An archive is optional. Java checks that it matches the classes and options, but not its content, so this module first
+checks its owner, mode and checksum. Without a valid archive Java starts as usual.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from cordwood.cache import cache_folder
 
-#: Archives that stay when one is made: of other environments, and of this one before an update.
+#: Number of archives to keep, including those for other environments and for this one before an update.
 _KEPT = 3
 _READ_BYTES = 1 << 20
 _MAKES_SECONDS_MAX = 600
@@ -36,10 +36,10 @@ _MAKES_SECONDS_MAX = 600
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The archive for one command line of Java, whether it is there or not.
+    """The archive for one Java command line, whether it exists or not.
 
     Attributes:
-        command: the command line, without the class that runs.
+        command: the command line, without the main class.
     """
 
     command: tuple[str, ...]
@@ -47,21 +47,21 @@ class Archive:
 
     @classmethod
     def of(cls, command: Sequence[str], jars: Iterable[Path]) -> Archive:
-        """The archive for a command line with these jars."""
+        """Describe the archive for a command line with these jars."""
         java = Path(os.path.realpath(command[0]))
-        # These differ from run to run, and do not matter to the archive.
+        # These options differ from run to run, and do not affect the archive.
         words = [word for word in command[1:] if not word.startswith(("-Djava.io.tmpdir=", "-Xmx"))]
         files = [java, java.parents[1] / "release", *java.parents[1].glob("lib/server/libjvm.*"), *jars]
         known = [str(java), *words, *map(_identity, files)]
         return cls(tuple(command), hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16])
 
     def options(self) -> list[str]:
-        """The options that let Java use it; none if it is not there, or not as it was made."""
+        """Return the Java options that select the archive; empty if it is missing or invalid."""
         found = self.find()
         return [] if found is None else ["-Xshare:auto", f"-XX:SharedArchiveFile={found}"]
 
     def find(self) -> Path | None:
-        """Its file, if that is what was made."""
+        """Return the path of the archive, or None if it is missing or invalid."""
         with contextlib.suppress(OSError):
             for path in cache_folder().glob(f"java-{self.key}-*.jsa"):
                 if _is_good(path):
@@ -69,7 +69,7 @@ class Archive:
         return None
 
     def drop(self) -> None:
-        """Remove it, as Java does not start with it."""
+        """Remove the archive because Java does not start with it, and do not make it again."""
         with contextlib.suppress(OSError):
             for path in cache_folder().glob(f"java-{self.key}-*.jsa"):
                 path.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class Archive:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is to be made: it is not there, and can be made as far as is known."""
+        """Whether to make the archive: it does not exist, and no attempt has failed."""
         return not self._failed.exists() and self.find() is None
 
     @property
@@ -85,13 +85,13 @@ class Archive:
         return cache_folder() / f"java-{self.key}.failed"
 
     def make(self, classes: Path) -> Path | None:
-        """Make it.
+        """Make the archive.
 
         Args:
             classes: Java's list of the classes that a run loaded.
 
         Returns:
-            its file; None: it cannot be made.
+            the path of the archive, or None if Java cannot make it.
         """
         folder = cache_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,8 +120,8 @@ class Archive:
 
 @contextlib.contextmanager
 def _held_folder(prefix: str) -> Iterator[str]:
-    """A temporary folder, which the next process that makes one removes if this one is killed."""
-    # Here, as whoever starts Java imports this module first.
+    """Create a temporary folder; if this process is killed, the next one to create such a folder removes it."""
+    # Imported here, as this module is imported to start Java and must load fast.
     from cordwood.fs.temporary import make_held, release, remove_abandoned
 
     remove_abandoned(prefix)
@@ -142,7 +142,7 @@ def _identity(path: Path) -> str:
 
 
 def _is_good(path: Path) -> bool:
-    """Whether this user alone can have written it, and it has the checksum in its name."""
+    """Return whether only this user can have written the file, and its checksum matches its name."""
     info = path.lstat()
     is_own = stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o077
     return is_own and info.st_size > 0 and path.stem.rsplit("-", 1)[1] == f"{_checksum(path):08x}"
@@ -157,7 +157,7 @@ def _checksum(path: Path) -> int:
 
 
 def make_in_background() -> None:
-    """Let a process that outlives this one make the archive, with what the machine has to spare."""
+    """Start a process that makes the archive at low priority and may outlive this process."""
     with contextlib.suppress(OSError):
         subprocess.Popen(
             [sys.executable, "-m", "cordwood.spark.archiving"],

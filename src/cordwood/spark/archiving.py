@@ -1,4 +1,4 @@
-"""Makes the class archive for Java; see `archive`.
+"""Make the class archive for Java; see `archive`.
 
 python -m cordwood.spark.archiving
 """
@@ -23,12 +23,12 @@ from cordwood.spark.settings import LOCAL_MASTER, settings_for
 
 _NICE = 19
 _CLASSES = "-XX:DumpLoadedClassList="
-#: The variable that Java takes further options from; see `launch`.
+#: The environment variable with additional Java options; see `launch`.
 _OPTIONS = "SPARK_SUBMIT_OPTS"
 
 
 def make_archive() -> str:
-    """Make the archive for sessions of our own on this machine, if it is not there; what became of it, in words."""
+    """Make the archive for our own sessions on this machine if it is missing; return the result as a sentence."""
     with _alone() as is_alone:
         if not is_alone:
             return "Another process makes the class archive for Java"
@@ -49,7 +49,7 @@ def _make() -> str:
         try:
             with own(settings, sys.executable) as gateway:
                 ContextRunner(gateway).run([[(0, 0)], [(1, 0)]], [_pass_on, _pass_on])
-                # Java writes the list when it ends by itself.
+                # Java writes the list only at a regular exit.
                 gateway.stop(at_once=False)
         finally:
             os.environ[_OPTIONS] = before
@@ -65,7 +65,7 @@ def _pass_on(items: Iterable[Numbered]) -> Iterator[Numbered]:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[bool]:
-    """Whether no other process makes one at the moment."""
+    """Yield whether this process holds the lock, so that no other process makes an archive now."""
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / "java.lock", "w") as file:

@@ -1,4 +1,4 @@
-"""Waits for a job of Spark, so that whatever ends this thread ends the job, too."""
+"""Wait for a Spark job so that an exception in the waiting thread also ends the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAIT_SECONDS = 0.2
 
 
 def collect(rows: DataFrame) -> list[Row]:
-    """All rows, as `rows.collect()` returns them. An exception in this thread, such as that of Ctrl-C, ends the job.
+    """Return all rows, as `rows.collect()`. An exception in this thread, such as KeyboardInterrupt, ends the job.
 
     Raises:
         StoreError: an object store failed in a task.
@@ -33,7 +33,7 @@ def collect(rows: DataFrame) -> list[Row]:
     if context is not None:
         return _in_context(context, rows.collect, spark)
     tag = _new_tag()
-    spark.addTag(tag)  # the thread inherits it
+    spark.addTag(tag)  # the thread that runs the job inherits the tag
     try:
         return _waited_for(rows.collect, spark, lambda: spark.interruptTag(tag), lambda: 0)
     finally:
@@ -42,20 +42,20 @@ def collect(rows: DataFrame) -> list[Row]:
 
 
 def collect_rdd(items: RDD[T]) -> list[T]:
-    """All items, as `items.collect()` returns them; see `collect`."""
+    """Return all items, as `items.collect()`; see `collect`."""
     return _in_context(items.context, items.collect)
 
 
 def _in_context(context: SparkContext, run: Callable[[], list[T]], spark: SparkSession | None = None) -> list[T]:
-    """Run a job that this thread can end.
+    """Run a job that this thread can cancel.
 
-    A session of Spark Classic adds the id of its Java thread to each tag, and every Python thread has a Java thread of
-    its own. So one thread cannot end the jobs of another by a tag of the session, but by one of the context it can.
+    A session of Spark Classic adds the id of its Java thread to each tag, and each Python thread has its own Java
+    thread. So a session's tag cannot cancel a job of another thread, but a tag of the context can.
     """
     tag = _new_tag()
 
     def tagged() -> list[T]:
-        # Both hold for the new thread alone. A task that is interrupted has its worker killed; else it would run on.
+        # Both apply to the new thread only. Spark kills the worker of an interrupted task; otherwise it would continue.
         context.addJobTag(tag)
         context.setInterruptOnCancel(True)
         return run()
@@ -73,10 +73,10 @@ def _waited_for(
     cancel: Callable[[], object],
     tasks_ended: Callable[[], int],
 ) -> list[T]:
-    """Wait for a job in another thread, which inherits what names this thread's jobs.
+    """Run a job in another thread, which inherits the names of this thread's jobs, and wait for it.
 
-    A thread that is interrupted in the middle of a call to Java cannot make another one before the first has its
-    answer; this one makes no long ones, so that it can cancel the job.
+    A thread that is interrupted during a call to Java cannot call Java again before the first call returns. The waiting
+    thread makes no long calls, so it can cancel the job.
     """
     from pyspark import InheritableThread
 
@@ -86,7 +86,7 @@ def _waited_for(
     class Job(InheritableThread):
         def run(self) -> None:
             try:
-                super().run()  # calls Java, which may be gone, before what it is given
+                super().run()  # first calls Java, which may have ended, and then the target
             except BaseException as error:
                 failed.append(error)
 
@@ -101,14 +101,14 @@ def _waited_for(
         thread.join()
     except BaseException:
         end = time.monotonic() + _CANCELLED_SECONDS_MAX
-        # Again and again: a query that has just ended one job begins its next one.
+        # Cancel repeatedly: a query whose current job has just ended starts its next job.
         while thread.is_alive() and time.monotonic() < end:
-            with contextlib.suppress(Exception):  # Java may be gone
+            with contextlib.suppress(Exception):  # Java may have ended
                 cancel()
             thread.join(_WAIT_SECONDS)
         raise
     for error in failed:
-        # Spark has made words of the error of its worker. It has them only as long as it runs.
+        # Spark converts the worker's exception to text. The text is in Java, so it can be read only while Java runs.
         if (words := re.search(r"cordwood\.errors\.Store(?:Access)?Error: (.+)", _said(error))) is not None:
             raise StoreError(words[1]) from error
         raise error
@@ -116,7 +116,7 @@ def _waited_for(
 
 
 def _said(error: BaseException) -> str:
-    """What an error says; some ask Java for it, which may be gone."""
+    """Return an error's text, or an empty text: some errors get it from Java, which may have ended."""
     try:
         return str(error)
     except Exception:
@@ -126,12 +126,12 @@ def _said(error: BaseException) -> str:
 def _context(spark: SparkSession) -> SparkContext | None:
     try:
         return spark.sparkContext
-    except Exception:  # Spark Connect has none
+    except Exception:  # Spark Connect has no context
         return None
 
 
 def _tasks_ended(context: SparkContext) -> int:
-    """Of the running jobs."""
+    """Count the completed tasks of all running jobs."""
     tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]

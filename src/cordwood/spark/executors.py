@@ -1,8 +1,8 @@
-"""A first task on each executor: whether it can clean these logs, before it is given any.
+"""Check with a first task on each executor that it can clean these logs, before it gets real tasks.
 
-Executors of a user's session, or of one on a cluster, may be on other machines, may belong to another user, and may
-have another Python, or no Cordwood. Then tasks would fail in the middle, or, worse, clean other files with the same
-names as this machine's. The check refuses such executors with a reason.
+Executors of a user's session, or on a cluster, may be on other machines, may run as another user, and may have another
+Python, or no Cordwood. Tasks would then fail halfway or, worse, clean other files that have the same names as this
+machine's. The check rejects such executors with a reason.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cordwood.spark import probe
 from cordwood.spark.settings import SETTINGS
 from cordwood.storage.log.files import write_file
 
-#: Tasks per core of the check, and how long each waits, so that no executor is left out.
+#: Number of check tasks per core, and duration of each in seconds, so that every executor gets at least one.
 _TASKS_PER_CORE = 2
 _SECONDS = 0.2
-#: Directories that are compared, at most.
+#: Maximum number of directories to compare.
 _PATHS_MAX = 200
 _DAEMON = "spark.python.daemon.module"
-#: Local sessions that passed.
+#: Application ids of local sessions that passed.
 _passed: set[str] = set()
-#: What Spark says of a worker that did not start, and what to say of it.
+#: Patterns in Spark's errors about workers that do not start, each with the text to report.
 _KNOWN = (
     (r"PYTHON_VERSION_MISMATCH\] ([^\n]*)", "{0}"),
     (r"No module named '(cordwood[^']*)'", "Cordwood is not installed there"),
@@ -48,7 +48,7 @@ class Executors(Protocol):
 
     @property
     def cores(self) -> int:
-        """How many tasks they run at a time."""
+        """Number of tasks that the executors run concurrently."""
         ...
 
     @property
@@ -57,27 +57,27 @@ class Executors(Protocol):
         ...
 
     def setting(self, name: str) -> str:
-        """The value of one of Spark's settings; empty: it has none."""
+        """Return the value of a Spark setting, or an empty text if it is not set."""
         ...
 
     def ask(self, question: Callable[[], str], count: int) -> list[str]:
-        """The answers of so many tasks. The question is pickled with `probe`, which makes tasks of it."""
+        """Run a question in `count` tasks and return the answers; `probe`, pickled by value, turns it into a task."""
         ...
 
 
 def check_executors(
     spark: Executors, fs: TargetStore | None, folder: str, paths: Sequence[str], needs: str = ""
 ) -> None:
-    """Ask each executor what it is and what it finds, unless the session is local and ours.
+    """Check the environment and files of each executor, unless the session is local and our own.
 
     Args:
-        fs: the file system of the folder; None: no folder is needed.
-        folder: of this run; tasks write to it.
-        paths: partitions that tasks read from disks; an object store is the same for all.
-        needs: what to do if an executor does not see the folder.
+        fs: the file system of the folder; None if tasks need no folder.
+        folder: folder of this run, in which tasks write.
+        paths: partitions that tasks read from disks; an object store needs no comparison.
+        needs: advice for the message if an executor does not see the folder.
 
     Raises:
-        RequestError: an executor cannot do it; the message says which, why, and what to do.
+        RequestError: an executor cannot run the tasks; the message contains its host, the reason and advice.
     """
     is_local = spark.is_on_this_machine
     if is_local and spark.setting(_DAEMON) == SETTINGS[_DAEMON]:
@@ -85,9 +85,9 @@ def check_executors(
     application = spark.setting("spark.app.id")
     if is_local and application in _passed:
         return
-    if is_local:  # the same machine
+    if is_local:  # the same machine, so the same files
         fs, paths = None, ()
-    elif fs is not None and fs.path_on_disk(folder) is None:  # an object store is the same for all
+    elif fs is not None and fs.path_on_disk(folder) is None:  # all machines see the same object store
         fs = None
     paths = paths[:_PATHS_MAX]
     file, word = "", ""
@@ -112,7 +112,7 @@ def _ask(spark: Executors, file: str, paths: Sequence[str], *, wait: bool) -> li
     from pyspark import cloudpickle
 
     count = spark.cores * _TASKS_PER_CORE if wait else 1
-    # By value: workers may lack the module.
+    # Pickle the module by value, as workers may not have it installed.
     cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
     try:
         question = functools.partial(probe.answer, file, list(paths), _SECONDS if wait else 0)
@@ -134,11 +134,11 @@ def faults(
     """Yield the faults of an executor, each with advice.
 
     Args:
-        answer: of a worker; see `probe.answer`.
+        answer: the worker's answer; see `probe.answer`.
         here: the environment of this process.
-        known: the identities of directories, as this process sees them.
-        word: what the small file holds.
-        needs: what to do if an executor does not see the folder.
+        known: the identities of directories as this process sees them.
+        word: content of the probe file.
+        needs: advice for the message if an executor does not see the folder.
     """
     for name, version in here["versions"].items():
         found = answer["versions"][name]

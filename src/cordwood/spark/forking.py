@@ -1,11 +1,12 @@
-"""Lets Spark's daemon of Python workers be a fork of the process that started Spark, which has the kernels already.
+"""Let Spark's daemon of Python workers be a fork of the process that started Spark, which has loaded the kernels.
 
-A Python that loads the kernels takes two CPU seconds. So before the process that starts Spark has threads, it forks a
-server. Spark starts its daemon as a new Python, as always; that one hands its environment and its standard streams to
-the server, whose fork is the daemon from then on, and waits for its end. Without a server it is the daemon itself.
+Loading the kernels takes a Python two CPU seconds. So before the process that starts Spark creates threads, it forks a
+server. Spark starts its daemon as a new Python, as always; that Python passes its environment and standard streams to
+the server and waits. The server forks the process that is the daemon from then on. Without a server, the new Python
+itself becomes the daemon.
 
-The daemon ends when its standard input closes, that is with Java; the server when its socket to the process that it is
-a fork of closes.
+The daemon ends when its standard input closes, that is when Java ends; the server ends when the socket to its parent
+closes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from cordwood.forks import SIGNALS, fork_server, set_malloc
 
 #: The environment variable with the path of the server's socket.
 VARIABLE = "CORDWOOD_FORK_SERVER"
-#: How often the server looks whether its parent is there: a fork of that process may keep the socket open.
+#: Interval for checking that the parent is alive: a fork of the parent may keep the socket open after its end.
 _LOOK_SECONDS = 1.0
 _MESSAGE_MAX = 1 << 20
 
 
 @contextlib.contextmanager
 def _in_short(path: str) -> Iterator[str]:
-    """A path of a socket through its folder, which is open in the block: a socket's path has at most 107 bytes."""
+    """Yield a short path of a socket, through its opened folder: a socket's path has at most 107 bytes."""
     folder, _, name = path.rpartition("/")
     opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -41,18 +42,18 @@ def _in_short(path: str) -> Iterator[str]:
 
 
 def socket_in(folder: str) -> str:
-    """The path of the server's socket in a folder."""
+    """Return the path of the server's socket in a folder."""
     return f"{folder}/fork-server"
 
 
 class ForkServer:
-    """The server, as the process that it is a fork of sees it."""
+    """The parent's handle of the server."""
 
     def __init__(self, folder: str, be_daemon: Callable[[], None]) -> None:
-        """Fork it.
+        """Fork the server.
 
         Args:
-            folder: where its socket is made; no other user may enter it.
+            folder: folder for its socket; must not be accessible to other users.
         """
         self._control, its = socket.socketpair()
         with socket.socket(socket.AF_UNIX) as listener, its:
@@ -66,16 +67,16 @@ class ForkServer:
 
     def end(self) -> None:
         """End the server; a daemon ends with Java."""
-        with contextlib.suppress(OSError):  # somebody killed it
-            self._control.send(b"e")  # a fork of this process may keep the socket open
+        with contextlib.suppress(OSError):  # the server was killed
+            self._control.send(b"e")  # closing is not enough, as a fork of this process may keep the socket open
         self._control.close()
-        with contextlib.suppress(ChildProcessError):  # somebody else waits for all children of this process
+        with contextlib.suppress(ChildProcessError):  # other code in this process waits for all of its children
             os.waitpid(self._pid, 0)
 
 
 def _serve(listener: socket.socket, control: socket.socket, parent: int, be_daemon: Callable[[], None]) -> None:
-    """Fork a daemon for each Python that asks for one."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for daemons
+    """Fork a daemon for each Python process that requests one."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the daemons
     gc.freeze()
     while os.getppid() == parent:
         ready, _, _ = select.select([listener, control], [], [], _LOOK_SECONDS)
@@ -95,7 +96,7 @@ def _serve(listener: socket.socket, control: socket.socket, parent: int, be_daem
 
 
 def _take_over(asking: socket.socket) -> None:
-    """Take the environment and the standard streams of the Python that asks."""
+    """Replace this process's environment and standard streams by those of the requesting Python."""
     message, streams, _, _ = socket.recv_fds(asking, _MESSAGE_MAX, 3)
     said = json.loads(message)
     for number, stream in enumerate(streams):
@@ -112,7 +113,7 @@ def _take_over(asking: socket.socket) -> None:
 
 
 def hand_over() -> bool:
-    """Let a fork of the server be the daemon in the place of this process, and wait for its end; False: none is."""
+    """Request a daemon from the server and wait for its end; return False if there is no server."""
     path = os.environ.get(VARIABLE)
     if not path:
         return False
@@ -124,7 +125,7 @@ def hand_over() -> bool:
                 server.connect(short)
         except OSError:
             return False
-        # A message that does not arrive in one piece is too large for the server.
+        # The server reads one message of limited size; if it is sent only in part, it is too large.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(message))
         if socket.send_fds(server, [message], [0, 1, 2]) < len(message):
             return False

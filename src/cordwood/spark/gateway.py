@@ -1,8 +1,8 @@
-"""The Java process of a session of our own: how it starts, how it ends, and how a signal ends it at once.
+"""The Java process of our own session: how it starts, how it ends, and how a signal ends it at once.
 
 Ctrl-C must work while Java is busy. The thread that waits for a job waits for Java's answer, and every later call of
-that thread, clean-up as well, would wait for the same answer: for minutes, while a large log is proved. So a signal
-that ends this process kills Java first. Its Python workers end with it, as their standard input closes, and calls to
+that thread, including clean-up, would wait for the same answer: for minutes, while a large log is proved. So a signal
+that ends this process kills Java first. Java's Python workers then end, as their standard input closes, and calls to
 Java fail at once instead of waiting.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-#: Comma-separated folders for Spark's temporary files, shuffles for the most part; default: the temporary folder.
+#: Comma-separated folders for Spark's temporary files, mostly shuffle files; default: the temporary folder.
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 
 Handler = Callable[[int, FrameType | None], object] | int
@@ -49,18 +49,18 @@ _GOES_SECONDS_MAX = 0.5
 
 
 class Gateway:
-    """A Java process that runs Spark, and what belongs to it.
+    """A Java process that runs Spark, with its temporary folders, signal handlers and fork server.
 
-    Java begins to start when this is made, and takes a second or two. `connect` begins with what this process has to do
-    then, in a thread of its own; who needs Spark waits for `context`.
+    The constructor launches Java, which takes a second or two to start. `connect` continues the start in a thread of
+    its own, and `context` waits for its end.
     """
 
     def __init__(self, settings: Mapping[str, str], worker_python: str = sys.executable) -> None:
-        """Begin to start Java.
+        """Launch Java without waiting for it.
 
         Args:
-            settings: of Spark.
-            worker_python: the Python of its workers.
+            settings: Spark's settings.
+            worker_python: path of the workers' Python.
         """
         self._settings, self._worker_python = settings, worker_python
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,13 +68,13 @@ class Gateway:
         self._context: SparkContext | None = None
         self._error: Exception | None = None
         self._is_killed = False
-        #: Whether Java would start sooner with a class archive, which is not there.
+        #: Whether Java would start faster with a class archive, which does not exist yet.
         self.lacks_archive = False
         self._others: tuple[Any, Any] | None = None
-        # Java removes its temporary files when it ends, but not when it is killed: they all are in folders of ours.
+        # Java removes its temporary files at a regular end, but not when it is killed, so they are all in our folders.
         self._folders = [tempfile.mkdtemp(prefix="cordwood-spark-")]
         self._all_settings = {**(_sockets(self._folders[0]) if _SOCKETS in settings else {}), **settings}
-        # Spark says much while it starts. It is shown only if it fails.
+        # Spark's output during the start, shown only if the start fails.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._handlers = _handlers()
         self._take_signals()
@@ -90,7 +90,7 @@ class Gateway:
             raise
 
     def connect(self, tasks: int | None = None) -> None:
-        """Begin to connect to Java, and to start Spark there.
+        """Start connecting to Java and starting Spark in a thread.
 
         Args:
             tasks: see `session.running`.
@@ -100,7 +100,7 @@ class Gateway:
                 return
             if tasks is not None and self._settings["spark.master"] == LOCAL_MASTER:
                 self._all_settings["spark.master"] = LOCAL_TASKS.format(tasks)
-            # While this process has one thread: a fork has no other.
+            # Fork before this process has a second thread: a fork copies only the calling thread.
             if self._has_forks and self._error is None and can_fork():
                 daemon.load()
                 self._forks = ForkServer(self._folders[0], daemon.be_daemon)
@@ -110,7 +110,7 @@ class Gateway:
             self._connecting.start()
 
     def wait(self) -> None:
-        """Wait until Spark runs.
+        """Wait until Spark is running.
 
         Raises:
             RequestError: Spark or Java is missing, or does not start.
@@ -123,14 +123,14 @@ class Gateway:
 
     @property
     def context(self) -> SparkContext:
-        """Spark; see `wait`."""
+        """The Spark context; waits for the start, see `wait`."""
         self.wait()
         assert self._context is not None, "it runs"
         return self._context
 
     @property
     def session(self) -> SparkSession:
-        """The session of Spark, which takes seconds to load the first time."""
+        """The Spark session, which takes seconds to load at the first use."""
         from pyspark.sql import SparkSession
 
         self.wait()
@@ -138,11 +138,11 @@ class Gateway:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What it was started with."""
+        """The settings given to the constructor."""
         return self._settings
 
     def _try(self, part: Callable[[], None]) -> None:
-        """Do a part of the start, unless an earlier one failed."""
+        """Run one stage of the start and keep its error; skip it if an earlier stage failed."""
         try:
             if self._error is None:
                 part()
@@ -155,14 +155,14 @@ class Gateway:
             said = self._log.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
             try:
                 what = str(error)
-            except Exception:  # an error of py4j asks Java for its text
+            except Exception:  # an error of py4j gets its text from Java
                 what = "Java has ended"
             self._error = RequestError(f"Spark does not start: {what}\n{said}")
             self._error.__cause__ = error
 
     def _launch(self) -> None:
         folder, settings = self._folders[0], self._all_settings
-        spark_home()  # the extra that brings Spark brings Java, too; without both it is Spark that is missing
+        spark_home()  # the extra installs both Spark and Java; if both are missing, report Spark
         java = find_java()
         environment = java.environment({**os.environ, **self._variables(folder)})
         archive = archive_for(java, settings, environment)
@@ -180,11 +180,11 @@ class Gateway:
 
     def _connect(self) -> None:
         assert self._process is not None, "it was launched"
-        # Java starts while this is imported.
+        # Java starts while Python imports this.
         from pyspark import SparkConf, SparkContext, __version__
 
         check_version(__version__)
-        # PySpark keeps the Java of a session that was stopped, and would use it again.
+        # PySpark keeps the Java process of a stopped session, and would reuse it.
         self._others = SparkContext._gateway, SparkContext._jvm
         SparkContext._gateway = SparkContext._jvm = None
         try:
@@ -198,7 +198,7 @@ class Gateway:
             gateway = connect(self._process, self._folders[0])
         _convert_no_arrays(gateway)
         conf = SparkConf(loadDefaults=False).setAll(list(self._all_settings.items()))
-        # Items go to the next step one by one.
+        # Batch size 1: each item is passed to the next step immediately.
         context = SparkContext(conf=conf, gateway=gateway, batchSize=1)
         context.pythonExec = self._worker_python
         context.setLogLevel("OFF")
@@ -206,7 +206,7 @@ class Gateway:
         self._context = context
 
     def _variables(self, folder: str) -> dict[str, str]:
-        """Environment variables for Java and its Python workers."""
+        """Return the environment variables for Java and its Python workers."""
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={folder}"'
         variables = {"PYSPARK_PYTHON": self._worker_python, "SPARK_SUBMIT_OPTS": options.lstrip()}
         if self._has_forks:
@@ -219,7 +219,7 @@ class Gateway:
         return variables
 
     def is_gone(self) -> bool:
-        """Whether Java has ended or is about to: a socket may tell of its end before the process has ended."""
+        """Return whether Java has ended or is about to: its sockets may close before the process has ended."""
         if self._process is None:
             return False
         try:
@@ -232,8 +232,8 @@ class Gateway:
         """End Spark and Java.
 
         Args:
-            at_once: without what Spark does when it is stopped, which takes a second; None: on this machine, where
-                nobody needs it. A cluster is told.
+            at_once: skip Spark's regular shutdown, which takes a second; None: skip it for a local master, where it has
+                no use. A cluster is notified.
         """
         if at_once is None:
             at_once = self._settings["spark.master"].startswith("local")
@@ -251,7 +251,7 @@ class Gateway:
     def kill(self) -> None:
         """Kill Java at once, even if it is busy, and remove its temporary files. Its Python workers end by themselves.
 
-        No call to Java may come after this.
+        Do not call Java after this.
         """
         self._end_java()
         if self._connecting is not None:
@@ -274,7 +274,7 @@ class Gateway:
             self._process.kill()
 
     def _forget(self) -> None:
-        """Let PySpark have the gateway that it had before."""
+        """Restore PySpark's previous gateway."""
         if self._others is None:
             return
         from pyspark import SparkContext
@@ -285,14 +285,14 @@ class Gateway:
             with contextlib.suppress(Exception):
                 gateway.shutdown()
         if self._context is not None:
-            # It looks only now and then whether it is to end.
+            # In a thread, as the accumulator server checks only at intervals whether it has to end.
             threading.Thread(target=self._context._accumulatorServer.shutdown, daemon=True).start()
         SparkContext._gateway, SparkContext._jvm = self._others
         SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = None
 
     def _take_signals(self) -> None:
-        """From now on a signal whose handler raises an exception, which is to end what runs, kills Java first."""
+        """Install signal handlers that call the previous ones and, if these raise an exception, kill Java first."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             try:
@@ -309,9 +309,9 @@ class Gateway:
 
 
 def raise_if_ended(error: BaseException) -> None:
-    """Raise the exception of a signal, such as that of Ctrl-C, if this one came of it.
+    """Raise the exception of a signal, such as KeyboardInterrupt, if it caused this error.
 
-    PySpark tidies up when it is interrupted, which fails, as Java is gone; that error is all that its caller sees.
+    When PySpark is interrupted, its clean-up fails because Java has ended, and only that error reaches the caller.
     """
     before = error.__context__
     while before is not None:
@@ -322,7 +322,7 @@ def raise_if_ended(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def without_words_of_py4j() -> Iterator[None]:
-    """Silence py4j's log of interrupted calls and of Java's end, which we report ourselves."""
+    """Hide py4j's log messages about interrupted calls and Java's end, which we report ourselves."""
 
     def is_of_others(record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname
@@ -336,7 +336,7 @@ def without_words_of_py4j() -> Iterator[None]:
 
 
 def _handlers() -> dict[int, Handler]:
-    """This process's handlers of the signals that may end us; none in a thread that may not set any."""
+    """Return this process's handlers of the signals that may end us; empty in a thread that cannot set handlers."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     found = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -344,19 +344,19 @@ def _handlers() -> dict[int, Handler]:
 
 
 def _convert_no_arrays(gateway: Any) -> None:
-    """Java is given no arrays of numpy, and to look whether a value is one, PySpark imports pandas, for a second."""
+    """Remove py4j's numpy converters: Java gets no arrays, and to detect them PySpark would import pandas, for 1 s."""
     client = gateway._gateway_client
     client.converters = [one for one in client.converters or () if not type(one).__name__.startswith("Numpy")]
 
 
 def _sockets(folder: str) -> dict[str, str]:
-    """Where Python workers have their sockets: in a folder, unless a socket's path there would be too long."""
+    """Return the setting of the folder for the workers' sockets: /tmp if paths in `folder` would be too long."""
     fits = len(f"{folder}/.00000000-0000-0000-0000-000000000000.sock") <= _SOCKET_PATH_MAX
     return {"spark.python.unix.domain.socket.dir": folder if fits else "/tmp"}
 
 
 def _silence_accumulators(context: object) -> None:
-    """The thread that waits for accumulators prints a traceback when Java is gone; they are not needed any more."""
+    """Hide the traceback that the accumulator thread prints when Java ends; accumulators are not needed any more."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

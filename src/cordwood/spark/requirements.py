@@ -1,4 +1,4 @@
-"""The requirements for a user's session: new enough, and with workers that have Cordwood."""
+"""Check a user's session: its Spark is new enough, and its workers have Cordwood."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _LOOK_SECONDS = 60
 _LOOK = (
     "import importlib.util as u, sys; print('{}.{}'.format(*sys.version_info[:2]), u.find_spec('cordwood') is not None)"
 )
-#: The Python of workers if nobody chooses one.
+#: The workers' Python if PYSPARK_PYTHON is not set.
 _DEFAULT_PYTHON = "python3"
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that is too old.
+    """Raise RequestError if Spark is too old.
 
     Raises:
-        RequestError: it is.
+        RequestError: the version is below 4.2.
     """
     if tuple(map(int, re.findall("[0-9]+", version)[:2])) < _SPARK_MIN:
         raise RequestError(f"This is Spark {version}, and Cordwood needs 4.3 or newer:  pip install 'cordwood[spark]'")
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """Refuse a user's session that cannot run tasks of Cordwood; let a local one run them in this process's Python.
+    """Reject a user's session that cannot run tasks of Cordwood; let a local one run them in this process's Python.
 
     Spark's workers run `python3` from the path unless PYSPARK_PYTHON is set. In a virtual environment that is not
     activated this is another Python, without Cordwood. Spark reads the choice from the context at each query, so a
-    local session can still be given this process's Python. A Python that the user chose is kept, or refused.
+    local session can still get this process's Python. If the user chose a Python, it is kept, or rejected.
 
     Raises:
         RequestError: the session is too old; or its workers run a Python that the user chose and that has no Cordwood.
@@ -47,7 +47,7 @@ def prepare_session(spark: SparkSession) -> None:
     if not hasattr(spark, "_jsparkSession"):  # Spark Connect: the workers belong to the server
         return
     context = spark.sparkContext
-    if not (context.master or "").startswith("local"):  # `executors` asks those of a cluster
+    if not (context.master or "").startswith("local"):  # on a cluster, `executors` checks the workers
         return
     if context.pythonExec == _DEFAULT_PYTHON and sys.executable:
         context.pythonExec = sys.executable
@@ -55,7 +55,7 @@ def prepare_session(spark: SparkSession) -> None:
 
 
 def check_python(python: str) -> None:
-    """Refuse a Python for workers that is of another version, or has no Cordwood; see `prepare_session`."""
+    """Raise RequestError if a Python for workers has another version, or no Cordwood; see `prepare_session`."""
     path = shutil.which(python)
     if path == sys.executable:
         return

@@ -1,6 +1,6 @@
-"""Runs tasks on Spark, which runs a task again if one of its processes is killed.
+"""Run tasks on Spark, which retries a task if one of its processes is killed.
 
-Each step of a task has a Python process of its own: the first passes its outcomes to the second, one by one.
+Each step of a task has its own Python process: the first passes its outcomes to the second, one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POOL = "spark.scheduler.pool"
-#: The properties of a thread that name its jobs.
+#: Local properties that name a thread's jobs.
 _NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _POOL)
 #: Schema of the rows that tasks return.
 _RESULT_SCHEMA = "at bigint, outcome binary"
@@ -47,10 +47,10 @@ def running_on_spark(
     settings: Mapping[str, str] | None = None,
     tasks: int | None = None,
 ) -> Iterator[SparkRunner]:
-    """What runs tasks on Spark; see `session.running`.
+    """Provide a runner on Spark; see `session.running`.
 
-    One of our own runs them as RDDs, as Java takes 4 to 5 seconds to load Catalyst, which RDDs do not need. A user's
-    session may be one of Spark Connect, or of a platform without RDDs.
+    Our own Spark runs tasks as RDDs, as Java takes 4 to 5 seconds to load Catalyst, which RDDs do not need. A user's
+    session runs them as a DataFrame, as it may use Spark Connect, or a platform without RDDs.
     """
     with running(given, master=master, archive=archive, settings=settings, tasks=tasks) as spark:
         yield ContextRunner(spark) if isinstance(spark, Gateway) else SessionRunner(spark)
@@ -64,7 +64,7 @@ class SparkRunner(ABC):
     @property
     @abstractmethod
     def session(self) -> SparkSession:
-        """The session, which takes seconds to load if nothing has asked for it before."""
+        """The session, which takes seconds to load at the first use."""
 
     @property
     @abstractmethod
@@ -94,15 +94,15 @@ class SparkRunner(ABC):
 
     @abstractmethod
     def named(self, name: str, what: str) -> AbstractContextManager[None]:
-        """In the block, jobs of this thread have a name, and where jobs share the cores fairly, a share of their own.
+        """In the block, name this thread's jobs and, with fair scheduling, give them their own share of the cores.
 
         Args:
-            name: of the jobs' group, and of their pool.
+            name: name of the jobs' group, and of their pool.
         """
 
     @abstractmethod
     def is_alive(self) -> bool:
-        """Whether Spark still answers."""
+        """Return whether Spark still answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class SessionRunner(SparkRunner):
     def named(self, name: str, what: str) -> AbstractContextManager[None]:
         try:
             context = self.session.sparkContext
-        except Exception:  # Spark Connect has none
+        except Exception:  # Spark Connect has no context
             return contextlib.nullcontext()
         return _named(context, name, what)
 
@@ -156,7 +156,7 @@ class SessionRunner(SparkRunner):
 
 @dataclass(frozen=True, slots=True)
 class ContextRunner(SparkRunner):
-    """Runs tasks on a Spark of our own, as RDDs."""
+    """Runs tasks on our own Spark, as RDDs."""
 
     gateway: Gateway
 
@@ -184,11 +184,11 @@ class ContextRunner(SparkRunner):
         from pyspark import RDD, cloudpickle
 
         context = self.gateway.context
-        # By value where need be: a test's function, or one of a notebook.
+        # cloudpickle pickles functions of tests and notebooks by value.
         pickled = [cloudpickle.dumps(pack) for pack in packs]  # type: ignore[no-untyped-call]
         items: RDD[Any] = context.parallelize(pickled, len(pickled)).mapPartitions(_unpacking(steps[0]))
         for step in steps[1:]:
-            # One process would run both steps if Spark knew that the first is Python's, too.
+            # A new RDD hides that the previous step is Python's, or Spark would run both steps in one process.
             before: RDD[Any] = RDD(items._jrdd, context, items._jrdd_deserializer)
             items = before.mapPartitions(step)
         return dict(collect_rdd(items))
@@ -218,12 +218,12 @@ def _named(context: SparkContext, name: str, what: str) -> Iterator[None]:
         try:
             for key, value in before.items():
                 context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None removes it
-        except Exception as error:  # Java may be gone
+        except Exception as error:  # Java may have ended
             raise_if_ended(error)
 
 
 def _unpacking(step: Step) -> Callable[[Iterable[bytes]], Iterator[Numbered]]:
-    """Make the first step: its items come as one pickled pack each."""
+    """Make the first step, whose input is one pickled pack per item."""
 
     def run(pickled: Iterable[bytes]) -> Iterator[Numbered]:
         for pack in pickled:
@@ -233,7 +233,7 @@ def _unpacking(step: Step) -> Callable[[Iterable[bytes]], Iterator[Numbered]]:
 
 
 def _first(packs: Sequence[Sequence[Numbered]], step: Step) -> Worker:
-    """Make the function that gets rows of pack numbers."""
+    """Make the function that reads rows of pack numbers, for the first step."""
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         for at, outcome in step(packs[number]):
@@ -243,7 +243,7 @@ def _first(packs: Sequence[Sequence[Numbered]], step: Step) -> Worker:
 
 
 def _next(step: Step) -> Worker:
-    """Make the function that gets the rows of the step before."""
+    """Make the function that reads the rows of the previous step."""
 
     def outcomes(batches: Iterable[pa.RecordBatch]) -> Iterator[Numbered]:
         for batch in batches:

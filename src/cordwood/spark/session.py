@@ -1,8 +1,8 @@
-"""The Spark that a clean runs on: one of our own in this process, or the user's session.
+"""The Spark that a clean runs on: our own in this process, or the user's session.
 
-Ours is Spark's local mode with the settings of `settings`; it is a `SparkContext`, and has a session only if somebody
-asks for one, as that takes seconds to load. A user's session is taken as it is, stock or not, and left running; nothing
-that a task does depends on our settings.
+Our own is Spark's local mode with the settings of `settings`. It is a `SparkContext`; its session is created only on
+request, as loading it takes seconds. A user's session is used unchanged, whatever its settings, and left running; no
+task depends on our settings.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cordwood.spark.settings import LOCAL_MASTER, settings_for, worker_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What was begun, and is not taken yet.
+#: Gateways that were started early, and that no one has used yet.
 _begun: ContextVar[list[Gateway] | None] = ContextVar("begun", default=None)
-#: Those of ours that run, or start.
+#: Our own gateways that are running or starting.
 _ours: list[Gateway] = []
 
 
 @contextlib.contextmanager
 def session(given: SparkSession | None = None, *, master: str = LOCAL_MASTER) -> Iterator[SparkSession]:
-    """A session: the user's, which stays, or our own, which ends with the block; see `running`."""
+    """Provide a session: the user's, which stays, or our own, which ends with the block; see `running`."""
     with running(given, master=master) as spark:
         yield spark.session if isinstance(spark, Gateway) else spark
 
@@ -46,20 +46,20 @@ def running(
     settings: Mapping[str, str] | None = None,
     tasks: int | None = None,
 ) -> Iterator[SparkSession | Gateway]:
-    """Spark: the user's session, which stays, or one of our own, which ends with the block.
+    """Provide Spark: the user's session, which stays, or our own, which ends with the block.
 
-    An exception that ends this process or thread, such as that of Ctrl-C, ends our own at once.
+    An exception that ends this process or thread, such as KeyboardInterrupt, ends our own Spark at once.
 
     Args:
-        given: the user's; None: the one that is active in this process, if there is one.
-        archive: the environment of executors on a cluster, as `cordwood pack` makes it; None: they have the Python of
-            PYSPARK_PYTHON, or one at the same path as this process.
-        settings: of our own, in place of some of `SETTINGS`.
-        tasks: how many our own runs at once if the master is LOCAL_MASTER; None: as many as there are cores.
+        given: the user's session; None for the active one in this process, if any.
+        archive: environment of the executors on a cluster, made by `cordwood pack`; None if they use the Python of
+            PYSPARK_PYTHON, or one at the same path as this process's.
+        settings: settings of our own Spark, which override `SETTINGS`.
+        tasks: number of concurrent tasks of our own Spark if the master is LOCAL_MASTER; None for one per core.
 
     Raises:
-        RequestError: the archive is missing, or of no use to a local master; Spark or Java is missing, or does not
-            start, or Java ended in the middle.
+        RequestError: the archive is missing, or was given with a local master; Spark or Java is missing, or does not
+            start; or Java ended while in use.
     """
     waiting = _begun.get() if given is None else None
     if not waiting:
@@ -82,9 +82,9 @@ def running(
 
 @contextlib.contextmanager
 def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[None]:
-    """Begin to start one of our own, which `running` in the block takes; if none does, it ends with the block.
+    """Launch our own Spark, for use by `running` in the block; if it is not used, it ends with the block.
 
-    What is to run on Spark is loaded and planned while Java starts.
+    Modules are loaded and work is planned while Java starts.
     """
     if not master.startswith("local") or archive is not None or find_spec("pyspark") is None or _active() is not None:
         yield
@@ -102,10 +102,10 @@ def begun(master: str = LOCAL_MASTER, archive: str | None = None) -> Iterator[No
 
 @contextlib.contextmanager
 def own(settings: Mapping[str, str], python: str, tasks: int | None = None) -> Iterator[Gateway]:
-    """One of our own: what was begun, or a new one.
+    """Provide our own Spark: the one that `begun` launched, or a new one.
 
     Args:
-        python: of its workers.
+        python: path of the workers' Python.
         tasks: see `running`.
     """
     waiting = _begun.get() or []
@@ -123,7 +123,7 @@ def own(settings: Mapping[str, str], python: str, tasks: int | None = None) -> I
     try:
         yield gateway
     except TasksHangError:
-        _end(gateway)  # its workers may be beyond listening
+        _end(gateway)  # its workers may not react to a regular end
         raise
     except Exception as error:
         gone = gateway.is_gone()
@@ -156,38 +156,38 @@ def _end(gateway: Gateway, *, at_once: bool = True) -> None:
 
 
 def _active() -> SparkSession | Gateway | None:
-    """What runs in this process already, which has one Spark at most."""
+    """Return the Spark that is running in this process, which can have only one, or None."""
     if _ours:
         return _ours[-1]
     if "pyspark" not in sys.modules:
-        return None  # and it takes long to import
+        return None  # do not import pyspark, which takes long
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 
-    # Without a context there is no session, and to ask for one would load what makes them.
+    # Without a context there is no session, and getting one would first load Catalyst.
     if not is_remote() and SparkContext._active_spark_context is None:
         return None
     active = SparkSession.getActiveSession()
     if active is None and not is_remote():
-        active = SparkSession.builder.getOrCreate()  # of another thread
+        active = SparkSession.builder.getOrCreate()  # created in another thread
     return active
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks a session runs at a time."""
+    """Return the number of tasks that a session runs concurrently."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception as error:  # Spark Connect does not say
+    except Exception as error:  # Spark Connect does not provide the number
         raise_if_ended(error)
         return os.cpu_count() or 1
 
 
 def is_on_this_machine(spark: SparkSession) -> bool:
-    """Whether all tasks of a session run on this machine."""
+    """Return whether all tasks of a session run on this machine."""
     return (spark.conf.get("spark.master", "") or "").startswith("local")
 
 
 def runs_here(spark: SparkSession | None, master: str) -> bool:
-    """Whether all tasks run on this machine: those of a session, or of one that is started with a master."""
+    """Return whether all tasks of a session, or of our own Spark with this master, run on this machine."""
     return master.startswith("local") if spark is None else is_on_this_machine(spark)

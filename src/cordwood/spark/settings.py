@@ -1,4 +1,4 @@
-"""The settings of a session of our own: what Spark and Java are told."""
+"""The settings of our own session, for Spark and Java."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from collections.abc import Mapping
 from cordwood.errors import RequestError
 from cordwood.forks import MALLOC
 
-#: As many tasks as there are cores. The 4: plain local mode never retries a task, so that a Python worker that is
-#: killed (for memory, say) would fail all.
+#: One task per core. The 4 allows retries: plain local mode never retries a task, so one killed Python worker (out of
+#: memory, say) would fail the whole job.
 LOCAL_MASTER = "local[*,4]"
-#: The same, with so many tasks.
+#: The same, with a given number of tasks.
 LOCAL_TASKS = "local[{},4]"
 
 SETTINGS: Mapping[str, str] = {
-    # Workers fork from a process that has the kernels loaded; loading them takes longer than many a task.
+    # Workers fork from a process that has loaded the kernels; loading them takes longer than many a task.
     "spark.python.daemon.module": "cordwood.spark.daemon",
-    # Rows go to workers by a socket file: no port, and half the cost of the loopback interface.
+    # Rows are sent to workers through a Unix socket: no port, and half the cost of the loopback interface.
     "spark.python.unix.domain.socket.enabled": "true",
     **{f"spark.executorEnv.{name}": value for name, value in MALLOC.items()},
-    # Its pages are not used, and its port may be taken.
+    # The UI's pages are not used, and its port may be in use.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # One machine: no name of it needs to be resolved.
+    # Use addresses, so that the machine's host name need not be resolved.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The driver holds plans and results, no data.
+    # The driver holds plans and results, but no data.
     "spark.driver.memory": "512m",
-    # Jobs of several threads share the cores; one after the other, a small one would wait for all tasks of a large one.
+    # Jobs of several threads share the cores; with FIFO, a small job would wait for all tasks of a large one.
     "spark.scheduler.mode": "FAIR",
-    # It ends before a better compiler would pay, and has next to no garbage to collect.
+    # Java ends before the second compiler would pay off, and has next to no garbage to collect.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # Every plan is a handful of rows; compiling code for it takes longer than running it.
+    # Every plan handles only a few rows; compiling code for it takes longer than running it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
-    # What becomes of a partition is checked at once, while the next is cleaned.
+    # Pass each outcome on at once, so that a partition is checked while the next one is cleaned.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
-#: Settings for this machine alone: the address of the driver, and sockets that are files.
+#: Settings for local masters only: addresses of the driver, and Unix sockets.
 _LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress", "spark.python.unix.domain.socket.enabled")
-#: What executors call the unpacked archive of their environment.
+#: Name of the unpacked environment archive in an executor's folder.
 _ENVIRONMENT = "environment"
 
 
 def settings_for(master: str, archive: str | None) -> dict[str, str]:
-    """The configuration of a session of our own.
+    """Return the configuration of our own session.
 
     Raises:
-        RequestError: the archive is missing, or of no use to a local master.
+        RequestError: the archive is missing, or was given with a local master.
     """
     settings = {**SETTINGS, "spark.master": master, "spark.app.name": "cordwood"}
     if master.startswith("local"):
         if archive is not None:
             raise RequestError(f"--archive is for executors on other machines, and --master {master} is this one")
         return settings
-    # A master on the loopback interface finds the driver there, too.
+    # A cluster on the loopback interface reaches the driver there, too.
     local_only = _LOCAL_ONLY[2:] if "://127.0.0.1" in master else _LOCAL_ONLY
     settings = {name: value for name, value in settings.items() if name not in local_only}
     if archive is not None:
@@ -67,8 +67,8 @@ def settings_for(master: str, archive: str | None) -> dict[str, str]:
 
 
 def worker_python(master: str, archive: str | None) -> str:
-    """The Python that workers of a session of our own run."""
+    """Return the Python that workers of our own session run."""
     if archive is not None:
         return f"./{_ENVIRONMENT}/bin/python"
-    # On this machine nothing else has our packages.
+    # On this machine only this Python has our packages.
     return sys.executable if master.startswith("local") else os.environ.get("PYSPARK_PYTHON", sys.executable)

@@ -17,15 +17,15 @@ from cordwood.tables.rows import TableFormat
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: How the traceback of a task ends: the class and its message, in one line.
+#: Last line of a task's traceback: the class and its message.
 _LAST_LINE = re.compile(r"^cordwood\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_format: TableFormat) -> DataFrame:
-    """The rows of a table.
+    """Return the rows of a table.
 
     Args:
-        rows_format: what the rows look like.
+        rows_format: the table's columns and decoders.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -38,7 +38,7 @@ def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_forma
 
 
 def reason_of(error: Exception) -> str | None:
-    """What Spark, or a Java class that it calls, says of an error, in a line; None: it is not theirs."""
+    """Return the first line of an error from Spark or a Java class it called, or None for any other error."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -55,7 +55,7 @@ def reason_of(error: Exception) -> str | None:
 
 
 def raise_data_error(error: Exception) -> None:
-    """Raise the error of the task that made a job fail, if it is about the data. Spark has nothing but its words."""
+    """Raise a task's error again if it is about the data. Spark provides only its text, in the error of the job."""
     found = _LAST_LINE.search(f"{error}")
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""What Spark's Python workers run."""
+"""Functions that run in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The kind of function that Spark's `mapInArrow` takes.
+#: The type of functions for Spark's `mapInArrow`.
 Worker = Callable[["Iterable[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 
 
 def by_number(read: Callable[[int], Iterator[pa.RecordBatch]]) -> Worker:
-    """Make the function that gets rows of numbers, and reads for each.
+    """Return a function that reads rows of numbers, and calls `read` with each number.
 
     Spark pickles it with all values that it uses.
     """
@@ -31,11 +31,11 @@ def by_number(read: Callable[[int], Iterator[pa.RecordBatch]]) -> Worker:
 
 @functools.cache
 def keep_loaded() -> None:
-    """Exclude all objects that exist now from garbage collections, once in a process.
+    """Exclude all objects that exist now from garbage collection, once in a process.
 
-    Spark's workers collect garbage after each task. With our modules and kernels loaded this takes about a tenth of a
-    second, longer than many a task. Workers of our own daemon have it done before they are forked; those of a user's
-    session call this behind their first task, when all is loaded.
+    Spark's workers run the garbage collector after each task. With our modules and kernels loaded this takes about a
+    tenth of a second, longer than many a task. Our own daemon does this before it forks workers; workers of a user's
+    session call this function after their first task, when everything is loaded.
     """
     if not gc.get_freeze_count():
         gc.collect()
