@@ -1,1 +1,1 @@
-"""Months of live logs in seconds: the engine of `service`, in memory, on a clock that is moved by hand."""
+"""Replays months of live logs in seconds: runs `service` on a file system in memory with a clock moved by hand."""

@@ -1,4 +1,4 @@
-"""Records of a simulation as batches, in parts that fit the active segment."""
+"""Encode simulated records as batches, in parts that fit the active segment."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cordwood.types import NONE
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-#: Tells how many bytes fit the active segment.
+#: Returns how many bytes still fit the active segment.
 Room = Callable[[], int]
-#: Of all batches.
+#: The leader epoch of all batches.
 LEADER_EPOCH = 0
 _PRODUCER_ID, _PRODUCER_EPOCH = 1, 0
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What is to be written, in order.
+    """Records to append, in order.
 
     Attributes:
-        keys: int64[records], numbers that are not much larger than there are keys.
+        keys: int64[records], numbers not much larger than the count of keys.
         tombstones: bool[records].
-        sizes: int64[records], what each is to take in bytes, without its part of the batch's header.
+        sizes: int64[records], encoded size in bytes, without a share of the batch header.
     """
 
     keys: Int64Array
@@ -41,25 +41,25 @@ class Records:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return self.keys.size
 
     def part(self, own: slice) -> Records:
-        """Some of them."""
+        """Return a slice of the records."""
         return Records(self.keys[own], self.tombstones[own], self.sizes[own])
 
     @classmethod
     def alike(cls, keys: Int64Array, tombstones: BoolArray, record_bytes: int) -> Records:
-        """Records that all take the same, but for tombstones."""
+        """Make records of one size; only tombstones are smaller."""
         return cls(keys, tombstones, np.where(tombstones, TOMBSTONE_BYTES, record_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Records that are appended together: consecutive offsets, one fate.
+    """Records that are appended together: consecutive offsets, all of one transaction or none.
 
     Attributes:
-        data: whole batches; of a transaction, with its marker in the end if this is its last part.
+        data: whole batches; the last part of a transaction ends with its marker.
     """
 
     data: bytes
@@ -70,29 +70,29 @@ class Written:
 
     @property
     def next_offset(self) -> int:
-        """Behind the last record, or the marker."""
+        """The offset after the last record, or after the marker."""
         return self.first_offset + self.records.count + self.has_marker
 
 
 class Appender:
-    """Makes batches of one size, for a log that a producer with an id may write transactions to."""
+    """Encodes batches of one size; one producer with an id writes the transactions."""
 
     def __init__(self, batch_records: int) -> None:
         self._batch_records = batch_records
         self._sequence = 0
 
     def plain(self, offset: int, records: Records, now_ms: int, room: Room) -> Iterator[Written]:
-        """Records outside transactions, in parts; each is to be appended before the next is taken.
+        """Yield records outside transactions in parts; the caller appends each part before it takes the next.
 
         Args:
-            room: a part is as large as that, if it has more than a batch.
+            room: upper limit of a part's size; a part has at least one batch.
         """
         yield from self._parts(offset, records, now_ms, room)
 
     def transaction(
         self, offset: int, records: Records, now_ms: int, room: Room, *, aborted: bool
     ) -> Iterator[Written]:
-        """A transaction of these records, with its marker, in parts as of `plain`."""
+        """Yield a transaction of these records and its marker, in parts like `plain`."""
         marker = Marker(offset + records.count, now_ms, _PRODUCER_ID, _PRODUCER_EPOCH, committed=not aborted)
         end = encode_marker(marker, leader_epoch=LEADER_EPOCH)
         sequence, self._sequence = self._sequence, (self._sequence + records.count) % (MAX_SEQUENCE + 1)
@@ -104,7 +104,7 @@ class Appender:
     ) -> Iterator[Written]:
         data, starts = encode(offset, records, self._batch_records, now_ms, sequence)
         if marker:
-            # One more batch, without a record of its own.
+            # The marker is a batch of its own and holds none of `records`.
             data, starts = data + marker, np.append(starts, starts[-1] + len(marker))
         batches, first = starts.size - 1, 0
         while first < batches:
@@ -123,14 +123,14 @@ class Appender:
 def encode(
     first_offset: int, records: Records, batch_records: int, now_ms: int, sequence: int = NONE
 ) -> tuple[bytes, Int64Array]:
-    """Encode records as batches, the last of which may be smaller.
+    """Encode records as batches; the last batch may be smaller.
 
     Args:
-        records: not none.
-        sequence: of the first record, in a transaction; NONE: there is none.
+        records: at least one.
+        sequence: sequence number of the first record, or NONE outside a transaction.
 
     Returns:
-        the batches, and int64[batches + 1], where each begins, and the end.
+        the batches, and int64[batches + 1]: the start of each batch, then the end of the last.
     """
     count = records.count
     values = np.where(records.tombstones, NONE, values_bytes(records.sizes))
@@ -164,18 +164,19 @@ def encode(
     return target[:size].tobytes(), np.append(starts, size)
 
 
-#: A record without length and value: attributes, time, offset, key, header count. Its numbers are small.
+#: Bytes of a record without its length and value: attributes, time, offset, key, header count, each small enough for
+#: one byte.
 _WITHOUT_VALUE = 1 + 1 + 1 + (1 + KEY_BYTES) + 1
 
 
 def value_bytes(record_bytes: int) -> int:
-    """What is left for the value of a record that takes so many bytes, in a batch of one."""
+    """Return the value size that makes a record take `record_bytes` in a batch of its own."""
     length = record_bytes - len(write_varint(record_bytes))
     return max(0, length - _WITHOUT_VALUE - len(write_varint(length - _WITHOUT_VALUE)))
 
 
 def values_bytes(sizes: Int64Array) -> Int64Array:
-    """int64[records]: the same of many."""
+    """int64[records]: `value_bytes` of each size."""
     different, which = np.unique(sizes, return_inverse=True)
     return np.array([value_bytes(size) for size in different.tolist()], np.int64)[which]
 

@@ -1,18 +1,18 @@
-"""What logs take on a disk in memory: their segments and indexes, whichever suffix they have just now."""
+"""Measures the disk that logs use in memory: segments and indexes, whatever suffix they have at the moment."""
 
 from __future__ import annotations
 
 from cordwood.storage.formats.filenames import FileKind, Temporary
 
 _KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
-#: How names end, from their first dot on; files that wait for their removal count, as does what a clean is writing.
+#: File names from their first dot on; files that wait for deletion and the output of a running clean count too.
 _COUNTED = frozenset(kind + suffix for kind in _KINDS for suffix in Temporary)
 
 
 class DiskMeter:
-    """Follows the bytes that a file system stores; the preallocated rest of an index is a hole and takes none.
+    """Counts the bytes that a file system stores. The preallocated end of an index is a hole and counts as 0 bytes.
 
-    Checkpoints, snapshots and the like have no size that counts.
+    Checkpoints, snapshots and other small files do not count.
     """
 
     def __init__(self) -> None:
@@ -20,12 +20,12 @@ class DiskMeter:
         self._peak_bytes = 0
 
     def __call__(self, name: str, size_bytes: int) -> None:
-        """A file of a name has so many more bytes."""
+        """Add a change in a file's size; the file system calls it with the file's name."""
         if name[name.find(".") :] in _COUNTED:
             self.used_bytes += size_bytes
             self._peak_bytes = max(self._peak_bytes, self.used_bytes)
 
     def take_peak(self) -> int:
-        """The most that was used since the last call, or ever."""
+        """Return the largest use since the last call, or since the start."""
         peak, self._peak_bytes = self._peak_bytes, self.used_bytes
         return peak

@@ -1,9 +1,9 @@
-"""`cordwood.explain`: the same log under other configs, at once and over the last weeks.
+"""`cordwood.explain`: one log under other configs, at once and over the last weeks.
 
-log ─► trace     simulation.trace: what was written, and when
- │      └► span  simulation.replay: which time is replayed, with what came before
+log ─► trace     simulation.trace: which records were written, and when
+ │      └► span  simulation.replay: the time to replay, and the state before it
  └► for each set of configs
-      ├► plan    commands.plan: what happens to the log as it is
+      ├► plan    commands.plan: what a broker would do with the log as it is
       └► replay  simulation.measure: the live log in memory, as for `simulate`
 """
 
@@ -47,11 +47,11 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.text import bytes_text, names_text
 
-#: Says what is being done, and how much of it is, of 1.
+#: Receives the name of the current step and the finished share, 0 to 1.
 OnPart = Callable[[str, float], None]
-#: The log's own configs.
+#: Label of the log's own configs.
 NOW = "now"
-#: If the replay ends with a log that differs so much from the real one, that is told.
+#: Add a note if the replayed log and the real log differ in size by more than this share.
 _DIFFERS = 0.2
 
 
@@ -63,7 +63,7 @@ def explain(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> ExplainResult:
-    """The same log under other configs; see `cordwood.explain`."""
+    """Compare a log under several sets of configs; see `cordwood.explain`."""
     report = on_progress or (lambda _what, _part: None)
     chosen = options.selection
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])
@@ -112,7 +112,7 @@ def explain(
 
 
 def _nodes(node: Node, options: ExplainOptions) -> dict[str, Node]:
-    """The node under each set of configs, by label."""
+    """Return the node under each set of configs, by label."""
     overrides = options.selection.overrides
     nodes = {NOW: node}
     if overrides:
@@ -123,7 +123,7 @@ def _nodes(node: Node, options: ExplainOptions) -> dict[str, Node]:
 
 
 def _check_topic(overrides: Iterable[str], topic: str) -> None:
-    """Refuse configs of another topic, as they would change nothing."""
+    """Raise RequestError for configs of another topic, which would change nothing."""
     for one in overrides:
         if topic_of_override(one) not in ("", topic):
             raise RequestError(f"--config {one} is not for {topic}, the topic that is explained")
@@ -140,13 +140,13 @@ def _of_one_topic(places: list[LocatedPartition]) -> list[LocatedPartition]:
 
 
 def _config_set(label: str, node: Node, topic: str) -> ConfigSet:
-    """A topic's configs as those of the topic in memory."""
+    """Turn a topic's configs into those of the simulated topic."""
     config, broker = node.config_of(topic), resolve_broker(node.broker_layers())
     of_topic = {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
     of_broker = {name: show(value.value) for name, value in broker.items() if value.explicit and name not in SYNONYMS}
     layers = (
         Layer(Source(SourceKind.OVERRIDE), of_broker),
-        # As if it were in the metadata: it may come from there, and be older than the limits of --config.
+        # A topic layer, as in metadata: values from there may be older than the limits that --config has to respect.
         Layer(Source(SourceKind.TOPIC, subject=TOPIC), of_topic),
     )
     return ConfigSet(label, layers, config, broker)
@@ -195,7 +195,7 @@ def _trace(log: LogView, options: ExplainOptions, now_ms: int, report: OnPart) -
 
 @dataclass(frozen=True)
 class _Script:
-    """What is replayed, and at which scale.
+    """The records to replay, and their scale.
 
     Attributes:
         rows: TRACE_ROW[records], by time.
@@ -209,7 +209,7 @@ class _Script:
 
 
 def _script(trace: Trace, span: Span, topics: Sequence[TopicConfig], options: ExplainOptions) -> _Script:
-    """What is replayed, by so many keys that it takes some seconds."""
+    """Choose the records to replay, of few enough keys that a replay takes seconds."""
     duration_ms = span.end_ms - span.begin_ms
     if options.scale is None:
         known_ms = trace.end_ms - trace.first_ms
@@ -231,7 +231,7 @@ def _script(trace: Trace, span: Span, topics: Sequence[TopicConfig], options: Ex
 def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Callable[[float], None]) -> Outcome:
     span, scale = script.span, script.scale
     before_ms = span.measured_ms - span.begin_ms
-    # What is loaded at first has a step for it, and does not count as appended.
+    # Loading takes a step of its own, so that loaded records do not count as appended.
     lead_ms = 0 if before_ms else scale.step_ms
     replay = Replay(
         script.rows,
@@ -246,7 +246,7 @@ def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Calla
 
 
 def _notes(trace: Trace, span: Span, now: Outcome) -> list[str]:
-    """What is to be known of a replay."""
+    """Return notes that limit how far a replay can be trusted."""
     notes = []
     if trace.gone:
         share = trace.gone / (trace.gone + trace.records)

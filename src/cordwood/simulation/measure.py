@@ -1,4 +1,4 @@
-"""One set of configs, simulated and measured: a partition over time, in full size."""
+"""Simulates one partition under one set of configs and measures it; figures are in full size."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from cordwood.sizing.workload import Keys, Workload
 from cordwood.types import TopicPartition
 
 TOPIC = "topic"
-#: The points of a history, at most.
+#: Maximum number of points in a history.
 _POINTS = 240
-#: The part of the time, at its end, that means are of.
+#: Means are taken over this last part of the time.
 _LAST_PART = 1 / 3
 
-#: A partition at a step, in the simulation's own size; how often it was cleaned since the step before; and what the
-#: records of each state take.
+#: One partition at one step, in the simulation's scale: cleans since the previous step, and the bytes of the records in
+#: each state.
 _SAMPLE = np.dtype(
     [
         ("ms", np.int64),
@@ -60,7 +60,7 @@ class ConfigSet:
 
     Attributes:
         label: A or B.
-        min_dead: how much garbage a clean may leave; None: none, as Kafka's cleaner.
+        min_dead: share of garbage that a clean may leave, or None for Kafka's cleaner, which leaves none.
     """
 
     label: str
@@ -70,7 +70,7 @@ class ConfigSet:
     min_dead: float | None = None
 
     def explicit(self) -> dict[str, str]:
-        """What somebody has set, by name: a topic's config under the topic's name."""
+        """Return the explicitly set configs by name; a topic's config appears under its topic name."""
         chosen = {
             name: show(value.value) for name, value in self.topic.items() if value.explicit and name in TOPIC_CONFIGS
         }
@@ -81,7 +81,7 @@ class ConfigSet:
 
     @property
     def map_keys(self) -> int:
-        """How many keys the map of one of Kafka's cleaner threads holds."""
+        """The capacity, in keys, of the map of one of Kafka's cleaner threads."""
         threads = max(1, self.broker.integer("log.cleaner.threads"))
         slots = slots_of(self.broker.integer("log.cleaner.dedupe.buffer.size") // threads)
         return keys_max(slots, self.broker.real("log.cleaner.io.buffer.load.factor"))
@@ -90,7 +90,7 @@ class ConfigSet:
 def run_workload(
     configs: ConfigSet, workload: Workload, scale: Scale, seed: int, on_progress: Callable[[float], None]
 ) -> Outcome:
-    """What one set of configs leads to, for a workload."""
+    """Simulate a workload under one set of configs."""
     source = np.random.default_rng(seed)
     traffic = Traffic(
         workload,
@@ -113,10 +113,10 @@ def run_writer(
     *,
     before_ms: int = 0,
 ) -> Outcome:
-    """What one set of configs leads to, for what is written in the simulation's own size.
+    """Simulate one set of configs, with records that `traffic` writes in the simulation's scale.
 
     Args:
-        before_ms: so long it runs before the time that is measured, which is as long as the scale says.
+        before_ms: time to run before the measured time, which is the scale's `duration_ms`.
     """
     layers = [*configs.layers, *_own_layers(configs.topic, scale)]
     with World(layers, step_ms=scale.step_ms, seed=seed, min_dead=configs.min_dead) as world:
@@ -139,11 +139,11 @@ def run_writer(
 
 
 def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
-    """The configs in which the simulation differs from what it stands for, as the last layers."""
+    """Return the last layers: the configs in which the simulation differs from the real topic."""
     broker = {
-        # Cleans take no time here; whether the cleaner would keep up is told.
+        # Cleans take no time here; a note reports a cleaner that could not keep up.
         "log.cleaner.io.max.bytes.per.second": show(BROKER_CONFIGS["log.cleaner.io.max.bytes.per.second"].default),
-        # These say nothing of sizes, and take time.
+        # These do not change sizes, and they take time.
         "log.flush.offset.checkpoint.interval.ms": str(INT_MAX),
         "log.flush.start.offset.checkpoint.interval.ms": str(INT_MAX),
     }
@@ -154,33 +154,32 @@ def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
 
 
 class _Meter:
-    """What a partition is at each step, and what the cleaner does to it, in the simulation's own size."""
+    """Samples a partition at each step and counts cleans, in the simulation's scale."""
 
     def __init__(self, world: World, member: Member) -> None:
         self._world, self.member, self.start_ms = world, member, world.now_ms
         self._samples: list[tuple[int, ...]] = []
         self.cleans = Cleans()
-        #: What the disk held at most since the last sample, had all segments been written anew.
+        #: Largest disk use since the last sample, as if each clean had rewritten all segments.
         self._peak_bytes = 0
-        #: What Cordwood's cleaner had read after the last clean.
+        #: Bytes that Cordwood's cleaner had read after the last clean.
         self._read_bytes = world.cleaner_read_bytes
-        #: How many cleans there were before the last sample.
+        #: Number of cleans before the last sample.
         self._cleans_seen = 0
         world.disk.take_peak()
         world.on_clean = self._cleaned
 
     @property
     def now_ms(self) -> int:
-        """Up to when it was watched."""
+        """The end of the measured time so far."""
         return self._world.now_ms
 
     @property
     def samples(self) -> Samples:
-        """All samples, in order."""
         return np.array(self._samples, _SAMPLE)
 
     def sample(self) -> None:
-        """Note what is there now."""
+        """Add a sample of the current state."""
         world, recorder, log = self._world, self.member.recorder, self.member.log
         peak_bytes, self._peak_bytes = max(world.disk.take_peak(), self._peak_bytes), 0
         cleans, self._cleans_seen = self.cleans.count - self._cleans_seen, self.cleans.count
@@ -200,8 +199,8 @@ class _Meter:
         by_ratio = found.cleanable_ratio > member.log.config.min_cleanable_dirty_ratio
         keys = member.recorder.distinct_keys(found.first_dirty_offset, stats.end_offset)
         kept_bytes = max(0, stats.bytes_written - member.recorder.look(self._world.now_ms))
-        # Kafka's cleaner reads the dirty part for its keys, and then everything. It writes a segment anew even if
-        # nothing goes from it; ours stays as it is.
+        # Kafka's cleaner reads the dirty part for its keys, then the whole cleanable part. It rewrites a segment even
+        # if the clean removes nothing from it; Cordwood's cleaner keeps such a segment.
         read_bytes, written_bytes = found.cleanable_bytes + stats.bytes_read, stats.bytes_written
         if self._world.min_dead is None:
             self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
@@ -221,7 +220,7 @@ class _Meter:
 
 
 def _outcome(configs: ConfigSet, scale: Scale, meter: _Meter) -> Outcome:
-    """The figures of a simulation, in full size."""
+    """Compute the figures of a simulation, in full size."""
     member, factor, samples = meter.member, scale.factor, meter.samples
     recorder, now_ms = member.recorder, meter.now_ms
 
@@ -270,16 +269,16 @@ def _outcome(configs: ConfigSet, scale: Scale, meter: _Meter) -> Outcome:
 
 
 def _part(samples: Samples, start: float, end: float) -> Samples:
-    """The samples of a part of the time, such as from 0 to 1/3."""
+    """Return the samples of a part of the time, such as from 0 to 1/3."""
     shares = samples["ms"] / samples["ms"][-1]
     return np.asarray(samples[(start < shares) & (shares <= end)])
 
 
 def _growth(samples: Samples) -> float:
-    """Bytes a day by which a partition grows at the end; 0 if it does not.
+    """Return the bytes per day by which a partition still grows at the end, or 0.
 
-    A log that goes up and down between cleans may grow within the last part alone, and one that has just reached its
-    retention is larger than in the part before it. It grows if both say so.
+    A log whose size swings between cleans may grow within the last part alone. A log that has just reached its
+    retention limit is larger than in the part before. So it counts as growing only if both comparisons agree.
     """
     before, last = _part(samples, 1 - 2 * _LAST_PART, 1 - _LAST_PART), _part(samples, 1 - _LAST_PART, 1)
     if before.size < 2 or last.size < 2:
@@ -291,7 +290,7 @@ def _growth(samples: Samples) -> float:
 
 
 def _contents(samples: Samples, scale: Scale) -> Contents:
-    """What the mean of some samples consists of."""
+    """Divide the mean size of some samples by record state."""
     states = (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED)
     parts = [round(scale.factor * float(samples[state.name].mean())) for state in states]
     rest = round(scale.factor * float(samples["disk_bytes"].mean())) - sum(parts)
@@ -299,7 +298,7 @@ def _contents(samples: Samples, scale: Scale) -> Contents:
 
 
 def _history(samples: Samples, scale: Scale) -> tuple[Point, ...]:
-    """Samples as points of about equal distance, with the least, the peak and the cleans that each stands for."""
+    """Turn samples into about equally spaced points; each keeps the minimum, peak and cleans of its samples."""
 
     def full(size: float) -> int:
         return round(float(size) * scale.factor)

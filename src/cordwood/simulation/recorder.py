@@ -1,7 +1,7 @@
-"""What became of each record of a partition: when it was superseded, when it went.
+"""Records when each record of a partition was superseded and when it was removed.
 
-A record is a row of an array, by its offset. What is there is read from the segments themselves, whenever others stand
-in the place of those that were there; nothing of the cleaner's rules is known here.
+A record is a row of an array, by its offset. Whenever the segments change, the recorder reads the new ones to find the
+remaining records; it contains none of the cleaner's rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cordwood.sizing.stays import NEVER, Stay
 
 Int64Array = npt.NDArray[np.int64]
 
-#: A record: when it was written, was not needed any more, and went; what it takes; and what it was.
+#: A record: when it was written, superseded or aborted, and removed; its size in bytes; and its kind.
 _ROW = np.dtype(
     [
         ("key", np.int64),
@@ -37,9 +37,9 @@ _NO_OFFSET = -1
 
 
 class State(IntEnum):
-    """What a record is now."""
+    """The present state of a record."""
 
-    GONE = 0  #: or never was
+    GONE = 0  #: removed, or never written
     VALUE = 1  #: the last of its key
     TOMBSTONE = 2  #: the last of its key
     SUPERSEDED = 3  #: its key has a newer record
@@ -48,51 +48,51 @@ class State(IntEnum):
 
 
 class Recorder:
-    """Follows the records of one log.
+    """Tracks the records of one log.
 
     Attributes:
-        appended_bytes, appended_records: so far; markers are no records.
-        deleted_by_time, deleted_by_size: how many of these were too old, and how many too much.
-        first_deleted_ms: when the first of them went; None: none did.
+        appended_bytes, appended_records: totals so far; markers do not count as records.
+        deleted_by_time, deleted_by_size: segments that retention deleted as too old, and to limit the size.
+        first_deleted_ms: time of the first deletion, or None.
     """
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.first_deleted_ms: int | None
         self.count_anew()
-        #: Appended since the last look.
+        #: Records appended since the last `look`.
         self._appended: list[Written] = []
         self._rows = np.full(1 << 12, _NEW)
-        #: int8[rows], what each is now; apart, as all of them are looked at again and again.
+        #: int8[rows], the state of each row; a separate array because every `look` reads it.
         self._states = np.zeros(self._rows.size, np.int8)
         #: The offset of the last record of each key.
         self._latest = np.full(1 << 10, _NO_OFFSET)
         self._bytes = np.zeros(len(State), np.int64)
         self._segments, self._start = log.log_segments, log.log_start_offset
-        #: The end of the log, and what it was at the last look.
+        #: The end of the log now, and at the last `look`.
         self._end = self._seen_end = log.log_end_offset
 
     def count_anew(self) -> None:
-        """Forget what was appended and deleted so far."""
+        """Reset the counts of appended and deleted data."""
         self.appended_bytes = self.appended_records = 0
         self.deleted_bytes = self.deleted_by_time = self.deleted_by_size = 0
         self.first_deleted_ms = None
 
     def bytes_of(self, state: State) -> int:
-        """What the records take that are in a state now."""
+        """Return the bytes of the records that are in this state now."""
         return int(self._bytes[state])
 
-    # ---- what is written ---------------------------------------------------------------------------------------------
+    # ---- appends -----------------------------------------------------------------------------------------------------
 
     def written(self, part: Written) -> None:
-        """Records were appended; a `look` has to follow before anything else happens to the log."""
+        """Note appended records; call `look` before the log changes again."""
         self._appended.append(part)
         self._end = part.next_offset
         self.appended_bytes += len(part.data)
         self.appended_records += part.records.count
 
     def _take(self, now_ms: int) -> None:
-        """Make rows of what was appended."""
+        """Add a row for each appended record."""
         parts, self._appended = self._appended, []
         offsets = np.concatenate([np.arange(one.first_offset, one.first_offset + one.records.count) for one in parts])
         keys = np.concatenate([one.records.keys for one in parts])
@@ -110,7 +110,7 @@ class Recorder:
         self._supersede(offsets[~aborted], keys[~aborted], now_ms)
 
     def _supersede(self, offsets: Int64Array, keys: Int64Array, now_ms: int) -> None:
-        """Each record supersedes the one of its key before it."""
+        """Mark the previous record of each key as superseded."""
         if not keys.size:
             return
         order = np.argsort(keys, kind="stable")
@@ -139,13 +139,13 @@ class Recorder:
         while self._latest.size <= key:
             self._latest = np.concatenate([self._latest, np.full(self._latest.size, _NO_OFFSET)])
 
-    # ---- what is there -----------------------------------------------------------------------------------------------
+    # ---- removals ----------------------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> int:
-        """See which records have gone since the last look.
+        """Find the records that were removed since the last call.
 
         Returns:
-            the size of the segments that a clean has written meanwhile.
+            the bytes of the segments that a clean has written since then.
         """
         if self._appended:
             self._take(now_ms)
@@ -169,7 +169,7 @@ class Recorder:
         return sum(segment.size_bytes for segment in written)
 
     def _there(self, start: int, end: int) -> Int64Array:
-        """The offsets in a range at which there is a record, as far as is known."""
+        """Return the offsets in a range that hold a record, as of the last `look`."""
         return start + np.flatnonzero(self._states[start:end] != State.GONE)
 
     def _count_deleted(self, segments: list[LogSegment], now_ms: int) -> None:
@@ -185,27 +185,27 @@ class Recorder:
                 self.first_deleted_ms = now_ms
 
     def distinct_keys(self, start: int, end: int) -> int:
-        """How many keys the records between two offsets had that were there at the last look."""
+        """Count the distinct keys of the records between two offsets, as of the last `look`."""
         return int(np.unique(self._rows["key"][self._there(start, end)]).size)
 
-    # ---- how long it stayed ------------------------------------------------------------------------------------------
+    # ---- how long records stay ---------------------------------------------------------------------------------------
 
     def superseded(self, now_ms: int, factor: float = 1) -> Stay | None:
-        """How long a record stays once its key has a newer one."""
+        """Measure how long a record stays after a newer record of its key."""
         rows = self._rows[: self._end]
         return self._stay((rows["useless_ms"] != NEVER) & ~rows["is_aborted"], "useless_ms", now_ms, factor)
 
     def tombstones(self, now_ms: int, factor: float = 1) -> Stay | None:
-        """How long a tombstone stays, if no newer record supersedes it."""
+        """Measure how long a tombstone stays if no newer record supersedes it."""
         rows = self._rows[: self._end]
         return self._stay(rows["is_tombstone"] & ~rows["is_aborted"], "written_ms", now_ms, factor, lost="useless_ms")
 
     def aborted(self, now_ms: int, factor: float = 1) -> Stay | None:
-        """How long a record of an aborted transaction stays after the abort."""
+        """Measure how long a record of an aborted transaction stays after the abort."""
         return self._stay(self._rows["is_aborted"][: self._end], "useless_ms", now_ms, factor)
 
     def deleted(self, now_ms: int, factor: float = 1) -> Stay | None:
-        """How old a record is when retention deletes it; of those that were deleted."""
+        """Measure the age at which retention deletes records, over all deleted records."""
         return self._stay(self._rows["is_deleted"][: self._end], "written_ms", now_ms, factor)
 
     def _stay(
@@ -216,6 +216,6 @@ class Recorder:
 
 
 def _offsets(segment: LogSegment) -> Int64Array:
-    """The offsets of the records of a segment."""
+    """Read the offsets of a segment's records."""
     found = [columns.rows["offset"] for window in segment.windows() for columns in decode(window)]
     return np.concatenate([np.arange(0), *found])

@@ -1,12 +1,12 @@
-"""What was written to a real log, written again to a log in memory: from a time on, with what was there before.
+"""Rewrites the records of a real log to a log in memory, starting from the log's state at a chosen time.
 
     rows of the log        ...........|.............................|
                            repeated     as they were written
     replay             |  before      |  measured                   |
-                       loaded at once: what a compacted log has of the time before
+                       a compacted log starts with the last values from the time before, loaded at once
 
-What retention has deleted is not known: where a replay begins earlier than the log does, the log's own traffic is
-repeated, in whole days if it has two or more.
+Records that retention deleted are unknown. Where a replay begins before the log's first record, the log's own traffic
+is repeated there: in whole days if the log spans two or more.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from cordwood.simulation.trace import Trace, TraceRows, last_of_keys
 
 Int64Array = npt.NDArray[np.int64]
 
-#: What is loaded at first is encoded so many records at once.
+#: Records encoded at once when the initial state is loaded.
 _LOADED_RECORDS = 4096
-#: A log's own time is repeated so often in what is measured, at most.
+#: The measured time is at most this multiple of the log's own time.
 _REPEATS_MAX = 60
-#: So many times the measured time a replay begins earlier, at most.
+#: The time before the measured time is at most this multiple of it.
 _BEFORE_MAX = 2
-#: And so much of it for a compacted log, so that it is not measured just after all was cleaned.
+#: Minimum time before, as a share of the measured time: else measuring might begin just after everything was cleaned.
 _BEFORE_COMPACTED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which time is replayed, in milliseconds since 1970.
+    """The time to replay, in milliseconds since 1970.
 
     Attributes:
-        begin_ms: when the replay begins.
-        measured_ms: since when it is measured.
-        end_ms: when it ends.
-        repeated_ms: the length of the log's own time that stands for the time before the log; 0: nothing does.
+        begin_ms: start of the replay.
+        measured_ms: start of the measured time.
+        end_ms: end of both.
+        repeated_ms: length of the log's own time that is repeated before its first record; 0: no time is repeated.
     """
 
     begin_ms: int
@@ -51,9 +51,9 @@ class Span:
 
 
 def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
-    """The last days of a log, and what has to come before so that they begin as they did.
+    """Choose the last days of a log, and enough time before them to reach the state in which they began.
 
-    A log from which nothing was deleted is measured since its first record, at most.
+    A log that retention has not cut is measured at most from its first record.
     """
     first_ms, end_ms = trace.first_ms, trace.end_ms
     is_whole = trace.start_offset == 0
@@ -63,7 +63,7 @@ def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
     before = [round(_BEFORE_COMPACTED * measured_ms)]
     before += [one.integer("retention.ms") for one in configs if one.delete]
     if not is_whole:
-        # What it holds is what its retention leaves, by time or by size.
+        # The log holds as much as its retention keeps, by time or by size.
         before.append(end_ms - first_ms)
     before_ms = min(max(before), _BEFORE_MAX * measured_ms)
     begin_ms = end_ms - measured_ms - before_ms
@@ -77,7 +77,7 @@ def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
 
 
 def rows_of(trace: Trace, span: Span) -> TraceRows:
-    """TRACE_ROW[records]: all that was written until the end of a span, with what is repeated; by time."""
+    """Return TRACE_ROW[records] until the end of a span, repeated records included, by time."""
     rows = trace.rows
     if not span.repeated_ms:
         return rows
@@ -98,13 +98,13 @@ class Replay:
     def __init__(
         self, rows: TraceRows, span: Span, config: TopicConfig, *, batch_records: int, less_bytes: int, start_ms: int
     ) -> None:
-        """Nothing is written yet.
+        """Prepare the replay; `until` writes.
 
         Args:
-            rows: by time.
-            config: what the log is written under: it decides what is there at the beginning.
-            less_bytes: by how much each record is smaller than it was, as batches are smaller, so that all take the
-                same.
+            rows: TRACE_ROW[records], by time.
+            config: the topic's configs, which decide the records present at the beginning.
+            less_bytes: bytes by which each record shrinks. Smaller batches need more headers; smaller records keep the
+                total size.
             start_ms: the time in the world at which the span begins.
         """
         _, keys = np.unique(rows["key"], return_inverse=True)
@@ -119,7 +119,7 @@ class Replay:
         self._appender = Appender(batch_records)
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
-        """What comes until a time, but for what has come, in parts; each is to be appended before the next is taken."""
+        """Yield the records up to a time, in parts; the caller appends each part before it takes the next."""
         if not self._is_loaded:
             self._is_loaded = True
             for start in range(0, self._loaded.size, _LOADED_RECORDS):
@@ -128,7 +128,7 @@ class Replay:
             next_offset += self._loaded.size
         end = int(np.searchsorted(self._ms, until_ms))
         at, self._at = self._at, max(self._at, end)
-        # Records of one fate together.
+        # Aborted and committed records alternate; write each run separately.
         edges = np.flatnonzero(np.diff(self._aborted[at:end])) + at + 1
         for first, behind in zip([at, *edges.tolist()], [*edges.tolist(), end], strict=True):
             if first >= behind:
@@ -149,10 +149,10 @@ class Replay:
 def _loaded(
     keys: Int64Array, aborted: npt.NDArray[np.bool_], tombstones: npt.NDArray[np.bool_], config: TopicConfig
 ) -> Int64Array:
-    """int64[records]: which of the records from before a span are there when it begins.
+    """int64[records]: indices of the earlier records that are present when the span begins.
 
-    Of a compacted log the last value of each key; of one that retention limits by time none, as the span begins long
-    enough before what is measured; else all of them.
+    A compacted log begins with the last value of each key. A log with `retention.ms` begins empty, because the span
+    begins early enough to fill it before the measured time. Any other log begins with all records.
     """
     if config.compact:
         good = np.flatnonzero(~aborted)

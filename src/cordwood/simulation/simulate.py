@@ -1,4 +1,4 @@
-"""`cordwood.simulate`: what a topic's disk will be, under one set of configs or two."""
+"""`cordwood.simulate`: the disk that a topic will need, under one or two sets of configs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def simulate(
     on_progress: Callable[[float], None] | None = None,
     fs: Store | None = None,
 ) -> SimulationResult:
-    """What a topic's disk will be; see `cordwood.simulate`."""
+    """Simulate a topic's disk use; see `cordwood.simulate`."""
     workload = options.workload
     sets = _config_sets(options, fs or PosixFileSystem())
     scale = choose_scale(workload, [one.topic for one in sets], round(options.days * DAY_MS), options.scale)
@@ -42,12 +42,12 @@ def simulate(
 
 
 def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
-    """The first set, and the second if there is one.
+    """Resolve the first set, and the second if there is one.
 
     Raises:
-        ConfigError: a config that Kafka would refuse.
-        RequestError: there is nothing that a clean could leave.
-        NotFoundError: there is no such server.properties.
+        ConfigError: Kafka would reject a config.
+        RequestError: `min_dead` is given, but the topic is not compacted.
+        NotFoundError: server.properties does not exist.
     """
     base: tuple[Layer, ...] = ()
     path = options.server_properties

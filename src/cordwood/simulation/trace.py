@@ -1,13 +1,13 @@
-"""What was written to a real log, as far as the log still tells: the time, key and size of each record, or of a part.
+"""Reads the history of a log, as far as the log still holds it: time, key and size of each record, or of a sample.
 
-    of all keys, those are taken whose hash is below a limit; of records without a key as many
-    a record's time is when it was appended: the latest timestamp up to it, as timestamps of producers may go back
-    a record's size is its share of its batch, so a compressed one is as small as it is on disk
+    the sample holds the keys whose hash is below a limit, and the same share of the records without a key
+    a record's time is its append time: the latest timestamp so far, because producers' timestamps may decrease
+    a record's size is its share of its batch, so a compressed record is as small as it is on disk
 
-A clean leaves gaps in the offsets, so how many records went, and when they were written, is known. Which keys they had
-is not: each is given the key of a record behind it, one that is updated often more likely. How often a key is updated
-is estimated from the part behind the last gap, where nothing is missing, and from the age of its last record. As many
-of those that went are taken for aborted as in that part.
+Gaps in the offsets, which cleans leave, show how many records were removed and when they were written, but not their
+keys. Each removed record gets the key of a later record; keys with frequent updates are more likely. The update rate of
+a key is estimated from the part after the last gap, which is complete, and from the age of the key's last record. The
+share of aborted records among the removed is taken from the same complete part.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRACE_ROW = np.dtype(
     ]
 )
 TraceRows = npt.NDArray[np.void]
-#: A timestamp so far behind now is no time of an append.
+#: A timestamp this far in the future is wrong, so it is ignored.
 _AHEAD_MS = 3_600_000
 _BATCH_BYTES_MAX = 256 << 20
 _HASH_BITS = 64
@@ -53,18 +53,18 @@ _HASH_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What was written to a log.
+    """The records written to a log.
 
     Attributes:
-        rows: TRACE_ROW[records], by offset; `key` is a hash, and `is_gone` says that the record was removed, and its
-            key and size are estimates.
-        factor: how many records each of them stands for.
-        start_offset, end_offset: between which offsets they are.
-        records: that are there, all of them.
-        gone: how many were removed between these offsets.
-        log_bytes: of the log's segments.
-        batch_records: records of a batch, on average, when it was written.
-        damage: the first that was met; its batches count as removed.
+        rows: TRACE_ROW[records], by offset. `key` is a hash. `is_gone` marks removed records, whose keys and sizes are
+            estimates.
+        factor: number of records that each row represents.
+        start_offset, end_offset: the range of offsets.
+        records: number of records in the log, before sampling.
+        gone: number of records removed between these offsets.
+        log_bytes: size of the log's segments.
+        batch_records: mean records per batch when the batches were written.
+        damage: the first damage; damaged batches count as removed.
     """
 
     rows: TraceRows
@@ -79,35 +79,35 @@ class Trace:
 
     @property
     def first_ms(self) -> int:
-        """When the first was appended that is there. Those that went from before it are as if just before."""
+        """Append time of the first present record. Records removed before it count as appended just before."""
         return int(self.rows["ms"][~self.rows["is_gone"]][0])
 
     @property
     def end_ms(self) -> int:
-        """Just behind the append of the last."""
+        """One millisecond after the append of the last record."""
         return int(self.rows["ms"][-1]) + 1
 
     def thinned(self, factor: float) -> Trace:
-        """By a smaller part of the keys, so that each record stands for `factor` of them."""
+        """Reduce the sample to fewer keys, so that each record represents `factor` records."""
         if factor <= self.factor:
             return self
         return replace(self, rows=self.rows[self.rows["key"] <= _limit(factor)], factor=factor)
 
 
 def _limit(factor: float) -> np.uint64:
-    """The largest hash of a key that is taken if it stands for so many."""
+    """Return the largest key hash in a sample in which each key represents `factor` keys."""
     return np.uint64(min(2**_HASH_BITS - 1, int(2**_HASH_BITS / factor)))
 
 
 def read_trace(
     log: LogView, factor: float, now_ms: int, seed: int, *, on_progress: Callable[[int, int], None] | None = None
 ) -> Trace:
-    """Read a log as a whole.
+    """Read a whole log.
 
     Args:
-        factor: how many keys one stands for that is taken; 1: all are.
-        now_ms: later timestamps are wrong.
-        on_progress: called with bytes read, and of how many.
+        factor: number of keys that each sampled key represents; 1: read all keys.
+        now_ms: later timestamps are ignored as wrong.
+        on_progress: called with bytes read and total bytes.
     """
     reader = _Reader(factor, now_ms, seed, log)
     segments, done = [one.size_bytes for one in log.segments], 0
@@ -123,7 +123,7 @@ def read_trace(
 
 @dataclass
 class _Reader:
-    """Goes over the windows of a log."""
+    """Collects the sample from a log's windows."""
 
     factor: float
     now_ms: int
@@ -142,17 +142,16 @@ class _Reader:
         self._secret = self._random.bytes(16)
         self._transactions = self.log.transactions()
         self._start = self._next = self.log.log_start_offset
-        #: Offsets without a record, one in `factor` of them, and when they were written.
+        #: One in `factor` of the offsets without a record, and their append times.
         self._gone: list[Int64Array] = []
         self._gone_ms: list[Int64Array] = []
         self._gone_count = 0
 
     def on_damage(self, error: DataError) -> None:
-        """Note the first damage."""
         self.damage = self.damage or error
 
     def add(self, window: BatchWindow, on_damage: Callable[[DataError], None]) -> None:
-        """Go on with a window."""
+        """Add the records and gaps of a window."""
         batches = window.batches
         if not batches.size:
             return
@@ -169,14 +168,14 @@ class _Reader:
         self._add_gone(batches, times, there)
 
     def _times(self, batches: BatchRows) -> Int64Array:
-        """int64[batches]: when each was appended."""
+        """int64[batches]: append time of each batch."""
         stamps = np.where(batches["max_timestamp"] > self.now_ms + _AHEAD_MS, 0, batches["max_timestamp"])
         times = np.maximum.accumulate(np.maximum(stamps, self._latest_ms))
         self._latest_ms = int(times[-1])
         return np.asarray(times, np.int64)
 
     def _add(self, columns: RecordColumns, times: Int64Array) -> int:
-        """Take records of data batches; returns how many there are."""
+        """Sample the records of data batches; return their number before sampling."""
         found = columns.rows
         inside = np.asarray(found["offset"] >= self._start)
         has_key = np.asarray(found["key_size"] >= 0)
@@ -197,20 +196,20 @@ class _Reader:
         return int(inside.sum())
 
     def _add_gone(self, batches: BatchRows, times: Int64Array, there: int) -> None:
-        """Note the offsets up to the end of a window that have no record."""
+        """Note the offsets without a record up to the end of the window."""
         behind = max(self._next, int(batches["last_offset"][-1]) + 1)
         gone = max(0, behind - self._next - there)
-        # Rounded in such a way that the sum is right.
+        # Round cumulative counts, so that the total is exact.
         count = int((self._gone_count + gone) / self.factor) - int(self._gone_count / self.factor)
         self._gone_count += gone
-        # Anywhere between, but for the last offset, which a record mostly has.
+        # Spread them over the range, except for its last offset, which mostly has a record.
         offsets = self._next + ((np.arange(count) + 0.5) * (behind - 1 - self._next) / max(count, 1)).astype(np.int64)
         self._gone.append(offsets)
         self._gone_ms.append(np.interp(offsets, batches["base_offset"], times).astype(np.int64))
         self._next = behind
 
     def trace(self, log_bytes: int) -> Trace:
-        """What was found."""
+        """Combine present and estimated records."""
         there = np.concatenate([np.zeros(0, TRACE_ROW), *self._rows])
         offsets = np.concatenate([np.zeros(0, np.int64), *self._gone])
         times = np.concatenate([np.zeros(0, np.int64), *self._gone_ms])
@@ -237,11 +236,11 @@ class _Reader:
 def draw_gone(
     there: TraceRows, offsets: Int64Array, times: Int64Array, end: int, random: np.random.Generator
 ) -> TraceRows:
-    """Records that were removed, each with the key of a record behind it; none behind the last record.
+    """Draw the removed records; each gets the key of a later record. After the last record none are drawn.
 
     Args:
-        there: TRACE_ROW[records], what is there, by offset.
-        offsets, times: int64[gone], ascending, where records were, and when they were appended.
+        there: TRACE_ROW[records], the present records, by offset.
+        offsets, times: int64[gone], ascending: offsets of removed records, and their append times.
         end: the end of the log.
     """
     sound = there[~there["is_aborted"]]
@@ -249,7 +248,7 @@ def draw_gone(
     if not last.size or not offsets.size:
         return np.zeros(0, TRACE_ROW)
     rates = _rates(there, last, int(offsets[-1]) + 1, end)
-    # From the end on: the sum of the rates of all keys whose last record is behind an offset.
+    # Backward from the end: the total rate of all keys whose last record follows an offset.
     last, rates = last[::-1], rates[::-1]
     sums = np.cumsum(rates)
     behind = np.searchsorted(-last["offset"], -offsets, side="left")
@@ -263,7 +262,7 @@ def draw_gone(
 
 
 def _draw_aborted(known: BoolArray, count: int, random: np.random.Generator) -> BoolArray:
-    """bool[count]: which of the records that went were aborted: as many, in runs as long, as where all are there."""
+    """bool[count]: draw which removed records were aborted, with the share and run length of `known`."""
     share = float(known.mean()) if known.size else 0.0
     if not share:
         return np.zeros(count, np.bool_)
@@ -274,16 +273,17 @@ def _draw_aborted(known: BoolArray, count: int, random: np.random.Generator) -> 
 
 
 def last_of_keys(keys: npt.NDArray[Any]) -> Int64Array:
-    """int64[different keys], ascending: where each key occurs for the last time."""
+    """int64[distinct keys], ascending: index of the last occurrence of each key."""
     _, from_end = np.unique(keys[::-1], return_index=True)
     return np.sort(keys.size - 1 - from_end)
 
 
 def _rates(there: TraceRows, last: TraceRows, dirty: int, end: int) -> npt.NDArray[np.float64]:
-    """float64[keys]: how often the keys of `last` are updated, per offset, about.
+    """float64[keys]: estimate the updates per offset of each key of `last`.
 
-    From `dirty` on all updates are there. A key with n of them there is taken to have n + 1 in that time and the mean
-    age of all keys; one without has one in its age and that mean. So chance weighs less where little is known.
+    All updates from offset `dirty` on are present. A key with n updates there counts as n + 1 updates in that range
+    plus the mean age of all keys; a key without any counts as one update in its own age plus the mean. The extra update
+    and the mean reduce the weight of chance where few updates are known.
     """
     ages = np.maximum(end - last["offset"], 1)
     mean_age = float(ages.mean())

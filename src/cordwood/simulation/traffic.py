@@ -1,4 +1,4 @@
-"""What is written to a log in a simulation: records of a workload, drawn by chance, as they come over time."""
+"""Generates a workload's records over time, at random."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from cordwood.simulation.batches import Appender, Records, Room, Written
 from cordwood.sizing.workload import Keys, Workload
 
-#: So many records are encoded at once where all keys are loaded.
+#: Records encoded at once when all keys are preloaded.
 _PRELOAD_RECORDS = 4096
 
 
 class Traffic:
-    """What is written to one partition over time."""
+    """The records of one partition over time."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class Traffic:
         batch_records: int,
         start_ms: int,
     ) -> None:
-        """Nothing is written yet.
+        """Prepare the workload; `until` writes.
 
         Args:
-            record_bytes: what a record with a value takes, without its part of the batch's header.
-            start_ms: since when there are producers.
+            record_bytes: size of a record with a value, without a share of the batch header.
+            start_ms: time at which producers start.
         """
         self._keys, self._source = keys, source
         self._record_bytes = record_bytes
@@ -43,7 +43,7 @@ class Traffic:
         self._records = 0
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
-        """What comes until a time, but for what has come, in parts; each is to be appended before the next is taken."""
+        """Yield the records up to a time, in parts; the caller appends each part before it takes the next."""
         if self._preload is not None:
             count, self._preload = self._preload, None
             at_once = self._batch_records * max(1, _PRELOAD_RECORDS // self._batch_records)
@@ -52,7 +52,7 @@ class Traffic:
                 loaded = Records.alike(keys, np.zeros(keys.size, np.bool_), self._record_bytes)
                 yield from self._appender.plain(next_offset + start, loaded, now_ms, room)
             next_offset += count
-        # Whole batches, or transactions: the first comes when it is full.
+        # Write whole batches or whole transactions, each as soon as it is full.
         unit = self._transaction or self._batch_records
         due = int((until_ms - self._start_ms) * self._records_per_ms / unit) * unit
         count, self._records = due - self._records, due

@@ -1,11 +1,11 @@
-"""Live logs in memory, what is written to them, and a clock that goes from one task to the next.
+"""Live logs in memory, their producers, and a clock that jumps from task to task.
 
     world = World(layers, step_ms=600_000)
     world.add(TopicPartition("orders", 0), traffic)
     world.run(30 * DAY_MS)
 
-A step: what comes until the next one is appended to each log; then all tasks run that are due before the next, each
-at its own time: retention, the cleaner, removal of files. So nothing happens but at the times of steps and tasks.
+A step first appends the records of its whole interval to each log. Then it runs all tasks that are due in the interval,
+each at its own time: retention, the cleaner, file deletion. Nothing happens between the times of steps and tasks.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from cordwood.simulation.recorder import Recorder
 from cordwood.sizing.result import Rolls
 from cordwood.types import TopicPartition
 
-#: When a simulation begins: any time will do, if it is always the same.
+#: Start of each simulation; any constant works.
 START_MS = 1_735_689_600_000
 
 
 class Writer(Protocol):
-    """What is written to a log over time."""
+    """Writes to a log over time."""
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
-        """What comes until a time, but for what has come, in parts; each is to be appended before the next is taken.
+        """Yield the records up to a time, in parts; the caller appends each part before it takes the next.
 
         Args:
-            room: tells how many bytes fit the active segment; a part is as large as that, if it has more than a batch.
+            room: returns the free bytes of the active segment, which limit a part; a part has at least one batch.
         """
 
 
 class Member:
-    """A log of the world, what is written to it, and what became of that."""
+    """A log of the world, its writer, and the history of its records."""
 
     def __init__(self, log: Log, traffic: Writer) -> None:
         self.log, self._traffic = log, traffic
@@ -51,12 +51,12 @@ class Member:
         self.rolls = Rolls()
 
     def count_anew(self) -> None:
-        """Forget what was counted so far; what is there stays known."""
+        """Reset the counts; the recorder still tracks existing records."""
         self.rolls = Rolls()
         self.recorder.count_anew()
 
     def append(self, now_ms: int, until_ms: int) -> None:
-        """Append what comes until a time."""
+        """Append the records up to a time."""
         log, config = self.log, self.log.config
 
         def room() -> int:
@@ -77,15 +77,15 @@ class World:
     """A broker's logs, on a disk in memory.
 
     Attributes:
-        on_clean: called after each clean, with the member, what it went over, and its figures.
-        min_dead: how much garbage a clean may leave.
+        on_clean: called after each clean with the member, the cleaned range and the statistics.
+        min_dead: share of garbage that a clean may leave, or None.
     """
 
     def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0, min_dead: float | None = None) -> None:
-        """An empty log directory.
+        """Create an empty log directory.
 
         Args:
-            step_ms: how far apart steps are; periodic tasks do not run more often, either.
+            step_ms: length of a step; periodic tasks do not run more often.
         """
         self.now_ms = START_MS
         self.disk = DiskMeter()
@@ -109,7 +109,7 @@ class World:
         self.manager.startup(index=self.min_dead is not None, min_dead=self.min_dead)
         if self.manager.cleaner is not None:
             self.manager.cleaner.on_clean = self._cleaned
-            # The log in full size would not fit it.
+            # Simulated logs are small, so the cleaner would hold one in memory; the real log would not fit.
             self.manager.cleaner.runner.read_memory_bytes = 0
         return self
 
@@ -118,22 +118,21 @@ class World:
 
     @property
     def cleaner_read_bytes(self) -> int:
-        """What Cordwood's cleaner has read so far."""
+        """Bytes that Cordwood's cleaner has read so far."""
         cleaner = self.manager.cleaner
         return 0 if cleaner is None else cleaner.runner.traffic.read
 
     def add(self, partition: TopicPartition, traffic: Writer) -> Member:
-        """Make a log, and let something be written to it."""
+        """Create a log, and append the traffic to it in each step."""
         log = self.manager.get_or_create_log(partition, is_new=True)
         member = self.members[partition] = Member(log, traffic)
         return member
 
     def run(self, duration_ms: int, on_step: Callable[[], None] = lambda: None) -> None:
-        """Let time pass.
+        """Advance the clock.
 
         Args:
-            on_step: called at the end of each step, once its tasks are done: as the logs are then, they were for most
-                of the step.
+            on_step: called at the end of each step, after its tasks; the logs were in that state for most of the step.
         """
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
@@ -144,7 +143,7 @@ class World:
             on_step()
 
     def _run_tasks(self, until_ms: int) -> None:
-        """Go from task to task."""
+        """Run the due tasks, each at its own time."""
         while (due_ms := self._scheduler.next_due_ms) is not None and due_ms < until_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self._scheduler.run_due()
