@@ -1,1 +1,1 @@
-"""What a topic's disk will be, as values: what is written, at which scale it is simulated, what came of it."""
+"""Estimates a topic's disk use, as values: the workload, the scale of its simulation, and the outcome."""

@@ -1,4 +1,4 @@
-"""What `explain` found of one log: what would become of it under other configs, at once and over time."""
+"""The result of `explain`: one log under other configs, at once and over time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cordwood.sizing.scale import Scale
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """What a broker that starts now under a set of configs would do to the log as it is.
+    """The changes that a broker would make to the present log if it started now with these configs.
 
     Attributes:
-        deleted_bytes, deleted_segments: what retention takes.
-        deleted_by: why, in words.
+        deleted_bytes, deleted_segments: data that retention deletes.
+        deleted_by: reasons, in words.
         is_cleaned: whether the log would be cleaned.
-        reason: why, or why not and when, in words.
-        cleanable_ratio: None: it is not compacted.
-        removed_bytes_max: the most that its clean can remove.
+        reason: why it is cleaned, or why not and when, in words.
+        cleanable_ratio: None for a log that is not compacted.
+        removed_bytes_max: upper limit of the bytes that the clean removes.
     """
 
     deleted_bytes: int
@@ -34,19 +34,18 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedLog:
-    """What is replayed.
+    """The replayed log.
 
     Attributes:
-        topic, partition: the name of the log.
-        topic_partitions, topic_bytes: how many logs of its topic there are in the directories, and what they take.
-        log_bytes: what this one takes: its segments.
-        records: that are there.
-        gone: how many were there, and were removed by cleans.
-        first_ms, end_ms: when its first record was appended, and just after its last.
-        measured_ms: since when it is measured.
-        repeated_ms: the length of the log's own time that stands for the time before its first record, of which nothing
-            is known; 0: nothing is repeated.
-        damage: the first that was met, in words.
+        topic_partitions, topic_bytes: number and size of this topic's logs in the directories.
+        log_bytes: size of this log's segments.
+        records: present records.
+        gone: records that cleans removed.
+        first_ms, end_ms: append time of the first record, and the time just after the last append.
+        measured_ms: start of the measured time.
+        repeated_ms: length of the log's own time that is repeated before its first record, where the traffic is
+            unknown; 0: no time is repeated.
+        damage: the first damage found, in words.
     """
 
     topic: str
@@ -64,20 +63,20 @@ class ReplayedLog:
 
     @property
     def name(self) -> str:
-        """The name of the log's directory."""
+        """The log's directory name."""
         return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainResult(Charted):
-    """The same log under its own configs, and under others.
+    """One log under its own configs, and under others.
 
     Attributes:
-        now_ms: as of when `at_once` is told.
-        at_once: for each outcome, by its label.
-        outcomes: of the replay: `now` is under the log's own configs, A and B under those that were asked about.
-        verdict: how they compare.
-        notes: what is to be known of the replay.
+        now_ms: time for which `at_once` holds.
+        at_once: immediate changes, by the label of the outcome.
+        outcomes: results of the replay: `now` has the log's own configs, A and B the configs of the request.
+        verdict: comparison of the outcomes.
+        notes: limits of the replay.
     """
 
     now_ms: int

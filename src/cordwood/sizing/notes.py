@@ -1,4 +1,4 @@
-"""Which limits count, and how two sets of configs compare: in words, from the figures."""
+"""Turns figures into sentences: which limits take effect, and how two sets of configs compare."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cordwood.text import bytes_text, duration_text, number, rounded
 
 _OF_RETENTION = ("retention.ms", "retention.bytes")
 _OF_CLEANS = ("min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms")
-#: Sources of configs that somebody chose for a topic; those of a broker are for all topics.
+#: Sources of configs that were chosen for one topic; a broker's configs apply to all topics.
 _CHOSEN = (SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE)
-#: From here on a difference, or growth, is worth a word.
+#: Report differences and growth from this share on.
 _WORTH = 0.05
 
 
 def notes_on(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partitions: int) -> tuple[str, ...]:
-    """What one set of configs comes to."""
+    """Return notes on the outcome of one set of configs."""
     notes = [*_on_segments(outcome, topic)]
     if outcome.compact:
         notes += _on_cleans(outcome, topic, broker, partitions)
@@ -35,7 +35,7 @@ def notes_on(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, partiti
 
 
 def _without_effect(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
-    """What was set for this topic, and its policy does not look at."""
+    """Report configs that were set for this topic but that its cleanup policy ignores."""
     names = [*(() if outcome.delete else _OF_RETENTION), *(() if outcome.compact else _OF_CLEANS)]
     chosen = [name for name in names if topic[name].source.kind in _CHOSEN]
     if chosen:
@@ -137,12 +137,12 @@ def _on_retention(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """Something of which less is better.
+    """A figure that is better when smaller.
 
     Attributes:
-        value: of a set; None: it has none.
-        text: what the set with less of it has, with the two values and labels, and how many times they differ.
-        gain: the same in a few words.
+        value: the figure of an outcome, or None if it does not apply.
+        text: sentence about the set with the smaller value, with both values and labels, and their ratio.
+        gain: the advantage in a few words.
     """
 
     value: Callable[[Outcome], float | None]
@@ -163,7 +163,7 @@ def _most(stay: Stay | None) -> float | None:
     return None if stay is None else stay.most_ms
 
 
-#: Of one partition; `{less}` and `{more}` are the labels of the sets.
+#: Figures of one partition; `{less}` and `{more}` are the labels of the sets.
 _MEASURES: Sequence[_Measure] = (
     _Measure(
         lambda one: one.peak_bytes,
@@ -199,7 +199,7 @@ _MEASURES: Sequence[_Measure] = (
 
 
 def compare(first: Outcome, second: Outcome) -> tuple[str, ...]:
-    """How two sets compare: what differs by more than 5 %, why, and what speaks for each."""
+    """Compare two sets: differences above 5 %, their reasons, and the advantages of each set."""
     lines: list[str] = []
     gains: dict[str, list[str]] = {first.label: [], second.label: []}
     for measure in _MEASURES:
@@ -220,7 +220,7 @@ def compare(first: Outcome, second: Outcome) -> tuple[str, ...]:
 
 
 def _why(first: Outcome, second: Outcome) -> Iterator[str]:
-    """What the disk of the one has that that of the other has not."""
+    """Explain different disk use by the share of superseded records."""
     if not (first.compact and second.compact):
         return
     shares = [one.contents.superseded / max(one.mean_bytes, 1) for one in (first, second)]

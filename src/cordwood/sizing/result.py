@@ -1,4 +1,4 @@
-"""What a simulation found, of one partition in full size, and of its topic."""
+"""The result of a simulation, for one partition in full size and for its topic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cordwood.sizing.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the bytes of a partition are. The last record of a key is its value, or the tombstone that deleted it.
+    """The bytes of a partition by kind. The last record of a key is its value, or the tombstone that deleted the key.
 
     Attributes:
         values: last records of keys that have a value.
-        superseded: records whose key has a newer one.
-        rest: headers of batches, markers, indexes, and files that wait for their removal.
+        superseded: records whose key has a newer record.
+        rest: batch headers, markers, indexes, and files that wait for deletion.
     """
 
     values: int
@@ -30,11 +30,11 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Rolls:
-    """When segments were closed.
+    """Counts of closed segments, by reason.
 
     Attributes:
-        by_size: they were as large as `segment.bytes` allows.
-        by_time: they were as old as `segment.ms` allows; of a compacted topic, `max.compaction.lag.ms`.
+        by_size: the segment reached `segment.bytes`.
+        by_time: the segment reached `segment.ms`, or `max.compaction.lag.ms` in a compacted topic.
         by_index: an index was full.
     """
 
@@ -45,11 +45,11 @@ class Rolls:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Number of closed segments."""
         return self.by_size + self.by_time + self.by_index
 
     def with_one(self, size_bytes: int, *, by_size: bool, by_index: bool) -> Rolls:
-        """And one more."""
+        """Return the counts with one more closed segment."""
         return Rolls(
             self.by_size + by_size,
             self.by_time + (not by_size and not by_index),
@@ -60,10 +60,10 @@ class Rolls:
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """What retention deleted.
+    """Deletions by retention.
 
     Attributes:
-        first_ms: when the first one went, since the start; None: none did.
+        first_ms: time of the first deletion since the start, or None.
     """
 
     by_time: int = 0
@@ -74,16 +74,16 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Cleans:
-    """What the cleaner did.
+    """The cleaner's work.
 
     Attributes:
-        by_ratio: cleans of a log that was more dirty than `min.cleanable.dirty.ratio`.
-        by_lag: those of a log that was not, but had waited for `max.compaction.lag.ms`.
-        read_bytes: as Kafka's cleaner reads: the dirty part for its keys, and then all that is copied. If garbage may
-            be left, as Cordwood's reads.
-        first_ms: when the first one was, since the start; None: there was none.
-        keys_max: distinct keys in the dirty part of one clean, at most.
-        map_keys: how many keys the map of one of Kafka's cleaner threads holds.
+        by_ratio: cleans of a log that was above `min.cleanable.dirty.ratio`.
+        by_lag: cleans of a log below that ratio that had waited for `max.compaction.lag.ms`.
+        read_bytes: bytes read as Kafka's cleaner reads: the dirty part for its keys, then all copied data. With
+            `min_dead`, as Cordwood's cleaner reads.
+        first_ms: time of the first clean since the start, or None.
+        keys_max: most distinct keys in the dirty part of one clean.
+        map_keys: capacity, in keys, of the map of one of Kafka's cleaner threads.
     """
 
     by_ratio: int = 0
@@ -96,7 +96,7 @@ class Cleans:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """Number of cleans."""
         return self.by_ratio + self.by_lag
 
 
@@ -105,9 +105,9 @@ class Point:
     """A partition at one time.
 
     Attributes:
-        peak_bytes: what it took at most since the point before, with files that wait for their removal.
-        least_bytes: what it took at least since the point before.
-        cleans: how often it was cleaned since the point before.
+        peak_bytes: largest size since the previous point, files that wait for deletion included.
+        least_bytes: smallest size since the previous point.
+        cleans: number of cleans since the previous point.
     """
 
     ms: int
@@ -121,21 +121,21 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one set of configs leads to, for one partition. Bytes are those of segments and their indexes.
+    """The outcome of one set of configs for one partition. Byte sizes count segments and their indexes.
 
     Attributes:
-        min_dead: how much garbage Cordwood's cleaner may leave, as a share of a log; None: it is Kafka's.
-        mean_bytes: what the disk holds on average, in the last third of the time.
-        peak_bytes: what it holds at most, at any time, with files that wait for their removal and the room for a clean.
-        growth_bytes: by how much it still grows in a day, at the end.
-        contents: what the mean consists of.
-        active_bytes: how much of the mean is in the active segment, which is never cleaned.
-        segments_mean, segments_max: how many there are: on average in the last third, and at most.
-        superseded: how long a record stays once its key has a newer one.
-        tombstones: how long a tombstone stays while its key has no newer record.
-        aborted: how long a record of an aborted transaction stays after the abort.
-        deleted: how old a record is when retention deletes it.
-        notes: which limits count, and what is worth a thought, in words.
+        min_dead: share of a log that Cordwood's cleaner may leave as garbage, or None for Kafka's cleaner.
+        mean_bytes: mean disk use in the last third of the time.
+        peak_bytes: largest disk use at any time, with files that wait for deletion and the room for a clean.
+        growth_bytes: growth per day at the end.
+        contents: the parts of `mean_bytes`.
+        active_bytes: part of the mean in the active segment, which is never cleaned.
+        segments_mean, segments_max: number of segments: mean of the last third, and maximum.
+        superseded: time that a record stays after a newer record of its key.
+        tombstones: time that a tombstone stays while its key has no newer record.
+        aborted: time that a record of an aborted transaction stays after the abort.
+        deleted: age at which retention deletes a record.
+        notes: limits that take effect, and advice, in words.
     """
 
     label: str
@@ -166,12 +166,12 @@ class Outcome:
 
     @property
     def cleaned_per_byte(self) -> float:
-        """Bytes that the cleaner writes for each byte that a producer writes: write amplification, less one."""
+        """Bytes that the cleaner writes per byte that producers write: write amplification minus one."""
         return self.cleans.written_bytes / max(self.appended_bytes, 1)
 
     @property
     def read_per_byte(self) -> float:
-        """Bytes that the cleaner reads for each byte that a producer writes."""
+        """Bytes that the cleaner reads per byte that producers write."""
         return self.cleans.read_bytes / max(self.appended_bytes, 1)
 
     @property
@@ -182,10 +182,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult(Charted):
-    """What a topic's disk will be, under one set of configs or two.
+    """The disk that a topic will need, under one or two sets of configs.
 
     Attributes:
-        outcomes: of each set of configs, for one partition.
+        outcomes: one for each set of configs, for one partition.
     """
 
     workload: Workload

@@ -1,12 +1,12 @@
-"""A month of a topic is too much to be written: at which scale it is simulated.
+"""Choose the scale of a simulation, as writing a month of a topic in full would take too long.
 
 One partition is simulated. Its rate, its keys, its segments and its limits in bytes are divided by one factor; records,
-batches and times stay as they are. So a segment fills, a log gets dirty and a limit is reached at the same time as in
-full size, and what is measured in bytes is multiplied by the factor in the end.
+batches and times keep their size. So a segment fills, a log gets dirty and a limit is reached at the same time as in
+full size, and all results in bytes are multiplied by the factor at the end.
 
-What does not stay the same: chance weighs more among fewer keys; an append, which is never divided between segments, is
-a larger part of one; and time goes in steps, between which nothing happens. All three are small while many records,
-batches and steps make up a segment, a key or a limit, and `tests/simulation` compares scales.
+Some things differ: chance weighs more among fewer keys; an append, which is never split between segments, is a larger
+part of a segment; and nothing happens between the steps of the clock. All three effects are small while a segment, a
+key or a limit covers many records, batches and steps; `tests/simulation` compares scales.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cordwood.kernels.layout import HEADER
 from cordwood.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
 from cordwood.text import bytes_text
 
-#: What is written at most, of each set of configs, unless another scale is given.
+#: Default cap on simulated records, batches and bytes per config set.
 RECORDS_MAX, BATCHES_MAX, BYTES_MAX = 1_500_000, 40_000, 400_000_000
-#: Keys take memory, whether they are written or not.
+#: Cap on simulated keys; each key takes memory even if no record has it.
 _KEYS_MAX = 20_000_000
-#: More than this, in segments that cannot be made any smaller, would take minutes.
+#: Raise if the smallest possible segments need more than this multiple of the caps, which would take minutes.
 _TIMES_MAX = 5
-#: A segment holds at least so many batches, or else batches are made smaller; and at least so many records.
+#: Minimum batches per segment (otherwise batches shrink), and minimum records per segment.
 SEGMENT_BATCHES_MIN, SEGMENT_RECORDS_MIN = 24, 8
-#: Into how many steps a month is cut; and a segment, or a limit of time.
+#: Steps in the whole time, minimum and maximum; minimum steps per segment; minimum steps per time limit.
 STEPS_MIN, STEPS_MAX, SEGMENT_STEPS, LIMIT_STEPS = 480, 6_000, 4, 20
-#: An entry of the larger index; and room for those beyond one in each `index.interval.bytes`.
+#: Bytes per entry of the larger index; spare share and spare entries beyond one entry per `index.interval.bytes`.
 _ENTRY_BYTES, _SPARE_SHARE, _SPARE_ENTRIES = 12, 1.25, 16
 
-#: Limits of time by the policy that they are of.
+#: Time limits that each cleanup policy uses.
 _TIMES = {
     "compact": ("segment.ms", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms"),
     "delete": ("segment.ms", "retention.ms"),
@@ -42,14 +42,14 @@ _TIMES = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a topic is simulated.
+    """The scale of a simulation.
 
     Attributes:
-        factor: how many records, bytes and keys one of the simulation stands for.
-        record_bytes: what a record takes, without its part of the batch's header; less than in full size if batches
-            are smaller, so that the same bytes are appended.
-        step_ms: time goes in steps of so many milliseconds.
-        notes: what is coarser than it should be, in words.
+        factor: number of real records, bytes or keys that one simulated record, byte or key represents.
+        record_bytes: size of a record without a share of the batch header; smaller than in full size if batches are
+            smaller, so that the total size stays the same.
+        step_ms: length of a time step.
+        notes: values that are coarser than they should be, in words.
     """
 
     factor: float
@@ -63,7 +63,7 @@ class Scale:
 def choose_scale(
     workload: Workload, configs: Sequence[TopicConfig], duration_ms: int, asked: float | None = None
 ) -> Scale:
-    """The scale for a workload under one or more sets of configs.
+    """Choose the scale for a workload under one or more sets of configs.
 
     Raises:
         RequestError: a record is larger than a broker allows; or there would be too many segments or keys, or too few
@@ -82,11 +82,11 @@ def choose_scale(
         batches = records / batch_records + records / (workload.transactions or records)
         wanted = (records / RECORDS_MAX, batches / BATCHES_MAX, records * mean_bytes / BYTES_MAX)
         factor = max(1.0, *wanted)
-        # Rather more is written than that a segment has too few records.
+        # Prefer writing more data to segments with too few records.
         least = max(1.0, min(factor, segment_bytes / (SEGMENT_BATCHES_MIN * (record_bytes + HEADER.size))))
         if factor > _TIMES_MAX * least:
             segments = records * mean_bytes / segment_bytes
-            # A little less, as it is shown with two digits.
+            # 5 % less, because the message shows only two digits.
             days = 0.95 * duration_ms / DAY_MS * _TIMES_MAX * least / factor
             raise RequestError(
                 f"{segments:,.0f} segments of {bytes_text(segment_bytes)} in one partition are too many to simulate. "
@@ -131,7 +131,7 @@ def _step_ms(workload: Workload, configs: Sequence[TopicConfig], duration_ms: in
 
 
 def _times(config: TopicConfig) -> dict[str, int]:
-    """The limits of time that count under a policy, without those that are none."""
+    """Return the time limits that the policy uses, without unlimited ones."""
     names = dict.fromkeys(name for policy in sorted(config.policy) for name in _TIMES[policy])
     return {name: value for name in names if 0 < (value := config.integer(name)) < LONG_MAX}
 
@@ -144,17 +144,17 @@ def _short_times(configs: Sequence[TopicConfig], step_ms: int) -> list[str]:
 
 
 def scaled_configs(config: TopicConfig, scale: Scale) -> dict[str, str]:
-    """The configs of the simulated topic that differ from those of the real one, as texts.
+    """Return the configs of the simulated topic that differ from the real topic's, as texts.
 
-    Besides the limits in bytes these are configs that say nothing of sizes but take time (flushing), or would change
-    what a record takes (compression): `record_size` is what it takes compressed.
+    Besides limits in bytes, these are configs that take time without changing sizes (flushing), or that would change
+    the size of a record (compression): `record_size` is the size after compression.
     """
     factor = scale.factor
-    # Half a batch more: that much is left free on average, as a batch is in one segment. Of a real one it is nothing.
+    # Add half a batch: on average this much stays free, as a batch never spans two segments. In full size it is tiny.
     batch_bytes = HEADER.size + scale.batch_records * scale.record_bytes
     segment_bytes = round(config.segment_bytes / factor + batch_bytes / 2)
     interval = max(config.integer("index.interval.bytes"), HEADER.size)
-    # The file of an index has its full size from the start. On a disk that is a hole; here it takes memory.
+    # An index file has its full size from the start. On a disk the unused part is a hole; here it takes memory.
     needed = _ENTRY_BYTES * (round(_SPARE_SHARE * segment_bytes / interval) + _SPARE_ENTRIES)
     index_bytes = max(4 * _ENTRY_BYTES, min(round(config.integer("segment.index.bytes") / factor), needed))
     texts = {

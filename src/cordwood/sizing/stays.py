@@ -1,8 +1,9 @@
-"""How long something stays: superseded records, tombstones.
+"""Measures how long superseded records and tombstones stay.
 
-What is still there at the end has stayed for at least as long as it has been there. Left out, the long stays would be
-missing, and with its time so far counted as all of it they would be too short. The estimate of Kaplan and Meier counts
-each of them for as long as it was seen: of those that were seen to stay until a time, so many left just then.
+Records that are still present at the end have stayed at least until then (they are censored). Without them the long
+stays would be missing; if their time so far counted as complete, the result would be too short. The Kaplan–Meier
+estimator uses each record for as long as it was observed: for each duration, the share that leaves then, of all that
+were observed for at least that long.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-#: The moment of something that has not happened.
+#: The time of an event that has not happened.
 NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """How long things of one kind stay, in milliseconds. None: longer than was seen.
+    """Durations of one kind of stay, in milliseconds. None: longer than the observed time.
 
     Attributes:
-        still_there: how many of them were there at the end.
-        min_ms: the shortest that was seen to end.
-        median_ms: half of them stay at most so long.
-        most_ms: 95 % of them do.
-        max_ms: the longest that was seen to end; or, if it is longer, the longest so far.
+        still_there: number still present at the end.
+        min_ms: shortest completed stay.
+        median_ms: half of all stays are at most this long.
+        most_ms: 95 % of all stays are at most this long.
+        max_ms: longest stay, completed or not.
     """
 
     count: int
@@ -46,19 +47,19 @@ class Stay:
         *,
         lost_ms: npt.NDArray[np.int64] | None = None,
     ) -> Self | None:
-        """Of things that came and went; None: there were none.
+        """Compute the durations, or return None without any stays.
 
         Args:
-            began_ms: int64[things], when each came.
-            ended_ms: int64[things], when each went, or `NEVER`.
-            now_ms: up to when they were watched.
-            factor: how many each stands for.
-            lost_ms: int64[things], when each became something else, of which nothing more is to be said, or `NEVER`.
+            began_ms: int64[things], start of each stay.
+            ended_ms: int64[things], end of each stay, or `NEVER`.
+            now_ms: end of the observation.
+            factor: number of real things that each one represents.
+            lost_ms: int64[things], time at which observation of each ended because its kind changed, or `NEVER`.
         """
         if not began_ms.size:
             return None
         until_ms = np.full(began_ms.size, now_ms) if lost_ms is None else np.minimum(lost_ms, now_ms)
-        # What was lost and went in one moment went because it was lost.
+        # If observation and stay end at the same moment, the change of kind was the cause.
         went = (ended_ms != NEVER) & ((ended_ms < until_ms) | (until_ms == now_ms))
         stays = np.where(went, ended_ms, until_ms) - began_ms
         times, group = np.unique(stays, return_inverse=True)

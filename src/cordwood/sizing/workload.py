@@ -1,4 +1,4 @@
-"""What is written to a topic: how much, in which batches, of which keys."""
+"""The workload of a topic: rate, batches and keys of its records."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-#: Bytes of a key.
+#: Size of a key.
 KEY_BYTES = 8
-#: Bytes of a record besides its value, at most: length 5, attributes 1, time 1, offset 5, key and its length 9, length
+#: Largest size of a record besides its value: length 5, attributes 1, time 1, offset 5, key and its length 9, length
 #: of the value 5, headers 1.
 RECORD_EXTRA_BYTES_MAX = 27
-#: Bytes of a tombstone: length 1, attributes 1, time 1, offset 1, key and its length 9, no value 1, headers 1.
+#: Size of a tombstone: length 1, attributes 1, time 1, offset 1, key and its length 9, no value 1, headers 1.
 TOMBSTONE_BYTES = 15
-#: `batch.size` and `linger.ms` of a producer.
+#: Kafka's defaults for a producer's `batch.size` and `linger.ms`.
 _BATCH_BYTES, _LINGER_SECONDS = 16_384, 0.005
-#: Key shares of this many ranks are summed one by one; behind them the sum is as good as an integral.
+#: Shares of the first ranks are summed exactly; for later ranks an integral is precise enough.
 _EXACT_RANKS = 100_000
 
 _RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(?:([kmgt])(?:i?b)?|(b))?(?: ?/ ?(s|min|h|day))?", re.IGNORECASE)
@@ -91,7 +91,7 @@ class Workload:
     ] = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate counts and shares."""
         for flag, count in (
             ("--keys", self.keys),
             ("--transactions", self.transactions),
@@ -116,14 +116,14 @@ class Workload:
 
     @property
     def records_per_second(self) -> float:
-        """Of the whole topic."""
+        """Write rate of the whole topic."""
         number, is_bytes = _parse_rate(self.rate)
-        # A batch's header is shared by its records, whose number may follow from the rate.
+        # The records of a batch share its header, and their number may follow from the rate.
         return number / (self.mean_record_size + HEADER.size / self._batch_records(number)) if is_bytes else number
 
     @property
     def records_per_batch(self) -> int:
-        """As asked for, or as a producer with Kafka's defaults would do it."""
+        """Records per batch as given, or as a producer with Kafka's defaults would fill batches."""
         number, is_bytes = _parse_rate(self.rate)
         return self._batch_records(number if is_bytes else number * self.mean_record_size)
 
@@ -135,17 +135,17 @@ class Workload:
 
     @property
     def mean_record_size(self) -> float:
-        """Of records and tombstones, without the header of their batch."""
+        """Mean size of records and tombstones, without the batch header."""
         return (1 - self.tombstones) * self.record_size + self.tombstones * TOMBSTONE_BYTES
 
     @property
     def bytes_per_second(self) -> float:
-        """What the whole topic gets, batch headers included."""
+        """Write rate of the whole topic, batch headers included."""
         return self.records_per_second * (self.mean_record_size + HEADER.size / self.records_per_batch)
 
 
 def _parse_rate(text: str) -> tuple[float, bool]:
-    """Per second, and whether it is bytes."""
+    """Return the rate per second, and whether its unit is bytes."""
     found = _RATE.fullmatch(text.strip())
     if not text:
         raise RequestError("Say how much is written, with --rate: records per second, or with a unit bytes (2m/s)")
@@ -163,14 +163,14 @@ def _parse_rate(text: str) -> tuple[float, bool]:
 
 
 def key_shares(keys: int, count: int, skew: float) -> Float64Array:
-    """How many of all updates each of `count` keys gets, if they stand for `keys` keys.
+    """Return the share of all updates that each of `count` keys gets if together they represent `keys` keys.
 
-    Key number i stands for the i-th part of all keys, which are in the order of their rank, and gets the mean of that
-    part. So the rate at which a key is updated is the same at each scale, but among the few keys that share the first
-    part: these are updated so often that all but their last values are superseded at once, at each scale.
+    Order all keys by rank and divide them into `count` equal parts: key number i represents part i and gets the mean
+    share of that part. So the update rate of a key is the same at each scale, except for the few keys in the first
+    part; these are updated so often that all values but the last are superseded at once, at each scale.
 
     Args:
-        count: by how many they are represented, at most `keys`.
+        count: number of simulated keys, at most `keys`.
         skew: the share of the key of rank r is proportional to r^-skew.
 
     Returns:
@@ -188,18 +188,18 @@ def key_shares(keys: int, count: int, skew: float) -> Float64Array:
 
 
 class Keys:
-    """Draws keys of records, as numbers from 0 on."""
+    """Draws keys of records, as numbers from 0."""
 
     def __init__(self, workload: Workload, factor: float, source: np.random.Generator) -> None:
-        """Nothing is drawn yet.
+        """Prepare the distribution; `draw` draws.
 
         Args:
-            factor: how many keys of a partition one key stands for.
+            factor: number of keys of a partition that each simulated key represents.
         """
         self._source = source
         self._tombstones = workload.tombstones
         self._cumulated: Float64Array | None = None
-        #: How many there are; None: each record has a new one.
+        #: Number of keys, or None if each record has a new key.
         self.count: int | None = None
         self._next_new = self._next_deleted = 0
         if workload.keys is not None:
@@ -209,7 +209,7 @@ class Keys:
                 self._cumulated = np.cumsum(key_shares(keys, self.count, workload.skew))
 
     def draw(self, records: int) -> tuple[Int64Array, BoolArray]:
-        """The next records: int64[records], their keys; bool[records], whether they are tombstones."""
+        """Return the next records: int64[records], keys; bool[records], whether each is a tombstone."""
         tombstones = self._source.random(records) < self._tombstones
         if self.count is None:
             return self._new(tombstones), tombstones
@@ -219,7 +219,7 @@ class Keys:
         return np.minimum(at, self.count - 1), tombstones
 
     def _new(self, tombstones: BoolArray) -> Int64Array:
-        """New keys for values; tombstones delete the oldest keys, and become values where there is none."""
+        """Draw new keys; tombstones delete the oldest keys, and become values if no key is left to delete."""
         while True:
             new = self._next_new + np.cumsum(~tombstones)
             deleted = self._next_deleted + np.cumsum(tombstones)
