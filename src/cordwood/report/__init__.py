@@ -1,5 +1,5 @@
-"""All that is printed: plans, results, listings and findings as text, JSON and HTML.
+"""Formats all output: plans, results, listings and findings as text, JSON and HTML.
 
-Each module turns the values of one command into `lines` and a `document`. Importing a module registers those of its
-results, which show themselves; see `presentable`.
+Each module turns the values of one command into `lines` and a `document`. Importing a module registers its results,
+which can then display themselves; see `presentable`.
 """

@@ -1,4 +1,4 @@
-"""The end of hanging transactions for people and as JSON: what they are, and the markers that end them."""
+"""Aborted hanging transactions for people and as JSON: the transactions, and the markers that end them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.types import NONE
 
 
 def document(result: AbortResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     return {"done": result.done, "transactions": [_document(end) for end in result.ends]}
 
 
@@ -45,7 +45,7 @@ def _document(end: TransactionEnd) -> dict[str, Any]:
 
 
 def lines(result: AbortResult) -> Iterator[str]:
-    """What is done, or would be done, as lines for people."""
+    """Yield lines for people: the changes, done or planned."""
     for end in result.ends:
         yield from map(printable, _lines(end, done=result.done))
         yield ""

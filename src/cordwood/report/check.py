@@ -1,7 +1,7 @@
 """Findings of `check` for people, and as JSON lines.
 
-For people findings are grouped by severity, then by directory; of many files with the same finding the first ones are
-named and the others counted. What a finding means for a broker stands once per kind.
+For people findings are grouped by severity, then by directory. If many files have the same finding, the first few are
+named and the others counted. The meaning of a finding for a broker appears once per kind.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STATES = {
     DirectoryState.FUTURE: "being moved",
     DirectoryState.STRAY: "stray",
 }
-#: Files named one by one under one kind in one directory; damage is always named.
+#: Maximum number of files named per kind and directory; damaged files are always named.
 _FILES_SHOWN = 3
 
 
 def finding_document(finding: Finding) -> dict[str, object]:
-    """A finding as one JSON value."""
+    """Return a finding as one JSON value."""
     behind = finding.behind
     return {
         "type": "finding",
@@ -46,7 +46,7 @@ def finding_document(finding: Finding) -> dict[str, object]:
 
 
 def start_document(start: Start) -> dict[str, object]:
-    """What a broker does at its start, as one JSON value."""
+    """Return a broker's actions at start as one JSON value."""
     return {
         "starts": start.starts,
         "line": start.line,
@@ -70,7 +70,7 @@ def start_document(start: Start) -> dict[str, object]:
 
 
 def summary_document(summary: Summary, start: Start) -> dict[str, object]:
-    """The summary as one JSON value."""
+    """Return the summary as one JSON value."""
     return {
         "type": "summary",
         "start": start_document(start),
@@ -83,7 +83,7 @@ def summary_document(summary: Summary, start: Start) -> dict[str, object]:
 
 
 def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterator[str]:
-    """What a broker does at its start, findings and summary as lines for people."""
+    """Yield lines for people: a broker's actions at start, the findings and the summary."""
     if start.is_node or start.partitions:
         yield start.line
         yield ""
@@ -128,7 +128,7 @@ def _behind(behind: Behind) -> str:
 
 
 def summary_line(summary: Summary) -> str:
-    """What was checked, and what came of it, in one line."""
+    """Return one line with the number of checked files and of findings."""
     total = summary.partitions.total()
     states = [f"{summary.partitions[state]} {words}" for state, words in _STATES.items() if summary.partitions[state]]
     partitions = f"{total:,} partition{'s' * (total != 1)}" + (f" ({', '.join(states)})" if states else "")
@@ -145,5 +145,5 @@ def summary_line(summary: Summary) -> str:
 
 
 def megabytes(size_bytes: int) -> str:
-    """A size, in megabytes unless it is small."""
+    """Return a size in megabytes, or in bytes if it is small."""
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 50_000 else f"{size_bytes:,} bytes"

@@ -1,6 +1,6 @@
 """The result of a clean, for people: a line per cleaned partition, then notes on the others.
 
-The figures of a line add up: what was read was kept, or dropped for one of the reasons.
+The figures of a line add up: each record read was kept, or dropped for one of the reasons.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cordwood.presentable import register
 from cordwood.report import plan
 from cordwood.text import Column, by_sentence, bytes_text, cells_of, html_table, names_text, number, printable, table
 
-#: What records were dropped for: title of the column, words in the summary, value.
+#: Reasons for dropped records: title of the column, words in the summary, value.
 REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
     ("SUPERSEDED", "superseded", lambda counts: counts.records_superseded),
     ("TOMBSTONES", "expired tombstones", lambda counts: counts.tombstones_expired),
@@ -26,7 +26,7 @@ REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
     ("NO KEY", "without a key", lambda counts: counts.records_without_key),
 )
 
-#: Of less than that a rate would tell how long processes take to start.
+#: For fewer bytes a rate would mostly measure how long processes take to start.
 _RATE_BYTES_MIN = 64_000_000
 
 
@@ -34,7 +34,7 @@ def _cells(value: Callable[[Counts], int]) -> Callable[[PartitionResult | Segmen
     return lambda one: f"{value(one.counts):,}"
 
 
-#: Columns that partitions and segments have.
+#: Columns of both partitions and segments.
 _COUNTS: Sequence[tuple[Column, Callable[[PartitionResult | SegmentResult], str]]] = (
     (Column("READ", right=True), _cells(lambda counts: counts.records_read)),
     (Column("KEPT", right=True), _cells(lambda counts: counts.records_kept)),
@@ -57,7 +57,7 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentResult], str]]] = (
 
 
 def lines(result: CleanResult) -> Iterator[str]:
-    """The result as lines for people."""
+    """Yield the result as lines for people."""
     cleaned = result.with_fate(Fate.CLEANED)
     if cleaned:
         yield from table(*cells_of(COLUMNS, cleaned))
@@ -79,7 +79,7 @@ def _unchanged(result: CleanResult) -> Iterator[str]:
 
 
 def exact_lines(found: ExactPlan) -> Iterator[str]:
-    """The plan, and what the clean would do, as lines for people."""
+    """Yield the plan and the clean's exact result as lines for people."""
     yield from plan.lines(found.plan, exact=True)
     yield ""
     cleaned = found.result.with_fate(Fate.CLEANED)
@@ -106,7 +106,7 @@ def exact_lines(found: ExactPlan) -> Iterator[str]:
 
 
 def document(result: CleanResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     return {
         "target": result.target,
         "now_ms": result.now_ms,
@@ -127,7 +127,7 @@ def document(result: CleanResult) -> dict[str, Any]:
 
 
 def exact_document(exact: ExactPlan) -> dict[str, Any]:
-    """The plan, and what the clean would do, as one JSON value."""
+    """Return the plan and the clean's exact result as one JSON value."""
     return {**plan.document(exact.plan), "exact": {**document(exact.result), "work": asdict(exact.work)}}
 
 
@@ -173,13 +173,13 @@ def _counts_document(counts: Counts) -> dict[str, int]:
 
 
 def html(result: CleanResult) -> str:
-    """The table of what was cleaned, for a notebook."""
+    """Return the table of cleaned partitions, for a notebook."""
     *_, last = summary(result)
     return html_table(*cells_of(COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
 
 
 def exact_html(found: ExactPlan) -> str:
-    """The tables of the plan and of its figures, for a notebook."""
+    """Return the tables of the plan and of its exact result, for a notebook."""
     return f"{plan.html(found.plan)}\n{html(found.result)}"
 
 
@@ -196,7 +196,7 @@ def _failed(result: CleanResult, what: str) -> Iterator[str]:
 
 
 def _needs(same: Sequence[PartitionResult]) -> str:
-    """How much room each of some partitions would take, where that is why they failed."""
+    """Return the space that each partition needs, if partitions failed for lack of space."""
     needed = [
         one.failure.bytes_needed for one in same if one.failure is not None and one.failure.bytes_needed is not None
     ]
@@ -228,7 +228,7 @@ def _fates(result: CleanResult) -> str:
 
 
 def summary(result: CleanResult) -> Iterator[str]:
-    """What was done in all, in sentences: counts, times, the proof, and what is kept."""
+    """Yield the totals in sentences: counts, times, the proof, and kept copies."""
     counts = result.counts
     yield _fates(result)
     if result.with_fate(Fate.CLEANED):
@@ -271,7 +271,7 @@ def _is_done(result: CleanResult) -> bool:
 
 
 def _is_unchanged(result: CleanResult) -> bool:
-    """Whether a clean in place failed before it changed anything; notes tell of recoveries and of finished groups."""
+    """Whether a clean in place failed before it changed any file; a partition with notes was recovered or changed."""
     return (
         bool(result.with_fate(Fate.FAILED))
         and not result.with_fate(Fate.CLEANED)

@@ -38,7 +38,7 @@ def _ids(numbers: tuple[int, ...]) -> str:
 
 
 def topic_lines(listing: TopicsListing, *, partitions: bool = False) -> Iterator[str]:
-    """The topics for people: a line each, or one per partition."""
+    """Yield the topics for people: a line each, or a line per partition."""
     yield from _head(listing.as_of)
     if partitions:
         rows = [(topic, item) for topic in listing.topics for item in sorted(topic.partitions.items())]
@@ -56,7 +56,7 @@ def _replicas(topic: Topic) -> str:
 
 
 def _state(partition: Partition) -> str:
-    """What is not as it should be."""
+    """Return the problems of a partition, and whether it is being moved."""
     missing = set(partition.replicas) - set(partition.isr)
     words = ["no leader"] if partition.leader < 0 else []
     words += [f"{_ids(tuple(sorted(missing)))} not in sync"] if missing else []

@@ -1,4 +1,4 @@
-"""Whether traces of keys remain, for people and as JSON."""
+"""The traces of keys that remain, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.report.get import shown
 from cordwood.storage.index.traces import TraceKind
 from cordwood.text import Column, bytes_text, cells_of, html_table, number, printable, table
 
-#: Rows that a terminal shows.
+#: Maximum number of rows on a terminal.
 _SHOWN_ROWS = 50
 
 
@@ -30,11 +30,11 @@ def _due(trace: FoundTrace) -> str:
 
 
 def counts_text(counts: Mapping[TraceKind, int]) -> str:
-    """How many traces there are of each kind, of those that there are."""
+    """Return the number of traces of each kind, without kinds that do not occur."""
     return ", ".join(f"{kind}: {count:,}" for kind, count in counts.items() if count) or "-"
 
 
-#: What a table shows of traces, and of files that were looked at.
+#: Columns of a table of traces.
 TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
     (Column("KEY"), lambda one: shown(one.key)),
     (Column("TRACE"), lambda one: one.kind),
@@ -65,7 +65,7 @@ def _looked_at(result: ErasureResult) -> str:
 
 
 def lines(result: ErasureResult) -> Iterator[str]:
-    """The traces as lines for people, then what is known and what is not."""
+    """Yield lines for people: the traces, the searched files, and the limits of the search."""
     if result.traces:
         yield from table(*cells_of(TRACES, result.traces[:_SHOWN_ROWS]))
         yield ""
@@ -84,7 +84,7 @@ def lines(result: ErasureResult) -> Iterator[str]:
 
 
 def document(result: ErasureResult) -> dict[str, Any]:
-    """The certificate as one JSON value."""
+    """Return the certificate as one JSON value."""
     return {
         "verdict": result.verdict,
         "cordwood": result.version,
@@ -137,7 +137,7 @@ def _file(file: CheckedFile) -> dict[str, Any]:
 
 
 def _notebook(result: ErasureResult) -> str:
-    """The traces as a table, below what is known after all."""
+    """Return the verdict and a table of the traces, for a notebook."""
     return html_table(*cells_of(TRACES, result.traces), f"{result}, {utc(result.ended_ms)}")
 
 

@@ -1,4 +1,4 @@
-"""What `explain` found, for people: what happens at once, a table of the replay, notes, a chart."""
+"""The result of `explain`, for people: immediate changes, a table of the replay, notes, a chart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cordwood.report.simulation import disk_chart, figure_lines, notebook, outco
 from cordwood.sizing.explained import AtOnce, ExplainResult
 from cordwood.text import bytes_text, duration_text, number, printable, rounded, time_text
 
-#: Dates on the time axis.
+#: Number of dates on the time axis.
 _DATES = 5
 
 
 def lines(result: ExplainResult) -> Iterator[str]:
-    """The result as lines for people."""
+    """Yield the result as lines for people."""
     yield from head(result)
     yield ""
     yield from configs(result)
@@ -39,7 +39,7 @@ def lines(result: ExplainResult) -> Iterator[str]:
 
 
 def head(result: ExplainResult) -> Iterator[str]:
-    """Which log is replayed, and how."""
+    """Yield the log's name and size, and the scale of the replay."""
     log, scale = result.log, result.scale
     largest = f", the largest of {log.topic_partitions} here ({bytes_text(log.topic_bytes)})"
     since = f"in {duration_text(log.end_ms - log.first_ms)} since {date(log.first_ms)}"
@@ -54,7 +54,7 @@ def head(result: ExplainResult) -> Iterator[str]:
 
 
 def configs(result: ExplainResult) -> Iterator[str]:
-    """Under which configs, a line for each set."""
+    """Yield a line with the configs of each set."""
     now = result.outcomes[0].configs
     yield printable(f"{result.outcomes[0].label}: {_listed(now)}")
     for one in result.outcomes[1:]:
@@ -67,7 +67,7 @@ def _listed(configs: Mapping[str, str]) -> str:
 
 
 def at_once(label: str, found: AtOnce) -> str:
-    """What a broker that starts now would do under a set of configs."""
+    """Describe the actions of a broker that starts now with these configs."""
     parts = []
     if found.deleted_segments:
         reasons = "; ".join(found.deleted_by)
@@ -81,17 +81,17 @@ def at_once(label: str, found: AtOnce) -> str:
 
 
 def replayed(result: ExplainResult) -> str:
-    """Which time is replayed."""
+    """Describe the replayed time."""
     return f"over the {duration_text(result.outcomes[0].duration_ms)} up to {date(result.log.end_ms)}, replayed"
 
 
 def date(ms: int) -> str:
-    """A time to the minute."""
+    """Return a time to the minute."""
     return time_text(ms)[: len("2026-01-01 00:00")]
 
 
 def document(result: ExplainResult) -> dict[str, Any]:
-    """The result as one JSON value: bytes and milliseconds, of the one partition."""
+    """Return the result as one JSON value: bytes and milliseconds, of the one partition."""
     return {
         "now_ms": result.now_ms,
         "log": asdict(result.log),
@@ -105,7 +105,7 @@ def document(result: ExplainResult) -> dict[str, Any]:
 
 
 def chart(result: ExplainResult) -> str:
-    """The disk of the log over time, as SVG."""
+    """Draw the log's disk use over time, as SVG."""
     days = result.outcomes[0].duration_ms / DAY_MS
     begin_ms = result.log.end_ms - result.outcomes[0].duration_ms
     marks = []

@@ -12,12 +12,12 @@ from cordwood.text import bytes_text, number, printable
 
 
 def lines(result: FetchResult) -> Iterator[str]:
-    """What was fetched, and what is known of it."""
+    """Yield the fetched files and the facts known about them."""
     return map(printable, _lines(result))
 
 
 def document(result: FetchResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     return {**asdict(result), "source": printable(result.source), "target": printable(result.target)}
 
 

@@ -1,4 +1,4 @@
-"""What became of some keys, for people and as JSON."""
+"""The records of some keys and their fate, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cordwood.report.values import cut_off
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 from cordwood.types import NONE
 
-#: A cell of a terminal's table is cut off behind so many characters.
+#: Maximum number of characters in a cell on a terminal.
 _CELL_MAX = 40
 
 
 def shown(value: Any) -> str:
-    """A key or value on one line; bytes in hexadecimal digits."""
+    """Return a key or value on one line; bytes as hexadecimal digits."""
     if value is None:
         return "∅"
     if isinstance(value, bytes | bytearray):
@@ -42,10 +42,10 @@ RECORD_COLUMNS: Sequence[tuple[Column, Callable[[FoundRecord], str]]] = (
 
 
 def lines(result: GetResult, limit: int | None = None) -> Iterator[str]:
-    """A table for each key and partition, then what is to be known.
+    """Yield a table for each key and partition, then notes and problems.
 
     Args:
-        limit: rows of each table at most, of the newest records; the others are counted by what becomes of them.
+        limit: maximum rows of each table, the newest records; older records are counted by their fate.
     """
     for found in _by_key(result):
         older = [] if limit is None else found[: max(len(found) - limit, 0)]
@@ -68,13 +68,13 @@ def lines(result: GetResult, limit: int | None = None) -> Iterator[str]:
 
 
 def _by_key(result: GetResult) -> Iterator[list[FoundRecord]]:
-    """The records of each key in each partition, by offset."""
+    """Yield the records of each key in each partition, by offset."""
     for _, some in groupby(result.records, lambda one: (one.topic_partition, one.path, one.record.key)):
         yield list(some)
 
 
 def _by_reason(records: Sequence[FoundRecord]) -> dict[str, list[int]]:
-    """The offsets of records by what becomes of them; all that are superseded, by whichever offset, are alike."""
+    """Group the offsets of records by fate. All superseded records form one group, whichever record superseded them."""
     found: dict[str, list[int]] = {}
     for one in records:
         what = re.sub(r"^superseded by offset [0-9]+", "superseded", one.next_step.what)
@@ -83,7 +83,7 @@ def _by_reason(records: Sequence[FoundRecord]) -> dict[str, list[int]]:
 
 
 def document(result: GetResult, limit: int | None = None) -> dict[str, Any]:
-    """The result as one JSON value, with at most `limit` records of each key and partition, the newest."""
+    """Return the result as one JSON value, with at most the `limit` newest records per key and partition."""
     records = [one for found in _by_key(result) for one in found[0 if limit is None else max(len(found) - limit, 0) :]]
     return {
         "records": [_record(one) for one in records],

@@ -15,7 +15,7 @@ from cordwood.types import TopicPartition
 
 
 def document(listing: GroupListing) -> dict[str, Any]:
-    """The listing as one JSON value; null is what does not apply or is not known."""
+    """Return the listing as one JSON value; null means not applicable or unknown."""
     return {
         "groups": [group_document(one) for one in listing.groups],
         "topics": [_coverage(one) for one in (listing.offsets_topic, listing.share_topic)],
@@ -24,7 +24,7 @@ def document(listing: GroupListing) -> dict[str, Any]:
 
 
 def group_document(group: Group) -> dict[str, Any]:
-    """A group as one JSON value."""
+    """Return a group as one JSON value."""
     return {
         "group": group.group_id,
         "type": group.type,
@@ -90,18 +90,18 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions, those of a topic together: `orders-0,1 payments-2`."""
+    """List partitions by topic: `orders-0,1 payments-2`."""
     by_topic = groupby(sorted(partitions), key=lambda one: one.topic)
     return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
 
 
 def _lag(group: Group) -> str:
-    # Of what is not beside it, nothing is known.
     if group.lag is None:
         return "-"
+    # Offsets of partitions outside these directories have no lag, so the sum is a lower bound.
     some = any(offset.lag is None for offset in group.offsets)
     ahead = group.lag - group.behind
-    # A sum of both would hide them.
+    # One sum would hide negative lags.
     behind = f"{'≥' if some else ''}{group.behind:,}" if group.behind or not ahead else ""
     return ", ".join(part for part in (behind, f"{ahead:,}" if ahead else "") if part)
 
@@ -150,7 +150,7 @@ OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
 
 
 def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False) -> Iterator[str]:
-    """The listing as lines for people: a line per group; then one per member, and one per partition, if asked for."""
+    """Yield the listing for people: a line per group; with the options also one per member and one per partition."""
     yield from coverage_lines(listing)
     yield ""
     yield from table(*cells_of(GROUP_COLUMNS, listing.groups))
@@ -165,7 +165,7 @@ def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False
 
 
 def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[str]:
-    """A table of what groups have, with the group in front."""
+    """Build a table of members or offsets, with the group in the first column."""
     titles, rows = cells_of(columns, [one for _, one in values])
     return table(
         [GROUP_COLUMNS[0][0], *titles],
@@ -174,14 +174,14 @@ def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[s
 
 
 def coverage_lines(listing: GroupListing) -> Iterator[str]:
-    """How much of the topics that groups are in there is."""
+    """Yield the coverage of the internal topics that hold groups."""
     for one in (listing.offsets_topic, listing.share_topic):
         if one.partitions:
             yield f"{one.topic}: {coverage_text(one)}"
 
 
 def coverage_text(coverage: Coverage) -> str:
-    """How much of a topic there is."""
+    """Describe how many of a topic's partitions are present."""
     if coverage.partition_count is None:
         known = number(len(coverage.partitions), "partition")
         why = coverage.count_is or "without a metadata log it is not known whether these are all"
@@ -197,7 +197,7 @@ def coverage_text(coverage: Coverage) -> str:
 
 
 def footnotes(listing: GroupListing) -> Iterator[str]:
-    """What a listing counts, what the lag counts to, and what could not be read."""
+    """Yield the totals of a listing, the ends that the lag counts to, and unreadable files."""
     groups = listing.groups
     partitions = {offset.partition: offset.end for one in groups for offset in one.offsets}
     counts = number(len(groups), "group"), number(sum(len(one.members) for one in groups), "member")

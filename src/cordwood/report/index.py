@@ -1,4 +1,4 @@
-"""What `cordwood index` did, for people and as JSON."""
+"""The result of `cordwood index`, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.text import Column, bytes_text, printable, table
 
 
 def lines(result: IndexResult) -> Iterator[str]:
-    """A line per partition."""
+    """Yield a line per partition."""
     columns = (
         Column("PARTITION"),
         Column("SEGMENTS", True),
@@ -39,7 +39,7 @@ def lines(result: IndexResult) -> Iterator[str]:
 
 
 def document(result: IndexResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     rows = (dataclasses.asdict(one) for one in result.partitions)
     return {"partitions": [{**row, "path": printable(row["path"])} for row in rows]}
 

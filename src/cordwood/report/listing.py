@@ -1,7 +1,8 @@
 """A listing for people and as JSON.
 
-The table is plain text, the same on a terminal and in a pipe: columns are as wide as they must be, and a name that is
-too long for its column has a line of its own. The document is exact where the table is rounded: bytes, milliseconds.
+The table is plain text, the same on a terminal and in a pipe: columns are only as wide as their content, and a name
+that is too long for its column gets a line of its own. The table is rounded; the JSON document has exact bytes and
+milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cordwood.presentable import register
 from cordwood.storage.node.listing import Listing, PartitionListing, Policy, SegmentListing, State, TopicListing
 from cordwood.text import Cells, Column, bytes_text, cells_of, html_table, number, printable, table, time_text
 
-#: Where a policy was set, in a word.
+#: Short names for the source of a policy.
 SHORT_SOURCE = {
     SourceKind.DEFAULT: "default",
     SourceKind.SERVER_PROPERTIES: "server.properties",
@@ -35,7 +36,7 @@ SHORT_SOURCE = {
 
 
 def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
-    """The listing as one JSON value; null is what does not apply or is not known."""
+    """Return the listing as one JSON value; null means not applicable or unknown."""
     return {
         "directories": [
             {
@@ -71,7 +72,7 @@ def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
 
 
 def partition_document(listing: PartitionListing, *, segments: bool = False) -> dict[str, Any]:
-    """One partition of a listing, as a JSON value."""
+    """Return one partition of a listing as a JSON value."""
     name = listing.topic_partition
     values = {
         "path": listing.path,
@@ -162,7 +163,7 @@ def _entries(segment: SegmentListing) -> str:
 
 
 def _index(partition: PartitionListing) -> str:
-    """The size of key indexes, and their share of the log."""
+    """Return the size of key indexes, and its ratio to the log's size."""
     if not partition.index_bytes:
         return "-"
     share = f" ({partition.index_bytes / partition.size_bytes:.1%})" if partition.size_bytes else ""
@@ -177,9 +178,9 @@ def _some(state: State, partitions: int, disk_bytes: int) -> str:
     return f"{partitions:,} {state} ({bytes_text(disk_bytes)})"
 
 
-#: Partitions with a state; shown if there is any.
+#: Column of partitions with a state; shown if any partition has one.
 _OF_THESE = "OF THESE"
-#: Of the disk; shown if any partition takes a thousandth of it.
+#: Column of the share of the disk; shown if any partition takes at least this share.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
 
 PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
@@ -201,9 +202,9 @@ PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = 
     (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
 )
 
-#: Shown if any partition has some.
+#: Column of key indexes; shown if any partition has one.
 _KEY_INDEX = "KEY INDEX"
-#: What comes from batch headers.
+#: Columns read from batch headers.
 _OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
 
 TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
@@ -236,7 +237,7 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
 
 
 def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
-    """The listing as lines for people: one per partition, segment or topic."""
+    """Yield the listing as lines for people: one per partition, segment or topic."""
     for directory in listing.directories:
         node = "" if directory.node_id is None else f"node {directory.node_id}, "
         yield f"{printable(directory.path)}: {node}{directory.summary}"
@@ -262,14 +263,14 @@ def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -
 
 
 def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
-    """The columns for partitions, or for topics, that say something."""
+    """Return the columns for partitions or topics, without empty columns."""
     hidden = set(_hidden(listing))
     of: Cells = TOPIC_COLUMNS if by_topic else PARTITION_COLUMNS
     return [one for one in of if one[0].title not in hidden]
 
 
 def _hidden(listing: Listing) -> Iterable[str]:
-    """The titles of columns that would say nothing."""
+    """Yield the titles of columns without content."""
     if not _headers_read(listing):
         yield from _OF_HEADERS
     if not any(one.index_bytes for one in listing.partitions):
@@ -322,7 +323,7 @@ def _footnotes(listing: Listing) -> Iterable[str]:
 
 
 def policy_text(policy: Policy) -> str:
-    """A policy, and where it was set in a word."""
+    """Return a policy and the short name of its source."""
     if policy.value is None:
         return f"unknown ({policy.source.partition(':')[0]})"
     source = policy.source if policy.kind is None else SHORT_SOURCE[policy.kind]

@@ -1,6 +1,6 @@
-"""What `run` knows of its live logs, as values: for its table on a terminal, for its pages, and as JSON.
+"""The state of `run`'s live logs, as values: for its table on a terminal, for its pages, and as JSON.
 
-A look at the logs gives a `LiveLook`. Samples of looks say what was so before, and how fast bytes come and go.
+Each scan of the logs produces a `LiveLook`. The samples of earlier scans give the history and the rates.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from cordwood.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The problems of live logs, in words; none: they are well."""
+    """Problems of live logs, in words; empty if the logs are healthy."""
 
     problems: tuple[str, ...]
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One live log, as it is now.
+    """The present state of one live log.
 
     Attributes:
-        policy: `cleanup.policy`; empty: everything is kept.
-        appended_bytes: since it was loaded.
-        deleted_bytes: of old segments, since it was loaded.
-        cleanable_ratio: the part of a compacted log that could be cleaned; None: it is not compacted.
-        state: what the cleaner does to it: `in progress`, `aborted`, `paused(1)`; None: nothing.
-        is_due: it is to be cleaned as soon as a thread is free.
-        failures: how many cleans have failed, one after the other; 0: the last one has not.
-        reason: why it is due, or why it is not, or what has failed.
-        failure_kind: why the last clean has failed, in a word; see `Uncleanable`.
-        dirty_bytes: what the next clean will go over.
-        seconds_since_clean: the time since its last clean, or since the start if there was none after it; None: it is
+        policy: `cleanup.policy`; empty: all records are kept.
+        appended_bytes: bytes appended since loading.
+        deleted_bytes: bytes of old segments deleted since loading.
+        cleanable_ratio: cleanable share of a compacted log; None if it is not compacted.
+        state: the cleaner's state for this log: `in progress`, `aborted`, `paused(1)`; None if it has no state.
+        is_due: whether the next free thread cleans the log.
+        failures: number of consecutive failed cleans; 0 after a successful one.
+        reason: why it is due or not, or the failure.
+        failure_kind: kind of the last failure, in a word; see `Uncleanable`.
+        dirty_bytes: size of the part that the next clean covers.
+        seconds_since_clean: time since its last clean, or since the start if there was no later clean; None if it is
             not compacted.
     """
 
@@ -67,12 +67,12 @@ class PartitionStatus:
 
     @property
     def doing(self) -> str:
-        """What the cleaner does to it, in a word or two; empty: nothing."""
+        """The cleaner's state for this log in a word or two; empty if the cleaner has no work here."""
         return self.state or ("failed" if self.failures else "due" if self.is_due else "")
 
 
 def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
-    """Logs whose clean failed, then those that are due or being cleaned, then the others; each by the dirty part."""
+    """Sort logs: failed ones first, then due or busy ones, then the others; each group by dirty share."""
 
     def rank(status: PartitionStatus) -> tuple[object, ...]:
         waits = status.is_due or status.state is not None
@@ -82,23 +82,24 @@ def worst_first(found: Iterable[PartitionStatus]) -> list[PartitionStatus]:
 
 
 class ThreadState(StrEnum):
-    """What a cleaner thread does."""
+    """The activity of a cleaner thread."""
 
     CLEANING = "cleans"
-    WAITING = "waits"  #: for a log that is due; or deletes old segments
+    WAITING = "waits"  #: for a due log, or deletes old segments
     DEAD = "is dead"
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStatus:
-    """A cleaner thread, as it is now.
+    """The present state of a cleaner thread.
 
     Attributes:
-        partition: that it cleans; None: none.
-        seconds: for how long.
-        bytes_read: by this clean, so far.
-        bytes_max: that it will read, at most: keys first, then what stays, unless that is still in memory.
-        last: its last clean, in words; empty: there was none.
+        partition: the partition that it cleans, or None.
+        seconds: duration of this clean.
+        bytes_read: bytes read by this clean so far.
+        bytes_max: upper limit of the bytes that this clean reads: keys first, then kept records, unless these are
+            still in memory.
+        last: its last clean, in words; empty before the first one.
     """
 
     name: str
@@ -112,18 +113,18 @@ class ThreadStatus:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was known at one time. What comes and goes is counted since the start.
+    """The state at one time. Bytes that change are counted since the start.
 
     Attributes:
-        time_ms: for people.
-        uptime_ms: since the start, by a clock that nobody sets.
-        size_bytes: of all logs.
-        deleted_bytes: of old segments.
-        removed_bytes: that cleans have made logs smaller by.
-        read_bytes, written_bytes: by cleans, key indexes included.
-        new_bytes: what was dirty before these cleans.
-        dirtiest_ratio: of all compacted logs.
-        due, failed: logs that are to be cleaned, and those whose last clean has failed.
+        time_ms: wall-clock time, for people.
+        uptime_ms: time since the start, by a monotonic clock.
+        size_bytes: size of all logs.
+        deleted_bytes: bytes of deleted old segments.
+        removed_bytes: bytes by which cleans reduced logs.
+        read_bytes, written_bytes: bytes read and written by cleans, key indexes included.
+        new_bytes: bytes that were dirty before these cleans.
+        dirtiest_ratio: highest cleanable share of all compacted logs.
+        due, failed: number of logs to clean, and of logs whose last clean failed.
     """
 
     time_ms: int
@@ -141,12 +142,12 @@ class Sample:
 
     @property
     def written_per_new_byte(self) -> float | None:
-        """What cleans have written for each byte that was new; None: none was."""
+        """Bytes written by cleans per dirty byte, or None before any."""
         return self.written_bytes / self.new_bytes if self.new_bytes else None
 
 
 class Span(StrEnum):
-    """How far back samples go, as an address names it."""
+    """The time that a chart covers, as it appears in a URL."""
 
     MINUTES = "10m"
     HOUR = "1h"
@@ -154,7 +155,7 @@ class Span(StrEnum):
     MONTH = "30d"
 
 
-#: Of each span: in words, its length, and how far apart its samples are, in milliseconds.
+#: For each span: its name, its length in milliseconds, and the distance of its samples in milliseconds.
 SPANS: Mapping[Span, tuple[str, int, int]] = {
     Span.MINUTES: ("10 minutes", 600_000, 4_000),
     Span.HOUR: ("hour", 3_600_000, 30_000),
@@ -165,7 +166,7 @@ SPANS: Mapping[Span, tuple[str, int, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveLook:
-    """What a look at live logs has found."""
+    """The result of one scan of live logs."""
 
     directories: tuple[str, ...]
     now: Sample
@@ -181,7 +182,7 @@ def _dirty(status: PartitionStatus) -> str:
     return "" if status.cleanable_ratio is None else f"{status.cleanable_ratio:.0%}"
 
 
-#: Of the table on a terminal, and of pages.
+#: Columns of the table on a terminal and on pages.
 PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionStatus], str]]] = (
     (Column("PARTITION"), lambda status: printable(str(status.partition))),
     (Column("POLICY"), lambda status: status.policy or "-"),
@@ -197,7 +198,7 @@ PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionStatus], str]]] = (
 
 
 def document(look: LiveLook, samples: Sequence[Sample]) -> dict[str, Any]:
-    """A look without its partitions, and samples, as one JSON value."""
+    """Return the state without partitions, and samples, as one JSON value."""
     return {
         "directories": list(look.directories),
         "healthy": look.health.is_well,
@@ -212,7 +213,7 @@ def document(look: LiveLook, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def partition_document(status: PartitionStatus) -> dict[str, Any]:
-    """One live log as one JSON value."""
+    """Return one live log as one JSON value."""
     return {
         **_name(status.partition),
         "path": printable(status.directory),

@@ -1,8 +1,8 @@
-"""A plan for people: a line per partition, one with the totals, then the reasons. Equal reasons stand once, with their
-partitions.
+"""A plan for people: a line per partition, a line with totals, then the reasons. Each distinct reason appears once,
+with its partitions.
 
-What may go is an upper bound, and says so: `≤`. Whether a record is superseded only its key tells, and no record is
-read for a plan.
+The size of removable data is an upper bound, marked `≤`. Only the keys would show which records are superseded, and a
+plan reads no records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _no_sum(_totals: PlanTotals) -> str:
     return ""
 
 
-#: Each column with its cell of a partition, and of the totals.
+#: Each column with its cell for a partition, and for the totals.
 _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanTotals], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name), lambda _: "total"),
     (
@@ -96,10 +96,10 @@ _IN_TABLE = "little is dirty, so all records are looked up in a table of the dir
 
 
 def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
-    """The plan as lines for people.
+    """Yield the plan as lines for people.
 
     Args:
-        exact: what retention takes was found out as of after the clean.
+        exact: whether the effect of retention was computed for the logs as they are after the clean.
     """
     columns, rows = _table(plan)
     yield from table(columns, [*rows, *_total_row(plan)])
@@ -123,7 +123,7 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
 
 
 def document(plan: Plan) -> dict[str, Any]:
-    """The plan as one JSON value; null is what does not apply or is not known."""
+    """Return the plan as one JSON value; null means not applicable or unknown."""
     return {
         "now_ms": plan.now_ms,
         "choices": asdict(plan.choices),
@@ -145,7 +145,7 @@ def _partition_document(plan: PartitionPlan) -> dict[str, Any]:
 
 
 def html(plan: Plan) -> str:
-    """The table for a notebook."""
+    """Return the table for a notebook."""
     columns, rows = _table(plan)
     return html_table(columns, rows, _totals(plan), last_rows=_total_row(plan))
 
@@ -155,7 +155,7 @@ def _table(plan: Plan) -> tuple[list[Column], list[list[str]]]:
 
 
 def _total_row(plan: Plan) -> list[list[str]]:
-    """The row of totals, if there is more than one partition to add up."""
+    """Return the row of totals, or no row for a single partition."""
     return [[cell(plan.totals) for _, _, cell in _COLUMNS]] if len(plan.partitions) > 1 else []
 
 
@@ -166,7 +166,7 @@ def _reasons(plan: Plan, decision: Decision) -> Iterator[tuple[str, str]]:
 def _ends(plan: Plan) -> Iterator[tuple[str, str]]:
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "it is to be cleaned"
-        # That the active one is left out goes without saying.
+        # The active segment is never cleaned, so this reason is not worth a line.
         if one.compaction.range.bound is not Bound.ACTIVE_SEGMENT:
             yield f"{one.compaction.range.first_uncleanable_offset}: {one.compaction.bound_reason}", one.name
 
@@ -225,12 +225,12 @@ def _retained(totals: PlanTotals) -> Iterator[str]:
         yield f"--retention would delete {what(totals.only_with_retention)}"
 
 
-#: A worst case that is not a tenth larger than what is expected is not worth a word.
+#: Mention the worst case only if it exceeds the expected case by this factor.
 _WORSE_MIN = 1.1
 
 
 def _work_space(plan: Plan, *, exact: bool) -> Iterator[str]:
-    """What a clean in place needs beside the old segments: at once, and if it goes group by group."""
+    """Describe the space that a clean in place needs beside the old segments: in total, and group by group."""
     found = [(one, one.compaction) for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     expected = [size for _, one in found for size in one.group_bytes_expected]
     if not expected:

@@ -1,4 +1,4 @@
-"""What a simulation found, for people: a table, notes on limits, a chart."""
+"""The result of a simulation, for people: a table, notes on limits, a chart."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _per_day(count: float, outcome: Outcome) -> str:
 
 
 def policy(outcome: Outcome) -> str:
-    """The cleanup policy in words."""
+    """Return the cleanup policy in words."""
     return ",".join(word for word, has in (("compact", outcome.compact), ("delete", outcome.delete)) if has) or "(none)"
 
 
-#: Title and cell of each row; partitions are the second argument of a cell. A row of dashes is left out.
+#: Title and cell of each row; the cell's second argument is the number of partitions. A row of dashes is left out.
 _SIZES: Sequence[tuple[str, Cell]] = (
     ("disk of the topic, peak", lambda one, partitions: bytes_text(one.peak_bytes * partitions)),
     ("  of a partition", lambda one, partitions: bytes_text(one.peak_bytes) if partitions > 1 else "-"),
@@ -72,9 +72,9 @@ _WORK: Sequence[tuple[str, Cell]] = (
     ("aborted record stays", _stay(lambda one: one.aborted)),
     ("age of a deleted record", _stay(lambda one: one.deleted)),
 )
-#: Lines of sizes over time.
+#: Number of rows that show the size over time.
 _PARTS = 5
-#: What the figures of stays and ages are.
+#: Legend for the columns of stays and ages.
 STAYS = "stays and ages: median · 95 % · longest"
 
 
@@ -87,7 +87,7 @@ def _rate(outcome: Outcome, size_bytes: float) -> str:
 
 
 def lines(result: SimulationResult) -> Iterator[str]:
-    """The result as lines for people."""
+    """Yield the result as lines for people."""
     yield from head(result)
     yield ""
     yield from configs(result)
@@ -101,7 +101,7 @@ def lines(result: SimulationResult) -> Iterator[str]:
 
 
 def head(result: SimulationResult) -> Iterator[str]:
-    """What was simulated, and how."""
+    """Yield the workload and the scale of the simulation."""
     workload, scale = result.workload, result.scale
     yield _title(result)
     yield f"= {bytes_text(round(workload.bytes_per_second * 86_400))} a day, {_bytes_in_all(result)} in all"
@@ -113,7 +113,7 @@ def head(result: SimulationResult) -> Iterator[str]:
 
 
 def configs(result: SimulationResult) -> Iterator[str]:
-    """Under which configs, a line for each set."""
+    """Yield a line with the configs of each set."""
     several = len(result.outcomes) > 1
     for one in result.outcomes:
         chosen = ", ".join(f"{name}={printable(text)}" for name, text in one.configs.items())
@@ -122,7 +122,7 @@ def configs(result: SimulationResult) -> Iterator[str]:
 
 
 def figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> Iterator[str]:
-    """What came of it, as lines for people; see `figures`."""
+    """Yield the outcomes as lines for people; see `figures`."""
     shown = list(table(*figures(outcomes, partitions, of=of)))
     yield from shown if len(outcomes) > 1 else shown[1:]
     if has_stays(outcomes):
@@ -130,11 +130,11 @@ def figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "top
 
 
 def figures(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> tuple[list[Column], list[list[str]]]:
-    """What came of it: a column for each set of configs.
+    """Build the table of outcomes: a column for each set of configs.
 
     Args:
-        partitions: how many of them make what is measured.
-        of: what that is.
+        partitions: number of partitions to multiply the sizes by.
+        of: name of the measured thing, a topic or a log.
     """
     several = len(outcomes) > 1
     columns = [Column(""), *(Column(one.label if several else "", right=True) for one in outcomes)]
@@ -147,23 +147,23 @@ def figures(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") 
 
 
 def has_stays(outcomes: Sequence[Outcome]) -> bool:
-    """Whether the figures have stays and ages."""
+    """Whether the figures include stays and ages."""
     return any(one.superseded or one.tombstones or one.aborted or one.deleted for one in outcomes)
 
 
 def notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Which limits count, and what is worth a thought."""
+    """Yield the notes of each outcome: limits that take effect, and advice."""
     several = len(outcomes) > 1
     for one in outcomes:
         yield from (f"{one.label}: {note}" if several else note[:1].upper() + note[1:] for note in one.notes)
 
 
 def _over_time(outcomes: Sequence[Outcome], partitions: int, of: str) -> Iterator[list[str]]:
-    """The disk in each part of the time: on average, and at its peak."""
+    """Yield the mean and peak disk use in each part of the time."""
     histories = [one.history for one in outcomes]
     parts = min(_PARTS, *map(len, histories))
     if not parts:
-        return  # it was over at once
+        return  # the simulation has no history
     yield [f"disk of the {of} over time", *("average · peak" for _ in histories)]
     begin = 0
     for part in range(1, parts + 1):
@@ -196,7 +196,7 @@ def _title(result: SimulationResult) -> str:
 
 
 def _rate_text(workload: Workload) -> str:
-    """Records in the smallest unit of time in which there is one."""
+    """Return the record rate in the smallest time unit that holds at least one record."""
     per_second = workload.records_per_second
     units = (("s", 1), ("min", 60), ("h", 3600), ("day", 86_400))
     unit, seconds = next((one for one in units if per_second * one[1] >= 1), units[-1])
@@ -215,7 +215,7 @@ def _bytes_in_all(result: SimulationResult) -> str:
 
 
 def document(result: SimulationResult) -> dict[str, Any]:
-    """The result as one JSON value: bytes and milliseconds, of one partition unless they say otherwise."""
+    """Return the result as one JSON value: bytes and milliseconds, of one partition, except for `topic_…` fields."""
     workload = result.workload
     return {
         "workload": {
@@ -232,7 +232,7 @@ def document(result: SimulationResult) -> dict[str, Any]:
 
 
 def outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
-    """What one set of configs leads to, as JSON."""
+    """Return the outcome of one set of configs as JSON."""
     return {
         **asdict(outcome),
         "topic_mean_bytes": outcome.mean_bytes * partitions,
@@ -244,21 +244,21 @@ def outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
 
 
 def chart(result: SimulationResult) -> str:
-    """The disk of the topic over time, as SVG."""
+    """Draw the topic's disk use over time, as SVG."""
     return disk_chart("Disk of the topic", result.outcomes, result.workload.partitions)
 
 
 def disk_chart(
     title: str, outcomes: Sequence[Outcome], partitions: int, *, x_marks: Sequence[tuple[float, str]] = ()
 ) -> str:
-    """The disk over time, under one or more sets of configs, as SVG.
+    """Draw the disk use over time under one or more sets of configs, as SVG.
 
-    While a partition is cleaned less often than there are points, each clean has a mark on the line. If it is cleaned
-    more often, a band shows what it took at least and at most in the time that a point stands for.
+    If a partition has at most as many cleans as the chart has points, each clean gets a mark on the line. If it has
+    more, a band shows the minimum and maximum in the time of each point.
 
     Args:
-        partitions: how many of them make what is measured.
-        x_marks: what stands on the time axis, and where, in days; default: round numbers.
+        partitions: number of partitions to multiply the sizes by.
+        x_marks: marks on the time axis, with their position in days; default: round numbers.
     """
     curves = []
     for number, one in enumerate(outcomes):
@@ -299,7 +299,7 @@ def disk_chart(
 
 
 def notebook(result: Charted) -> str:
-    """A result for a notebook: text and chart."""
+    """Return a result for a notebook: text and chart."""
     return f"<pre>{escape(result.text())}</pre>\n{result.svg()}"
 
 

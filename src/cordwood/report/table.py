@@ -1,4 +1,4 @@
-"""Tables of latest values: their rows for a terminal and as JSON lines, and what became of one that was written."""
+"""Tables of latest values: rows for a terminal and as JSON lines, and the result of writing a table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cordwood.tables.result import TableResult
 from cordwood.text import Column, cells_of, number, printable, table, time_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: JSON has line breaks only between its tokens.
+#: JSON texts have line breaks only between tokens, so a space may replace them.
 _ON_ONE_LINE = str.maketrans("\r\n", "  ")
 _RIGHT = ("partition", "offset")
-#: A cell of a terminal's table is cut off behind so many characters.
+#: Maximum number of characters in a cell on a terminal.
 _CELL_MAX = 60
 
 
 def milliseconds(time: datetime | None) -> int | None:
-    """A time as Kafka has it."""
+    """Convert a time to a Kafka timestamp."""
     return None if time is None else (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -31,10 +31,10 @@ def milliseconds(time: datetime | None) -> int | None:
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -> Iterator[str]:
-    """A line per row. Timestamps are milliseconds since the epoch; keys and values are as `json_text` writes them.
+    """Yield a line per row. Timestamps are milliseconds since the epoch; `json_text` encodes keys and values.
 
     Args:
-        json_columns: columns whose texts are JSON; these are in the line letter for letter, but for line breaks.
+        json_columns: columns whose texts are JSON; they are copied unchanged, except that line breaks become spaces.
     """
     for row in rows:
         cells = {name: json_text(value) for name, value in row.items()}
@@ -48,7 +48,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -
 
 
 def lines(rows: Iterator[Mapping[str, Any]], columns: Sequence[str], shown_max: int) -> Iterator[str]:
-    """The first rows as a table, and how many there are."""
+    """Yield the first rows as a table, and the total count."""
     first = list(islice(rows, shown_max))
     titles = [Column(name.upper() if name != "timestamp" else "TIMESTAMP (UTC)", name in _RIGHT) for name in columns]
     yield from table(titles, [[_cell(row[name]) for name in columns] for row in first])
@@ -74,7 +74,7 @@ def _cell(value: Any) -> str:
     return cut_off(text, _CELL_MAX)
 
 
-# ---- a table that was written ----------------------------------------------------------------------------------------
+# ---- the result of writing a table -----------------------------------------------------------------------------------
 
 
 def _lines(result: TableResult) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Open transactions for people and as JSON: a line per transaction, and one per log that it is open in."""
+"""Open transactions for people and as JSON: a line per transaction, and a line per log with an open part of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cordwood.types import TopicPartition
 
 
 def document(listing: TransactionListing) -> dict[str, Any]:
-    """The listing as one JSON value; null is what does not apply or is not known."""
+    """Return the listing as one JSON value; null means not applicable or unknown."""
     return {
         "now_ms": listing.now_ms,
         "transactions": [_transaction(one) for one in listing.transactions],
@@ -94,7 +94,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 def duration_text(milliseconds: int | None) -> str:
-    """A duration in its largest unit."""
+    """Return a duration in its largest unit."""
     if milliseconds is None:
         return "-"
     for unit, name in _UNITS:
@@ -108,7 +108,7 @@ def _known(show: Callable[[TransactionalId], str]) -> Callable[[OpenTransaction]
 
 
 def held_back(open_log: OpenInLog) -> int:
-    """Offsets that readers of committed data do not get."""
+    """Count the offsets that readers of committed data cannot read because of this transaction."""
     return open_log.log_end_offset - open_log.last_stable_offset if open_log.is_first else 0
 
 
@@ -146,7 +146,7 @@ ID_COLUMNS: Sequence[tuple[Column, Callable[[TransactionalId], str]]] = (
     (Column("COORDINATOR", right=True), lambda one: str(one.coordinator)),
 )
 
-#: What each outlook means, and what can be done.
+#: The meaning of each outlook, and the advice.
 MEANINGS: Mapping[Outlook, str] = {
     Outlook.HANGING: "no coordinator will end it, and it holds back readers and the cleaner until it is aborted:",
     Outlook.UNKNOWN: "__transaction_state does not tell: some of it is not here, or could not be read",
@@ -158,7 +158,7 @@ MEANINGS: Mapping[Outlook, str] = {
 
 
 def lines(listing: TransactionListing, *, all_ids: bool = False) -> Iterator[str]:
-    """The listing as lines for people: open transactions, and the logs they are open in; all ids, if asked for."""
+    """Yield lines for people: open transactions and their logs; with `all_ids` also all transactional ids."""
     if listing.state_topic.partitions:
         yield f"{listing.state_topic.topic}: {coverage_text(listing.state_topic)}"
     else:
@@ -198,7 +198,7 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
 
 
 def ends_of(listing: TransactionListing) -> Iterator[str]:
-    """The commands that end what hangs, with a running broker and with a stopped one."""
+    """Yield the commands that end hanging transactions, with a running broker and with a stopped one."""
     hanging = [log for one in listing.transactions for log in one.logs if log.outlook is Outlook.HANGING]
     if not hanging:
         return

@@ -12,12 +12,12 @@ from cordwood.text import Column, bytes_text, number, printable, table
 
 
 def lines(result: UndoResult) -> Iterator[str]:
-    """What was restored, or what speaks against it, as lines for people."""
+    """Yield lines for people: the restored files, or the reasons against restoring."""
     return map(printable, _lines(result))
 
 
 def document(result: UndoResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     return {
         "folder": printable(result.folder),
         "done": result.done,

@@ -6,6 +6,6 @@ from cordwood.text import printable
 
 
 def cut_off(text: str, characters_max: int) -> str:
-    """The start of a text, for a cell. Only that start is looked at."""
+    """Cut a text to the size of a cell. Only its start is made printable, so a huge text costs little."""
     text = printable(text[: characters_max + 1])
     return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"

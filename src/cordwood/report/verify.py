@@ -25,7 +25,7 @@ _PROVED = (
 
 
 def lines(result: VerifyResult) -> Iterator[str]:
-    """What was proved and what was not, as lines for people."""
+    """Yield lines for people: violations, then proved guarantees."""
     for compared in result.verdicts:
         if compared.holds:
             continue
@@ -86,7 +86,7 @@ def kinds(result: VerifyResult) -> Iterator[tuple[str, int, str]]:
 
 
 def document(result: VerifyResult) -> dict[str, Any]:
-    """The result as one JSON value."""
+    """Return the result as one JSON value."""
     return {
         "before": result.before,
         "after": result.after,
@@ -103,7 +103,7 @@ def document(result: VerifyResult) -> dict[str, Any]:
 
 
 def _violation_document(violation: Violation) -> dict[str, Any]:
-    """A violation as one JSON value."""
+    """Return a violation as one JSON value."""
     key = None if violation.key is None else _key_text(violation.key)
     return {
         "kind": violation.kind,
@@ -115,7 +115,7 @@ def _violation_document(violation: Violation) -> dict[str, Any]:
 
 
 def _key_text(key: bytes) -> str:
-    """A key as people can read it: text, or `0x…` where it is not UTF-8."""
+    """Return a key as readable text, or as `0x…` if it is not UTF-8."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

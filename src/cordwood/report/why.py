@@ -1,4 +1,4 @@
-"""Why partitions are as large as they are, for people and as JSON: the main cause first, then evidence and what to do.
+"""Reasons for the size of partitions, for people and as JSON: the main cause first, then evidence and next steps.
 
 orders-0: 20.9 kB on disk, up to 9.5 kB could go: its active segment … is never cleaned
 because   segment.bytes=… (topic orders in …)
@@ -23,10 +23,10 @@ _LABEL_WIDTH = 10
 
 
 def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
-    """The result for people.
+    """Yield the result for people.
 
     Args:
-        limit: how many partitions are told; the others are only in the summary. None: all.
+        limit: maximum number of partitions with details; the others are only in the summary. None: all.
     """
     shown = result.partitions[:limit]
     for partition in shown:
@@ -66,7 +66,7 @@ def _line(label: str, text: str) -> str:
 
 
 def keys_text(keys: KeyCounts) -> str:
-    """What is known of the keys of a log, and from what."""
+    """Describe the known key counts of a log and their source."""
     parts = [f"about {number(keys.keys_in_log, 'key')} in {number(keys.keyed_in_log, 'record')}"]
     if keys.keyed:
         parts.append(f"{keys.superseded_share:.0%} of the records superseded")
@@ -81,7 +81,7 @@ def keys_text(keys: KeyCounts) -> str:
 
 
 def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
-    """A row for each kind of main cause, those first that hold back most."""
+    """Build a row for each kind of main cause, sorted by the data that it holds back."""
     figures = [Column(title, right=True) for title in ("PARTITIONS", "ON DISK", "COULD GO")]
     by_kind: dict[CauseKind, list[WhyPartition]] = {}
     for partition in result.partitions:
@@ -92,7 +92,7 @@ def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
 
 
 def document(result: WhyResult) -> dict[str, Any]:
-    """The result as one JSON value; null is what is not known."""
+    """Return the result as one JSON value; null means unknown."""
     total, lost = sums(result.partitions)
     return {
         "now_ms": result.now_ms,
@@ -154,7 +154,7 @@ def _keys(keys: KeyCounts) -> dict[str, Any]:
 
 
 def html(result: WhyResult) -> str:
-    """A table for a notebook: a line for each partition."""
+    """Return a table for a notebook: a row for each partition."""
     columns = [Column("PARTITION"), Column("ON DISK", right=True), Column("COULD GO", right=True), Column("CAUSE")]
     rows = [
         [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_disk_bytes), one.cause.what]
