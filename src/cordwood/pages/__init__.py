@@ -1,1 +1,1 @@
-"""Pages in HTML and SVG, made from values; nothing here opens a file or answers a client."""
+"""Builds HTML and SVG pages from values; no module here opens a file or answers a client."""

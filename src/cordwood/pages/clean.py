@@ -1,4 +1,4 @@
-"""The page of a clean: each log before and after, what went and why, and the proof."""
+"""The page of a clean: each log before and after, the dropped records by reason, and the proof."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cordwood.pages.markup import Content, tag
 from cordwood.report import clean as report
 from cordwood.text import Column, bytes_text, cells_of, printable
 
-#: Bars that are drawn, and rows of a table.
+#: Maximum number of bars, and of table rows.
 _BARS_MAX, _ROWS_MAX = 40, 2_000
 
 
 def body(result: CleanResult) -> Content:
-    """What is on the page."""
+    """Return the page's content."""
     before, after = (sum(getattr(one, name) for one in result.partitions) for name in ("bytes_before", "bytes_after"))
     counts, cleaned = result.counts, result.with_fate(Fate.CLEANED)
     where = result.target if result.in_place is None else ", ".join(result.in_place.directories)

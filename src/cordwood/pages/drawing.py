@@ -1,7 +1,7 @@
-"""Drawings as SVG within a page: the page's style sheet colours them, so they follow its light and dark.
+"""SVG drawings within a page. The page's style sheet sets their colours, so they follow its light and dark modes.
 
-A drawing is made twice, for wide and for narrow screens, as text in it must not shrink with it; the style sheet shows
-one of them.
+Each drawing is made twice, for wide and for narrow screens, because a scaled drawing would shrink its text. The style
+sheet shows the one that fits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from cordwood.pages.markup import Content, Markup, join, tag
 
-#: Widths that drawings are made for, in the pixels that they have on a screen.
+#: Widths of the two versions, in screen pixels.
 WIDE, NARROW = 1080, 330
-#: About the width of a letter, as a share of the size of the type.
+#: Approximate width of a letter, as a share of the type size.
 _LETTER = 0.6
 _SIZE = 13
 
 
 class Box(NamedTuple):
-    """A rectangle."""
+    """A rectangle in pixels."""
 
     x: float
     y: float
@@ -29,23 +29,23 @@ class Box(NamedTuple):
 
 
 def both(draw: Callable[[int], Markup]) -> Markup:
-    """A drawing for each width of screen."""
+    """Draw a version for each screen width."""
     return join([tag("div", draw(WIDE), class_="wide"), tag("div", draw(NARROW), class_="narrow")])
 
 
 def svg(width: float, height: float, label: str, *content: Content, has_links: bool = False) -> Markup:
-    """A drawing.
+    """Make a drawing.
 
     Args:
-        label: what it shows, for who does not see it; the figures are in a table beside it.
-        has_links: parts of it lead somewhere, so that it is not one image.
+        label: description for screen readers; a table beside the drawing has the figures.
+        has_links: whether parts are links, so that the drawing is a group and not one image.
     """
     role = "group" if has_links else "img"
     return tag("svg", *content, viewBox=f"0 0 {width:g} {height:g}", role=role, aria_label=label)
 
 
 def rect(box: Box, class_: str, title: str = "", *, fill: str | None = None) -> Markup:
-    """A filled rectangle, with words for who points at it."""
+    """Make a filled rectangle; `title` appears when a reader points at it."""
     words = tag("title", title) if title else None
     return tag(
         "rect",
@@ -60,22 +60,22 @@ def rect(box: Box, class_: str, title: str = "", *, fill: str | None = None) -> 
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
-    """A line."""
+    """Make a line."""
     return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=class_)
 
 
 def text(x: float, y: float, words: str, *, anchor: str | None = None, class_: str | None = None) -> Markup:
-    """A line of text; `y` is its base line."""
+    """Make a line of text; `y` is its base line."""
     return tag("text", words, x=x, y=y, text_anchor=anchor, class_=class_)
 
 
 def text_width(words: str) -> float:
-    """About how long a line of text is."""
+    """Estimate the width of a line of text."""
     return _LETTER * _SIZE * len(words)
 
 
 def fitting(words: str, width: float) -> str:
-    """Text that is cut so that it fits; empty if that leaves nothing of use."""
+    """Cut text to a width; return an empty text if too few letters would remain."""
     letters = int(width / (_LETTER * _SIZE))
     if len(words) <= letters:
         return words
@@ -86,7 +86,7 @@ def fitting(words: str, width: float) -> str:
 
 
 def share_bar(share: float, label: str) -> Markup:
-    """A bar of which a part is filled."""
+    """Draw a bar that is partly filled."""
     width, height = 120, 12
     filled = Box(0, 0, width * min(max(share, 0), 1), height)
     return tag(
@@ -103,7 +103,7 @@ def share_bar(share: float, label: str) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of a bar chart: how much, and which part of that."""
+    """A row of a bar chart: a value, and the share of it to mark."""
 
     label: str
     value: float
@@ -112,7 +112,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], label: str, width: int) -> Markup:
-    """A bar for each row with its label above it; a part of each is marked as what could go."""
+    """Draw a labelled bar for each row; the removable part of each is marked."""
     most, step = max((row.value for row in rows), default=0) or 1, 40
     shapes: list[Markup] = []
     for number, row in enumerate(rows):
@@ -134,9 +134,9 @@ class Tile:
     """A rectangle of a treemap.
 
     Attributes:
-        part: the share of it that is marked, from 0 to 1.
+        part: the share of it to mark, from 0 to 1.
         words: a second line.
-        link: where it leads to; None: nowhere.
+        link: target of a click, or None.
     """
 
     label: str
@@ -147,7 +147,7 @@ class Tile:
 
 
 def treemap(tiles: Sequence[Tile], label: str, width: int, height: int) -> Markup:
-    """A rectangle for each tile, as large as its share of all; the largest first."""
+    """Draw a rectangle for each tile, sized by its share of the total; the largest tile first."""
     boxes = squarified([tile.size for tile in tiles], Box(0, 0, width, height))
     shapes = [_tile(tile, box) for tile, box in zip(tiles, boxes, strict=True)]
     return svg(width, height, label, shapes, has_links=True)
@@ -163,14 +163,14 @@ def _tile(tile: Tile, box: Box) -> Markup:
     for number, words in enumerate((tile.label, tile.words), 1):
         if box.height >= 19 * number:
             shapes.append(text(6, 17 * number, fitting(words, box.width - 10)))
-    # A drawing within the drawing cuts off what is too long.
+    # A nested drawing cuts off text that is too long.
     drawn = tag("svg", shapes, x=box.x, y=box.y, width=box.width, height=box.height)
-    # Its name, and what who points at it reads, is all of the text, however much of that is drawn.
+    # The title holds the full text, for screen readers and for readers who point at the tile.
     return tag("g" if tile.link is None else "a", tag("title", title), drawn, href=tile.link)
 
 
 def squarified(sizes: Sequence[float], area: Box) -> list[Box]:
-    """Rectangles with areas in proportion to some sizes, which descend; as near to squares as rows allow.
+    """Divide an area into rectangles in proportion to descending sizes, as near to squares as rows allow.
 
     Source: Bruls, Huizing, van Wijk, "Squarified Treemaps" (2000).
     """
@@ -192,7 +192,7 @@ def squarified(sizes: Sequence[float], area: Box) -> list[Box]:
 
 
 def _worst(row: Sequence[float], scale: float, side: float) -> float:
-    """The worst ratio of sides in a row along a side."""
+    """Return the worst aspect ratio of a row along a side."""
     total = sum(row) * scale
     if not total or not min(row):
         return float("inf")
@@ -200,7 +200,7 @@ def _worst(row: Sequence[float], scale: float, side: float) -> float:
 
 
 def _row(row: Sequence[float], depth: float, area: Box) -> tuple[list[Box], Box]:
-    """The rectangles of a row along the shorter side, and the area that is left."""
+    """Return the rectangles of a row along the shorter side, and the remaining area."""
     total, before = sum(row) or 1.0, 0.0
     placed = []
     for size in row:

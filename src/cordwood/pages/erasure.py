@@ -1,4 +1,4 @@
-"""The page of an erasure check, a certificate: whether traces of keys remain, in which files, and how each goes."""
+"""The page of an erasure check, a certificate: remaining traces of keys, their files, and how to remove each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cordwood.pages.markup import Content, tag
 from cordwood.report import erasure as report
 from cordwood.text import bytes_text, cells_of
 
-#: Rows of a table: a certificate is to list all files. The JSON document has more traces.
+#: Maximum number of table rows: a certificate should list all files. The JSON document has more traces.
 _ROWS_MAX = 100_000
 
 
 def body(result: ErasureResult) -> Content:
-    """What is on the page."""
+    """Return the page's content."""
     is_clear = result.verdict is Verdict.CLEAR
     return [
         tag("h1", "Traces of erased keys"),

@@ -1,4 +1,4 @@
-"""The page of a what-if: a log as it is and under each set of configs, what happens at once, and what over time."""
+"""The page of a what-if: a log as it is and under each set of configs, with immediate and later effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _YELLOW = " Yellow: superseded and aborted records and tombstones, which cleans 
 
 
 def body(result: ExplainResult) -> Content:
-    """What is on the page."""
+    """Return the page's content."""
     first, *rest = report.head(result)
     return [
         tag("h1", "What if: ", result.log.name),
@@ -75,6 +75,6 @@ def _bar(outcome: Outcome) -> Bar:
 
 
 def _could_go(outcome: Outcome) -> int:
-    """The bytes of the mean that cleans remove in time."""
+    """Return the bytes of the mean that cleans will remove."""
     contents = outcome.contents
     return contents.superseded + contents.aborted + contents.tombstones if outcome.compact else 0

@@ -1,4 +1,4 @@
-"""What all pages have in common: head, navigation, foot, tables, lists of facts."""
+"""Common parts of all pages: head, navigation, foot, tables, lists of facts."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from cordwood.pages.links import Navigation
 from cordwood.pages.markup import Content, Markup, document, join, raw, tag
 from cordwood.text import Column, number
 
-#: A cell with more letters breaks into lines.
+#: A cell with more letters than this wraps.
 _LINE_MAX = 48
-#: Names that are listed before the rest is only counted.
+#: Maximum number of listed names; further names are only counted.
 NAMES_MAX = 6
 
 
 @cache
 def style() -> str:
-    """The style sheet of all pages."""
+    """Return the style sheet of all pages."""
     data = pkgutil.get_data(__package__, "style.css")
     assert data is not None, "it is part of the package"
     return data.decode()
 
 
 def style_hash() -> str:
-    """The hash by which a Content-Security-Policy allows the style sheet within a file."""
+    """Return the hash by which a Content-Security-Policy allows an embedded style sheet."""
     return f"sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}"
 
 
@@ -39,11 +39,11 @@ def page(
     document_link: str | None = None,
     refresh_seconds: int | None = None,
 ) -> str:
-    """A page of a server.
+    """Make a page of a server.
 
     Args:
-        document_link: of the same as JSON.
-        refresh_seconds: how soon the page is to be loaded again, as it is not complete.
+        document_link: address of the page's JSON.
+        refresh_seconds: delay before an incomplete page reloads itself.
     """
     head = [
         tag("link", rel="stylesheet", href="/style.css"),
@@ -55,7 +55,7 @@ def page(
 
 
 def one_file(title: str, links: Navigation, *body: Content) -> str:
-    """A page as one file, which loads nothing and runs nothing."""
+    """Make a page as one file, which loads no other file and runs no script."""
     policy = f"default-src 'none'; style-src '{style_hash()}'; base-uri 'none'; form-action 'none'"
     head = [
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
@@ -91,12 +91,12 @@ def _around(links: Navigation, body: Content, as_json: Content) -> Markup:
 
 
 def section(title: str, *content: Content, id: str | None = None) -> Markup:
-    """A part of a page under a heading."""
+    """Make a part of a page under a heading."""
     return join(["\n", tag("section", tag("h2", title), content, id=id)])
 
 
 def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Content]]) -> Markup:
-    """A table that scrolls by itself where the screen is too narrow for it."""
+    """Make a table that scrolls by itself if the screen is too narrow."""
     head = tag("tr", [tag("th", column.title, scope="col", class_=_side(column)) for column in columns])
     lines = [
         tag("tr", [tag("td", cell, class_=_class(column, cell, at == 0)) for at, (column, cell) in enumerate(cells)])
@@ -122,31 +122,31 @@ def _class(column: Column, cell: Content, is_first: bool) -> str | None:
 
 
 def figures(*pairs: tuple[str, str]) -> Markup:
-    """The most important numbers of a page."""
+    """List the most important numbers of a page."""
     return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs], class_="figures")
 
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
-    """Names, each with what is known of it."""
+    """Make a list of names and values."""
     return tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in pairs], class_="facts")
 
 
 def paragraph(*content: Content, class_: str | None = None, role: str | None = None) -> Markup:
-    """A paragraph."""
+    """Make a paragraph."""
     return tag("p", *content, class_=class_, role=role)
 
 
 def link_or_text(words: str, href: str | None) -> Content:
-    """A link where there is something to lead to."""
+    """Make a link, or plain text without a target."""
     return words if href is None else tag("a", words, href=href)
 
 
 def linked_names(names: Sequence[tuple[str, str | None]], total: int) -> Content:
-    """Names with links, and how many more there are."""
+    """List names with links, and the number of names not listed."""
     shown = [[", " if at else None, link_or_text(*name)] for at, name in enumerate(names)]
     return [shown, f" and {total - len(names):,} more" if total > len(names) else None]
 
 
 def cut(shown: int, total: int, noun: str) -> str:
-    """The caption of a table that may be cut."""
+    """Return the caption of a table that may be cut."""
     return number(total, noun) if shown == total else f"the first {shown:,} of {number(total, noun)}"

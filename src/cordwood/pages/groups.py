@@ -1,4 +1,4 @@
-"""The pages of consumer groups: all by their lag, and each with its members and its lag in every partition."""
+"""The pages of consumer groups: a list by lag, and a page per group with its members and its lag by partition."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing
 from cordwood.text import cells_of, number, printable
 from cordwood.types import TopicPartition
 
-#: Groups on the page of a node, bars of a chart, rows of a table that is not cut into pages.
+#: Maximum number of groups on the page of a node, bars of a chart, rows of a table without pages.
 _FEW, _BARS_MAX, _ROWS_MAX = 5, 20, 500
-#: What groups, and the partitions of one, can be sorted by; the first without any choice.
+#: Sort orders of groups, and of the partitions of a group; the first is the default.
 _ORDERS: Mapping[str, Callable[[Group], Any]] = {
     "lag": lambda group: (-group.behind, group.group_id),
     "name": lambda group: group.group_id,
@@ -33,7 +33,7 @@ _OFFSET_ORDERS: Mapping[str, Callable[[CommittedOffset], Any]] = {
 
 
 def worst(look: NodeLook, links: Links) -> Content:
-    """The few groups that lag most, for the page of the node."""
+    """List the few groups that lag most, for the page of the node."""
     if look.groups is None:
         return _unknown(look)
     groups = look.groups.groups
@@ -48,7 +48,7 @@ def worst(look: NodeLook, links: Links) -> Content:
 
 
 def groups_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
-    """All groups, searched, sorted and cut."""
+    """Make the page of all groups: searched, sorted and cut."""
     return page(
         "Groups",
         links,
@@ -75,7 +75,7 @@ def _page_body(listing: GroupListing, wanted: Wanted, links: Links) -> Content:
 
 
 def of_file(look: NodeLook, links: Links) -> Content:
-    """All groups, as a part of a file."""
+    """List all groups, as a part of a file."""
     if look.groups is None:
         return _unknown(look)
     found = sorted(look.groups.groups, key=_ORDERS["lag"])
@@ -87,7 +87,7 @@ def of_file(look: NodeLook, links: Links) -> Content:
 
 
 def _whole(listing: GroupListing) -> Content:
-    """What is known of all groups together."""
+    """Summarize all groups."""
     behind = sorted((one for one in listing.groups if one.behind), key=_ORDERS["lag"])
     return [
         figures(
@@ -117,7 +117,7 @@ def _groups_table(groups: Sequence[Group], caption: str, links: Links) -> Markup
 
 
 def _unknown(look: NodeLook) -> Content:
-    """Why nothing is known of groups."""
+    """Explain why no groups are known."""
     if Step.GROUPS in look.failures or not has_come_to(look, Step.GROUPS):
         return not_yet(look, Step.GROUPS)
     return paragraph("No partition of __consumer_offsets is in these directories.")
@@ -127,13 +127,13 @@ def _unknown(look: NodeLook) -> Content:
 
 
 def group_of(look: NodeLook, group_id: str) -> Group | None:
-    """A group by its name; None: there is none, or it is not known yet."""
+    """Return a group by its name, or None if it is missing or not known yet."""
     found = () if look.groups is None else look.groups.groups
     return next((one for one in found if one.group_id == group_id), None)
 
 
 def group_page(look: NodeLook, group: Group, wanted: Wanted, links: Links) -> str:
-    """One group."""
+    """Make the page of one group."""
     name = printable(group.group_id)
     return page(
         f"Group {name}",
@@ -149,7 +149,7 @@ def group_page(look: NodeLook, group: Group, wanted: Wanted, links: Links) -> st
 
 
 def no_group_page(look: NodeLook, group_id: str, links: Links) -> str:
-    """What is shown where a group is not, or not yet, known."""
+    """Make the page for a group that is missing or not known yet."""
     known = look.groups is not None
     return page(
         "Group",
@@ -226,12 +226,12 @@ def _pending(group: Group) -> Content:
 
 
 def partition_paths(look: NodeLook) -> Mapping[TopicPartition, str]:
-    """The directories of the partitions that a look has found."""
+    """Return the directories of the partitions that the scan has found."""
     found = () if look.listing is None else look.listing.partitions
     return {one.topic_partition: one.path for one in found if one.topic_partition is not None}
 
 
 def partition_link(words: str, partition: TopicPartition, paths: Mapping[TopicPartition, str], links: Links) -> Content:
-    """A partition's name, which leads to its page if it is here."""
+    """Make a partition's name, with a link to its page if the partition is here."""
     path = paths.get(partition)
     return words if path is None else link_or_text(words, links.partition(path))

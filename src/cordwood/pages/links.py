@@ -1,4 +1,4 @@
-"""Where the parts of a page lead to: to other pages of a server, or to other parts of the same file."""
+"""Targets of links: other pages of a server, or other parts of the same file."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from urllib.parse import urlencode
 
 
 class Navigation(Protocol):
-    """What each page leads to."""
+    """The links at the head of each page."""
 
     def pages(self) -> Sequence[tuple[str, str]]:
-        """Names and addresses of pages, the first one first."""
+        """Return names and addresses of pages, the start page first."""
 
 
 class Links(Navigation, Protocol):
-    """The pages that there are; None: there is none."""
+    """Addresses of pages; None if the page does not exist."""
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
-        """Partitions that match, in an order, cut into pages."""
+        """Address of the list of partitions, searched, sorted and cut into pages."""
 
     def partition(self, path: str) -> str | None:
-        """One partition, by its directory."""
+        """Address of one partition, by its directory."""
 
     def batches(self, path: str, offset: int) -> str | None:
-        """The batches of a partition from an offset on."""
+        """Address of the batches of a partition from an offset on."""
 
     def records(self, path: str, offset: int) -> str | None:
-        """The records of a partition from an offset on."""
+        """Address of the records of a partition from an offset on."""
 
     def groups(self, search: str = "", sort: str = "", page: int = 1) -> str | None:
-        """Consumer groups that match, in an order, cut into pages."""
+        """Address of the list of consumer groups, searched, sorted and cut into pages."""
 
     def group(self, group_id: str, search: str = "", sort: str = "", page: int = 1) -> str | None:
-        """One group, and its partitions that match, in an order, cut into pages."""
+        """Address of one group, with its partitions searched, sorted and cut into pages."""
 
     def transactions(self, search: str = "", page: int = 1) -> str | None:
-        """All transactions, and transactional ids that match, cut into pages."""
+        """Address of all transactions, with the transactional ids searched and cut into pages."""
 
     def document(self, name: str, query: Mapping[str, str | int]) -> str | None:
-        """The JSON of a page."""
+        """Address of a page's JSON."""
 
 
 class ServerLinks:
-    """The pages of `view`."""
+    """Addresses of the pages of `view`."""
 
     def pages(self) -> Sequence[tuple[str, str]]:
         """See `Navigation`."""
@@ -90,32 +90,32 @@ class ServerLinks:
 
 
 class LiveLinks:
-    """The pages of `run --view`."""
+    """Addresses of the pages of `run --view`."""
 
     def pages(self) -> Sequence[tuple[str, str]]:
         """See `Navigation`."""
         return ("Live", "/"), ("Partitions", self.partitions())
 
     def live(self, span: str, refresh: str) -> str:
-        """What is done now, and what was done over a span of time."""
+        """Address of the page with current activity, and its history over a span."""
         return _url("/", {"span": span, "refresh": refresh})
 
     def partitions(self, search: str = "", sort: str = "", page: int = 1) -> str:
-        """Partitions that match, in an order, cut into pages."""
+        """Address of the list of partitions, searched, sorted and cut into pages."""
         return _of_table("/partitions", search, sort, page)
 
     def document(self, name: str, query: Mapping[str, str | int]) -> str:
-        """The JSON of a page."""
+        """Address of a page's JSON."""
         return _url(f"/{name}.json", query)
 
 
 @dataclass(frozen=True, slots=True)
 class FileLinks:
-    """The parts of one file.
+    """Addresses within one file.
 
     Attributes:
-        anchors: of the partitions that have a part of their own, by their directories.
-        parts: names and addresses of parts that the head of the file leads to.
+        anchors: parts of the file by partition directory.
+        parts: names and addresses of parts for the head of the file.
     """
 
     anchors: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A table that the server searches, sorts and cuts before it is sent, as it may have 100,000 rows."""
+"""A table that the server searches, sorts and cuts before sending, as it may have 100,000 rows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cordwood.pages.markup import Content, tag
 
 _T = TypeVar("_T")
 
-#: Rows of one page.
+#: Maximum number of rows of one page.
 ROWS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which rows, in which order.
+    """The requested rows and their order.
 
     Attributes:
-        search: is in their names, in whatever case.
-        page: from 1 on.
+        search: text that names must contain; case does not matter.
+        page: page number, from 1.
     """
 
     search: str = ""
@@ -30,27 +30,27 @@ class Wanted:
 
     @property
     def query(self) -> dict[str, str | int]:
-        """The same as values of an address."""
+        """The same as values of a URL query."""
         return {"search": self.search, "sort": self.sort, "page": self.page}
 
     def matching(self, values: Iterable[_T], name: Callable[[_T], str]) -> list[_T]:
-        """Those whose names match."""
+        """Return the values whose names match."""
         search = self.search.casefold()
         return [value for value in values if search in name(value).casefold()]
 
     def cut(self, found: Sequence[_T]) -> Sequence[_T]:
-        """Those of this page."""
+        """Return the values of this page."""
         return found[ROWS_MAX * (self.page - 1) : ROWS_MAX * self.page]
 
 
 def search_form(
     wanted: Wanted, orders: Sequence[str], action: str, more: Mapping[str, str] = MappingProxyType({})
 ) -> Content:
-    """A form that searches and sorts.
+    """Make a form that searches and sorts.
 
     Args:
-        orders: to choose from, the first one without any choice; none: it does not sort.
-        more: what else the address has.
+        orders: sort orders, the default first; empty: the table cannot be sorted.
+        more: further values of the query.
     """
     return tag(
         "form",
@@ -69,10 +69,10 @@ def _sorting(orders: Sequence[str], chosen: str) -> Content:
 
 
 def page_links(total: int, wanted: Wanted, link: Callable[[int], str | None]) -> Content:
-    """Links to the other pages of the table; none if there is only one.
+    """Make links to the other pages of the table; return None for a single page.
 
     Args:
-        link: the address of a page by its number.
+        link: returns the address of a page by its number.
     """
     last = max(1, -(-total // ROWS_MAX))
     if last == 1:

@@ -1,4 +1,4 @@
-"""The pages of live logs: health, what the cleaner does now, what came and went over time, each partition."""
+"""The pages of live logs: health, current cleaner activity, history, each partition."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from cordwood.report.live import (
 from cordwood.text import Cells, Column, bytes_text, cells_of, duration_text, number, printable, rounded, time_text
 
 _LINKS = LiveLinks()
-#: Rows of a table of the first page.
+#: Maximum number of table rows on the start page.
 _ROWS_MAX = 20
-#: How soon the page is loaded again, as an address names it; the first without any choice.
+#: Seconds until the page reloads, by the name in the URL; the first is the default.
 _REFRESH: Mapping[str, int | None] = {"5s": 5, "30s": 30, "never": None}
-#: What the list of partitions can be sorted by; the first without any choice.
+#: Sort orders of the list of partitions; the first is the default.
 _ORDERS: Mapping[str, Callable[[Sequence[PartitionStatus]], list[PartitionStatus]]] = {
     "worst first": worst_first,
     "name": lambda found: sorted(found, key=lambda status: status.partition),
@@ -44,12 +44,12 @@ _ORDERS: Mapping[str, Callable[[Sequence[PartitionStatus]], list[PartitionStatus
 
 
 def document(look: LiveLook, samples: Sequence[Sample], span: Span) -> dict[str, Any]:
-    """The first page as one JSON value."""
+    """Return the start page as one JSON value."""
     return {**report.document(look, samples), "span": span}
 
 
 def partitions_document(look: LiveLook, wanted: Wanted) -> dict[str, Any]:
-    """A page of the list of partitions as one JSON value."""
+    """Return a page of the list of partitions as one JSON value."""
     found = _found(look, wanted)
     return {
         "partitions_found": len(found),
@@ -59,7 +59,7 @@ def partitions_document(look: LiveLook, wanted: Wanted) -> dict[str, Any]:
 
 
 def loading_page(health: Health, waiting: str) -> str:
-    """What is shown until the logs are loaded."""
+    """Make the page that is shown until the logs are loaded."""
     status = tag(
         "div",
         paragraph("The logs are being loaded. This page loads again by itself."),
@@ -71,10 +71,10 @@ def loading_page(health: Health, waiting: str) -> str:
 
 
 def live_page(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -> str:
-    """What is done now, and what was done over a span of time.
+    """Make the page with current cleaner activity and its history.
 
     Args:
-        refresh: how soon the page is to be loaded again, as an address names it.
+        refresh: name of the reload interval in the URL.
     """
     refresh = refresh if refresh in _REFRESH else next(iter(_REFRESH))
     return page(
@@ -110,7 +110,7 @@ def _body(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -
 
 
 def _choices(label: str, choices: Sequence[tuple[str, str, bool]]) -> Markup:
-    """Links of which one is chosen: its words, address, and whether it is that one."""
+    """Make a row of links from words, address, and whether the link is the current choice."""
     links = [tag("a", words, href=href, aria_current="true" if chosen else None) for words, href, chosen in choices]
     return tag("nav", tag("span", f"{label}:", class_="quiet"), links, class_="pages", aria_label=label)
 
@@ -192,13 +192,13 @@ def _failed(failed: Sequence[PartitionStatus]) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """What came and went from one sample to the next, and what was so then."""
+    """Two consecutive samples, for the changes between them and the state at the second."""
 
     before: Sample
     sample: Sample
 
     def per_second(self, value: Callable[[Sample], int]) -> float:
-        """How fast a sum has grown."""
+        """Return the growth rate of a counter."""
         ms = max(self.sample.uptime_ms - self.before.uptime_ms, 1)
         return max(0, value(self.sample) - value(self.before)) * 1_000 / ms
 
@@ -300,7 +300,7 @@ def _charts(intervals: Sequence[_Interval]) -> list[TimeChart]:
 
 
 def partitions_page(look: LiveLook, wanted: Wanted) -> str:
-    """All logs, searched, sorted and cut."""
+    """Make the page of all logs: searched, sorted and cut."""
     found = _found(look, wanted)
     shown, total = wanted.cut(found), number(len(look.partitions), "partition")
     which = f"{len(found):,} of {total}" if wanted.search else total

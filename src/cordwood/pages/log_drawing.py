@@ -1,15 +1,15 @@
-"""A log drawn to scale: from left to right its bytes, segment by segment.
+"""A log drawn to scale: its bytes from left to right, segment by segment.
 
-    lines      log start, where the cleaner goes on, last stable offset, high watermark, end
+    lines      log start, first dirty offset, last stable offset, high watermark, end
     band       clean, dirty, active
-    columns    of each segment what its bytes are; see `storage.index.contents`
-    strip      how far key indexes reach
-    strips     producers that wrote most, from their first batch to their last
+    columns    the bytes of each segment by kind; see `storage.index.contents`
+    strip      the range that key indexes cover
+    strips     producers with the most data, from their first batch to their last
     strips     open transactions, from their first offset to the end
     axis       offsets and times at the starts of segments
 
-Within a segment an offset stands at its share of the segment's offsets, as batches are of about the same size. Segments
-that would be too narrow to be seen are drawn together.
+Batches have about the same size, so an offset is placed by its share of the segment's offsets. Segments that would be
+too narrow to see are drawn together.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import LogContents
 from cordwood.text import bytes_text, number, time_text
 
-#: Columns are at least so wide.
+#: Minimum width of a column, in pixels.
 _COLUMN_MIN = 4.0
 _LINE, _BAND, _COLUMNS, _STRIP, _GAP = 17, 24, 120, 9, 8
 _STRIP_MIN = 3.0
-#: Open transactions, and producers, that are drawn.
+#: Maximum number of open transactions, and of producers, in the drawing.
 _STRIPS_MAX = 5
-#: Drawn with lines, as their colours are close to others for some.
+#: Hatched kinds, as some readers cannot distinguish their colours from others.
 _HATCHED = (Kind.ABORTED, Kind.DEAD, Kind.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnSegment:
-    """A segment as it is drawn.
+    """A segment in the drawing.
 
     Attributes:
-        end_offset: where the next one begins, or the log ends.
-        bytes_of: what its bytes are; empty: not known.
-        indexed_bytes: covered by a key index.
+        end_offset: base offset of the next segment, or the log end.
+        bytes_of: bytes by kind; empty if unknown.
+        indexed_bytes: bytes covered by a key index.
     """
 
     base_offset: int
@@ -55,7 +55,7 @@ class DrawnSegment:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A line at an offset."""
+    """A vertical line at an offset."""
 
     label: str
     offset: int
@@ -63,12 +63,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class DrawnLog:
-    """What is drawn.
+    """The log to draw.
 
     Attributes:
-        name: distinguishes the drawing from others of the same page.
-        first_dirty: where dirty begins; None: nothing is compacted.
-        producers: that wrote most: id, first and last offset.
+        name: distinguishes the drawing from others on the same page.
+        first_dirty: the first dirty offset, or None if the log is not compacted.
+        producers: producers with the most data: id, first and last offset.
         open_offsets: the first offsets of open transactions.
     """
 
@@ -82,12 +82,12 @@ class DrawnLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments."""
         return sum(one.size_bytes for one in self.segments)
 
 
 class _Scale:
-    """Where bytes and offsets stand."""
+    """Maps bytes and offsets to horizontal positions."""
 
     def __init__(self, log: DrawnLog, width: float) -> None:
         self._segments = log.segments
@@ -99,7 +99,7 @@ class _Scale:
         self.width = width
 
     def of_offset(self, offset: int) -> float:
-        """Where an offset stands."""
+        """Return the horizontal position of an offset."""
         at = bisect.bisect_right(self._bases, offset) - 1
         if at < 0:
             return 0.0
@@ -110,7 +110,7 @@ class _Scale:
 
 
 def draw_log(log: DrawnLog, links: Links, width: int) -> Markup:
-    """The drawing."""
+    """Draw a log."""
     scale = _Scale(log, width)
     labels, top = _marks(log, scale)
     shapes: list[Content] = [_hatch(log, width)]
@@ -138,7 +138,7 @@ def draw_log(log: DrawnLog, links: Links, width: int) -> Markup:
 
 
 def _marks(log: DrawnLog, scale: _Scale) -> tuple[list[tuple[float, Markup]], float]:
-    """The labels of lines with where these stand, in as many rows as they need; and the height of all rows."""
+    """Place the labels of lines in as few rows as they need; return the labels with positions, and the total height."""
     at_offset: dict[int, list[str]] = {}
     for mark in log.marks:
         at_offset.setdefault(mark.offset, []).append(mark.label)
@@ -169,7 +169,7 @@ def _marks(log: DrawnLog, scale: _Scale) -> tuple[list[tuple[float, Markup]], fl
 
 
 def _axis(log: DrawnLog, scale: _Scale, top: float) -> list[Content]:
-    """Offsets, and times below them, as many as there is room for."""
+    """Draw offsets and times below them, as many as fit."""
     shapes: list[Content] = [line(0, top, scale.width, top, "axis")]
     free = 0.0
     for one, x in zip(log.segments, scale.starts, strict=False):
@@ -246,7 +246,7 @@ def _sums(segments: Sequence[DrawnSegment]) -> dict[Kind, int]:
 
 
 def _column(segments: Sequence[DrawnSegment], box: Box, hatch: str) -> Markup:
-    """From the bottom up: what is live, then what could go."""
+    """Draw a column: live data at the bottom, removable data above."""
     sizes, title = _sums(segments), _words(segments)
     total, bottom = sum(sizes.values()) or 1, box.y + box.height
     shapes: list[Markup] = []
@@ -260,7 +260,7 @@ def _column(segments: Sequence[DrawnSegment], box: Box, hatch: str) -> Markup:
 
 
 def kind_rects(box: Box, kind: Kind, hatch: str, title: str = "") -> list[Markup]:
-    """A rectangle in the colour of some content."""
+    """Draw a rectangle in the colour of a kind."""
     found = [rect(box, f"of-{kind}", title)]
     return [*found, rect(box, "", title, fill=hatch)] if kind in _HATCHED else found
 
@@ -275,7 +275,7 @@ def _indexes(log: DrawnLog, scale: _Scale, top: float) -> list[Content]:
 
 
 def _strips(log: DrawnLog, scale: _Scale, top: float) -> Iterator[tuple[Box, str, str]]:
-    """Producers and open transactions, one below the other: where each stands, its style, and words."""
+    """Yield the strips of producers and open transactions, from top to bottom: rectangle, style and words."""
     ends = [
         *(
             (first, scale.of_offset(last + 1), "of-producer", f"producer {id}: offsets {first} to {last}")
@@ -301,16 +301,16 @@ def _hatch(log: DrawnLog, width: int) -> Markup:
 
 
 def hatch_pattern(id: str) -> Markup:
-    """The lines over what is hatched."""
+    """Define the pattern for hatched kinds."""
     stripes = tag("path", d="M-1,7 L7,-1 M-1,1 L1,-1 M5,7 L7,5", class_="hatch", fill="none")
     return tag("defs", tag("pattern", stripes, id=id, width=6, height=6, patternUnits="userSpaceOnUse"))
 
 
-# ---- the whole -------------------------------------------------------------------------------------------------------
+# ---- the whole log ---------------------------------------------------------------------------------------------------
 
 
 def draw_whole(contents: LogContents, name: str, width: int) -> Markup:
-    """What the bytes of the whole log are, as one bar."""
+    """Draw the bytes of the whole log by kind, as one bar."""
     id = f"hatch-whole-{name}-{width}"
     total = sum(contents.estimate.values()) or 1
     shapes: list[Content] = [hatch_pattern(id)]
@@ -323,7 +323,7 @@ def draw_whole(contents: LogContents, name: str, width: int) -> Markup:
 
 
 def legend(contents: LogContents, name: str) -> Markup:
-    """The colours, each with its bytes."""
+    """List the colours with the bytes of each kind."""
     total = sum(contents.estimate.values()) or 1
     about = "about " if not contents.is_exact else ""
     items = [

@@ -1,8 +1,8 @@
-"""HTML and SVG as values that are escaped when they are made.
+"""HTML and SVG as values, escaped when they are created.
 
-Whatever becomes part of a page goes through `tag`: text is escaped, markup is not. Markup comes from `tag` alone, so
-no page can forget to escape a topic's name or a key. There is no template language: a page is a call of functions that
-mypy checks, and its parts are ordinary values.
+All parts of a page pass through `tag`: it escapes text, but not markup. Markup comes from `tag` alone, so no page can
+forget to escape a topic's name or a key. There is no template language: a page is a call of functions that mypy checks,
+and its parts are ordinary values.
 
     tag("td", name, class_="name")     ─►  <td class="name">&lt;b&gt;</td>
     tag("tr", [tag("td", "1"), …])     ─►  <tr><td>1</td>…</tr>
@@ -18,25 +18,25 @@ from cordwood.text import printable
 
 
 class Markup(str):
-    """Text that is HTML or SVG already."""
+    """Text that is already HTML or SVG."""
 
     __slots__ = ()
 
 
-#: What an element may hold: text, which is escaped; markup; nothing; or several of these.
+#: Content of an element: text, which is escaped; markup; None; or an iterable of these.
 Content: TypeAlias = "str | Iterable[Content] | None"
 
-#: Elements that have no end tag.
+#: Elements without an end tag.
 _VOID = frozenset(["br", "input", "link", "meta"])
 
 
 def tag(name: str, /, *content: Content, **attributes: str | float | bool | None) -> Markup:
-    """An element.
+    """Make an element.
 
     Args:
-        content: what is in it.
-        attributes: `_` stands for `-`, and one at the end of a name counts for nothing. None or False: left out. True:
-            without a value. Numbers lose digits behind the second that no screen shows.
+        content: the content of the element.
+        attributes: `_` becomes `-`; a trailing `_` is dropped. None or False omits the attribute; True writes it
+            without a value. Numbers are rounded to two digits, finer than any screen shows.
     """
     pairs = "".join(_attribute(key, value) for key, value in attributes.items())
     start = f"<{name}{pairs}>"
@@ -44,7 +44,7 @@ def tag(name: str, /, *content: Content, **attributes: str | float | bool | None
 
 
 def join(content: Content) -> Markup:
-    """Several parts, one after the other."""
+    """Concatenate parts."""
     if content is None:
         return Markup("")
     if isinstance(content, Markup):
@@ -55,7 +55,7 @@ def join(content: Content) -> Markup:
 
 
 def document(title: str, head: Content, body: Content, *, class_: str = "") -> str:
-    """A whole page."""
+    """Make a whole page."""
     return "<!DOCTYPE html>\n" + tag(
         "html",
         tag(
@@ -72,7 +72,7 @@ def document(title: str, head: Content, body: Content, *, class_: str = "") -> s
 
 
 def raw(text: str) -> Markup:
-    """Text of ours that is markup: a style sheet. Never for what comes from a log."""
+    """Mark Cordwood's own text as markup, such as a style sheet. Never use it for text from a log."""
     return Markup(text)
 
 
@@ -87,5 +87,5 @@ def _attribute(key: str, value: str | float | bool | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escaped, and with characters that show nothing, or half of one, made visible: a page is valid UTF-8."""
+    """Escape text, and make invisible characters and lone surrogates visible, so that the page is valid UTF-8."""
     return escape(text if text.isprintable() or text == "\n" else printable(text))

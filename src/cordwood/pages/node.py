@@ -1,4 +1,4 @@
-"""The page of a node: its disks, topics by size, what could go, what is wrong, groups that lag, what hangs."""
+"""The page of a node: its disks, topics by size, removable data, problems, lagging groups, hanging transactions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from cordwood.storage.node.listing import Listing, PartitionListing, TopicListin
 from cordwood.storage.node.transactions import Outlook
 from cordwood.text import Column, bytes_text, cells_of, number, printable
 
-#: Rows of a table of this page.
+#: Maximum number of rows of a table on this page.
 _ROWS_MAX = 20
-#: Topics that have a tile of their own.
+#: Maximum number of topics with their own tile.
 _TILES_MAX = 40
-#: Causes that somebody should look after, the worst first.
+#: Causes that need attention, the worst first.
 _WRONG = (
     CauseKind.DAMAGED,
     CauseKind.UNREADABLE,
@@ -54,7 +54,7 @@ _WRONG = (
 
 
 def document(look: NodeLook) -> dict[str, Any]:
-    """The page as one JSON value: what each command prints with `--json`; null: not yet known, or not there."""
+    """Return the page as one JSON value: the `--json` output of each command, or null if unknown or missing."""
     return {
         "began_ms": look.began_ms,
         "step": look.step,
@@ -69,7 +69,7 @@ def document(look: NodeLook) -> dict[str, Any]:
 
 
 def node_page(look: NodeLook, links: Links) -> str:
-    """The page, as far as the look has come."""
+    """Make the page, with the results of the scan so far."""
     return page(
         _title(look),
         links,
@@ -80,7 +80,7 @@ def node_page(look: NodeLook, links: Links) -> str:
 
 
 def body(look: NodeLook, links: Links) -> Content:
-    """What the page shows."""
+    """Return the page's content."""
     listing = look.listing
     parts: list[Content] = [
         tag("h1", _title(look), id="node"),
@@ -196,7 +196,7 @@ def _tile(topic: TopicListing, could_go: int | None, links: Links) -> Tile:
     return Tile(printable(topic.name), topic.disk_bytes, min(part, 1.0), words, links.partitions(search=topic.name))
 
 
-# ---- what could go, what is wrong ------------------------------------------------------------------------------------
+# ---- removable data, problems ----------------------------------------------------------------------------------------
 
 
 def _could_go(look: NodeLook, links: Links) -> Content:
@@ -254,7 +254,7 @@ def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:
 
 
 def _names(partitions: Sequence[WhyPartition], links: Links) -> Content:
-    """The first of some partitions, and how many more there are."""
+    """List the first few partitions, and the number of others."""
     return linked_names([_named(one, links) for one in partitions[:NAMES_MAX]], len(partitions))
 
 

@@ -1,4 +1,4 @@
-"""Outcomes of sets of configs on a page: the disk over time, of each set a chart and its table; and their figures."""
+"""Outcomes of sets of configs on a page: a chart and a table of the disk over time for each set, and the figures."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cordwood.report import simulation as report
 from cordwood.sizing.result import Outcome, Point
 from cordwood.text import Column, bytes_text, number
 
-#: Rows of the table of a chart.
+#: Maximum number of rows in a chart's table.
 _ROWS_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How times are shown.
+    """The format of times.
 
     Attributes:
-        title: of their column.
-        cell: a time since the start as a cell.
-        mark: the same on the axis of a chart.
+        title: title of the time column.
+        cell: formats a time since the start for a cell.
+        mark: formats it for the axis of a chart.
     """
 
     title: str
@@ -32,16 +32,16 @@ class Times:
 
 
 def lines(texts: Iterable[str], class_: str | None = None) -> list[Content]:
-    """Lines of a report, each as a paragraph."""
+    """Make a paragraph for each line of a report."""
     return [paragraph(text.strip(), class_=class_) for text in texts if text]
 
 
 def figures_table(outcomes: Sequence[Outcome], partitions: int, caption: str, *, of: str) -> Content:
-    """The figures that a terminal shows, too.
+    """Make the same table of figures as on a terminal.
 
     Args:
-        partitions: how many of them make what is measured.
-        of: what that is.
+        partitions: number of partitions to multiply the sizes by.
+        of: name of the measured thing, a topic or a log.
     """
     columns, rows = report.figures(outcomes, partitions, of=of)
     titles = [Column("FIGURE"), *(Column(one.title or "VALUE", right=True) for one in columns[1:])]
@@ -50,7 +50,7 @@ def figures_table(outcomes: Sequence[Outcome], partitions: int, caption: str, *,
 
 
 def over_time(outcomes: Sequence[Outcome], partitions: int, times: Times, *, of: str) -> Content:
-    """The disk over time under each set of configs; see `figures_table`."""
+    """Chart the disk over time under each set of configs; see `figures_table`."""
     most = max(point.peak_bytes * partitions for one in outcomes for point in one.history)
     several = len(outcomes) > 1
     titles = [f"{one.label if several else f'Disk of the {of}'}: {report.policy(one)}" for one in outcomes]

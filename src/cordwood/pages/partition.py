@@ -1,4 +1,4 @@
-"""The page of a partition: its log drawn to scale, why it is as large as it is, the plan, damage; and where to look."""
+"""The page of a partition: its log drawn to scale, reasons for its size, the plan, damage, and search forms."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cordwood.storage.node.listing import SegmentListing, State
 from cordwood.storage.node.transactions import OpenTransaction
 from cordwood.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
 
-#: Rows of a table.
+#: Maximum number of rows of a table.
 _ROWS_MAX = 100
-#: States that are in order.
+#: States that are not problems.
 _EXPECTED = {State.LIVE, State.LOCKED, State.FUTURE, State.TO_BE_DELETED}
 _SOURCES: Mapping[ContentSource, str] = {
     ContentSource.HEADERS: "From all batch headers: the log is not compacted, so every record counts as live.",
@@ -41,7 +41,7 @@ _SOURCES: Mapping[ContentSource, str] = {
 
 
 def document(look: PartitionLook) -> dict[str, Any]:
-    """The page as one JSON value; of commands what they print with `--json`."""
+    """Return the page as one JSON value, with the `--json` output of commands."""
     contents = look.contents
     return {
         "path": printable(look.path),
@@ -71,10 +71,10 @@ def document(look: PartitionLook) -> dict[str, Any]:
 
 
 def partition_page(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Links) -> str:
-    """The page.
+    """Make the page.
 
     Args:
-        transactions: that are open in this partition, as far as that is known.
+        transactions: known open transactions of this partition.
     """
     return page(
         look.listing.name,
@@ -85,7 +85,7 @@ def partition_page(look: PartitionLook, transactions: Sequence[OpenTransaction],
 
 
 def _states(states: Sequence[State]) -> Content:
-    """A partition's special states, marked as wrong if one of them is."""
+    """Show a partition's states, marked as wrong if any is a problem."""
     if not states:
         return None
     is_wrong = not _EXPECTED.issuperset(states)
@@ -93,19 +93,19 @@ def _states(states: Sequence[State]) -> Content:
 
 
 def under_way_page(path: str, links: Links) -> str:
-    """What is shown until a look at a partition has ended."""
+    """Make the page that is shown until the scan of a partition ends."""
     name = printable(path.rpartition("/")[2])
     status = tag("div", paragraph("The partition is being looked at. This page loads again by itself."), role="status")
     return page(name, links, tag("h1", name), status, refresh_seconds=1)
 
 
 def gone_page(path: str, why: str, links: Links) -> str:
-    """What is shown where a partition cannot be looked at."""
+    """Make the page for a partition that cannot be scanned."""
     return page("Not here", links, tag("h1", printable(path.rpartition("/")[2])), paragraph(printable(why)))
 
 
 def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Links, name: str) -> Content:
-    """What the page shows; `name` distinguishes its drawings from others."""
+    """Return the page's content; `name` distinguishes its drawings from others."""
     listing = look.listing
     return [
         tag("h1", printable(listing.name), id=name),
@@ -204,7 +204,7 @@ def _drawn(look: PartitionLook, name: str) -> DrawnLog:
 
 
 def _marks(look: PartitionLook) -> Iterator[tuple[Mark, str]]:
-    """The lines of the drawing, each with what it is."""
+    """Yield the lines of the drawing, each with its explanation."""
     listing, planned, log = look.listing, look.planned, look.facts
     yield Mark("log start", listing.log_start_offset), "consumers get nothing below"
     if planned is not None and planned.compaction is not None:
@@ -262,7 +262,7 @@ def _caption(segments: Sequence[SegmentListing]) -> str:
 
 
 def find_form(path: str) -> Content:
-    """Forms that lead to records by offset, time or key."""
+    """Make forms that find records by offset, time or key."""
 
     def form(label: str, name: str, hint: str) -> Content:
         field = tag("input", name=name, placeholder=hint, required=True, autocomplete="off", spellcheck="false")

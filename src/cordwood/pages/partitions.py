@@ -1,4 +1,4 @@
-"""The list of partitions, searched, sorted and cut before it is sent, as there may be 100,000."""
+"""The list of partitions, searched, sorted and cut before sending, as there may be 100,000."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cordwood.report import listing as listing_report
 from cordwood.storage.node.listing import PartitionListing
 from cordwood.text import Column, bytes_text, cells_of, number, printable
 
-#: An order that `ls` does not have: what could go, the most first.
+#: A sort order that `ls` does not have: by removable data, descending.
 _COULD_GO = "could go"
 
 
 def document(look: NodeLook, wanted: Wanted) -> dict[str, Any]:
-    """The page as one JSON value: the partitions as `cordwood ls --json` prints them, and how many there are."""
+    """Return the page as one JSON value: partitions as in `cordwood ls --json`, and the number of matches."""
     found = _found(look, wanted)
     return {
         "partitions_found": len(found),
@@ -32,7 +32,7 @@ def document(look: NodeLook, wanted: Wanted) -> dict[str, Any]:
 
 
 def partitions_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
-    """The page."""
+    """Make the page."""
     as_json = links.document("partitions", wanted.query)
     return page("Partitions", links, _body(look, wanted, links), document_link=as_json)
 
@@ -52,7 +52,7 @@ def _body(look: NodeLook, wanted: Wanted, links: Links) -> Content:
 
 
 def partitions_table(look: NodeLook, partitions: Sequence[PartitionListing], caption: str, links: Links) -> Content:
-    """A row for each partition, as `ls` has it, with what could go and the main cause."""
+    """Make a row for each partition, as in `ls`, with its removable data and main cause."""
     assert look.listing is not None, "there are partitions"
     why = _why_by_path(look)
     columns, rows = cells_of(listing_report.shown_columns(look.listing), partitions)

@@ -1,4 +1,4 @@
-"""The pages that a partition's page zooms into: batches, records, and all records of a key."""
+"""Detail pages of a partition: batches, records, and all records of a key."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cordwood.report.get import RECORD_COLUMNS
 from cordwood.text import Column, bytes_text, cells_of, printable, time_text
 from cordwood.types import NONE
 
-#: Rows of a page.
+#: Maximum number of rows of a page.
 ROWS_MAX = 100
 
 
 def batches_page(path: str, found: ShownBatches, offset: int, links: Links) -> str:
-    """Batches from an offset on."""
+    """Make the page of the batches from an offset on."""
     columns = [
         Column("BASE OFFSET", right=True),
         Column("LAST", right=True),
@@ -74,7 +74,7 @@ def _batch(batch: Batch, segment: int) -> list[str]:
 
 
 def _strip(path: str, batches: Sequence[Batch], links: Links, width: int) -> Markup:
-    """Batches side by side, as wide as their bytes."""
+    """Draw batches side by side, each as wide as its share of the bytes."""
     total, x = sum(one.size_bytes for one in batches) or 1, 0.0
     shapes: list[Content] = []
     for one in batches:
@@ -91,7 +91,7 @@ def _strip(path: str, batches: Sequence[Batch], links: Links, width: int) -> Mar
 
 
 def records_page(path: str, found: ShownRecords, offset: int, links: Links) -> str:
-    """Records from an offset on."""
+    """Make the page of the records from an offset on."""
     columns = [
         Column("OFFSET", right=True),
         Column("TIME (UTC)"),
@@ -127,7 +127,7 @@ def records_page(path: str, found: ShownRecords, offset: int, links: Links) -> s
 
 
 def _bytes(data: bytes | None, size: int) -> Content:
-    """Text if it is some, else hexadecimal digits."""
+    """Show bytes as text if they are UTF-8, else as hexadecimal digits."""
     if data is None:
         return tag("span", "null", class_="quiet")
     more = f"… {size:,} B in all" if size > len(data) else ""
@@ -139,7 +139,7 @@ def _bytes(data: bytes | None, size: int) -> Content:
 
 
 def key_page(path: str, key: str, found: GetResult, links: Links) -> str:
-    """All records of a key, and what will happen to each."""
+    """Make the page of all records of a key, and of their fate."""
     columns, rows = cells_of(RECORD_COLUMNS, found.records[:ROWS_MAX])
     linked: list[Sequence[Content]] = [
         [link_or_text(row[0], links.records(path, one.record.offset)), *row[1:]]
@@ -160,7 +160,7 @@ def key_page(path: str, key: str, found: GetResult, links: Links) -> str:
 
 
 def refused_page(path: str, why: str, links: Links) -> str:
-    """Why something cannot be found."""
+    """Make the page that explains why a search failed."""
     return page(f"Find in {_name(path)}", links, _head(path, "Not found", links), paragraph(why), find_form(path))
 
 

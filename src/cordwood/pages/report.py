@@ -1,4 +1,4 @@
-"""All pages as one file, which needs no network: it loads nothing, and runs nothing."""
+"""All pages as one file, which works offline: it loads no other file and runs no script."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cordwood.pages.frame import cut, one_file, section
 from cordwood.pages.links import FileLinks
 from cordwood.pages.markup import Content, tag
 
-#: Partitions that are listed, and those that have a part of their own.
+#: Maximum number of listed partitions, and of partitions with their own part.
 _ROWS_MAX = 2_000
 PARTITIONS = 20
 _PARTS = (("Node", "#node"), ("Partitions", "#partitions"), ("Groups", "#groups"), ("Transactions", "#transactions"))
 
 
 def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
-    """The file.
+    """Make the file.
 
     Args:
-        looks: at the partitions that have a part of their own.
+        looks: scans of the partitions that get their own part.
     """
     links = FileLinks({one.path: f"partition-{number}" for number, one in enumerate(looks, 1)}, _PARTS)
     listing = look.listing

@@ -16,7 +16,7 @@ from cordwood.sizing.explained import ExplainResult
 from cordwood.sizing.result import SimulationResult
 from cordwood.verification.result import VerifyResult
 
-#: For each class of result, the page's title and the function that makes its body.
+#: For each class of result, the page's title and the function that builds its body.
 _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
     CleanResult: ("Clean", clean.body),
     ErasureResult: ("Erasure", erasure.body),
@@ -27,7 +27,7 @@ _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
 
 
 def file_page(result: Paged) -> str:
-    """Return a result's page, which loads nothing and runs nothing."""
+    """Return a result's page as a file, which loads no other file and runs no script."""
     title, body = _PAGES[type(result)]
     return one_file(title, FileLinks(), body(result))
 

@@ -1,4 +1,4 @@
-"""The page of a simulation: the disk over time under each set of configs, its figures, and what limits it."""
+"""The page of a simulation: the disk over time under each set of configs, its figures, and the limits in effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DAYS = Times("DAY", lambda ms: f"{ms / DAY_MS:.2f}", lambda ms: f"day {round(ms
 
 
 def body(result: SimulationResult) -> Content:
-    """What is on the page."""
+    """Return the page's content."""
     outcomes, partitions = result.outcomes, result.workload.partitions
     first, *rest = report.head(result)
     return [

@@ -1,4 +1,4 @@
-"""Lines over time as SVG: of each line its values at the same times, which the table beside the chart has, too."""
+"""Charts of lines over time as SVG. All lines have values at the same times; a table beside the chart repeats them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from cordwood.text import time_text
 
 _HEIGHT, _TOP, _BOTTOM, _GAP = 190, 10, 24, 8
 _DAY_MS = 86_400_000
-#: Styles that there are: colours and dashes, so that lines differ without colours, too.
+#: Number of line styles; each has its own colour and dashes, so that lines differ without colours too.
 _STYLES = 3
 
 
 def utc_time(at_ms: int, span_ms: int) -> str:
-    """A time, as exact as a span of time needs it."""
+    """Format a time, as precisely as the span of a chart needs it."""
     words = time_text(at_ms)
     return f"{words[5:16] if span_ms > _DAY_MS else words[11:]} UTC"
 
@@ -28,7 +28,7 @@ class Line:
     """A line of a chart.
 
     Attributes:
-        values: one for each time; None: there is none, and the line has a gap.
+        values: one for each time; None leaves a gap in the line.
     """
 
     label: str
@@ -40,12 +40,12 @@ class TimeChart:
     """A chart.
 
     Attributes:
-        title: what it shows.
+        title: the measured thing.
         times_ms: ascending.
-        words: a value of the y axis in words.
-        when: a time in words, given the span that the chart shows.
-        most: where the y axis ends at least, so that two charts have the same.
-        at_last: what the last value of a line is called, which stands beside its name.
+        words: formats a value of the y axis.
+        when: formats a time, given the span of the chart.
+        most: minimum upper end of the y axis, so that two charts can share a scale.
+        at_last: words for the last value of a line, in the legend beside the line's name.
     """
 
     title: str
@@ -57,7 +57,7 @@ class TimeChart:
     at_last: str = ""
 
     def figure(self) -> Markup:
-        """The drawing for wide and narrow screens, and what its lines are."""
+        """Draw the chart for wide and narrow screens, with its legend."""
         assert len(self.times_ms) > 1, "a line has two ends"
         assert len(self.lines) <= _STYLES
         label = f"{self.title}; the table below has the figures"
@@ -96,7 +96,7 @@ class TimeChart:
 def _runs(
     times_ms: Sequence[int], values: Sequence[float | None], place: Callable[[int, float], tuple[float, float]]
 ) -> Iterator[list[tuple[float, float]]]:
-    """The points of a line, divided where it has gaps."""
+    """Yield the points of a line, divided at its gaps."""
     points: list[tuple[float, float]] = []
     for at_ms, value in zip(times_ms, values, strict=True):
         if value is not None:

@@ -1,4 +1,4 @@
-"""The page of transactions: the open ones, what becomes of them, what they hold back, and all transactional ids."""
+"""The page of transactions: open ones with their outlook and the data they hold back, and all transactional ids."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cordwood.report.transactions import ID_COLUMNS, LOG_COLUMNS, MEANINGS, TRAN
 from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlook, TransactionListing
 from cordwood.text import cells_of, number, printable
 
-#: Transactions on the page of a node, bars of a chart, rows of a table that is not cut into pages.
+#: Maximum number of transactions on the page of a node, bars of a chart, rows of a table without pages.
 _FEW, _BARS_MAX, _ROWS_MAX = 5, 20, 500
 
 
 def worst(look: NodeLook, links: Links) -> Content:
-    """The few transactions that are worst, for the page of the node."""
+    """List the few worst transactions, for the page of the node."""
     listing = look.transactions
     if listing is None:
         return not_yet(look, Step.TRANSACTIONS)
@@ -37,7 +37,7 @@ def worst(look: NodeLook, links: Links) -> Content:
 
 
 def transactions_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
-    """All transactions; ids are searched and cut."""
+    """Make the page of all transactions; transactional ids are searched and cut."""
     listing = look.transactions
     return page(
         "Transactions",
@@ -53,7 +53,7 @@ def transactions_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
 
 
 def of_file(look: NodeLook, links: Links) -> Content:
-    """The transactions that are open, as a part of a file."""
+    """List the open transactions, as a part of a file."""
     listing = look.transactions
     return not_yet(look, Step.TRANSACTIONS) if listing is None else _open_parts(look, listing, links)
 
@@ -94,7 +94,7 @@ def _meanings(opened: Sequence[OpenTransaction]) -> Content:
 
 
 def _ends(listing: TransactionListing) -> Content:
-    """The commands that end what hangs; what stands between them says when."""
+    """List the commands that end hanging transactions; lines between them explain when to use which."""
     lines = list(report.ends_of(listing))
     if not lines:
         return None

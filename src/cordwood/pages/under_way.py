@@ -1,4 +1,4 @@
-"""What pages say of a look at a node that has not ended, or could not find something out."""
+"""Parts of a page for a scan of a node that is still running or has failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.pages.frame import paragraph
 from cordwood.pages.markup import Content, tag
 from cordwood.text import number, printable
 
-#: How soon a page is loaded again while a look is under way.
+#: Delay before a page reloads while a scan is running.
 _REFRESH_SECONDS = 2
 
 _STEPS = {
@@ -19,12 +19,12 @@ _STEPS = {
 
 
 def refresh_seconds(look: NodeLook) -> int | None:
-    """How soon a page is to be loaded again; None: all is known."""
+    """Return the delay before a page reloads, or None if the scan is complete."""
     return None if look.is_done else _REFRESH_SECONDS
 
 
 def progress(look: NodeLook) -> Content:
-    """How far a look has come, and what it could not find out."""
+    """Show the progress of a scan, and its failures."""
     failures = [paragraph(f"cordwood {step}: ", printable(why), class_="wrong") for step, why in look.failures.items()]
     if look.step is None:
         return failures
@@ -44,13 +44,13 @@ def progress(look: NodeLook) -> Content:
 
 
 def has_come_to(look: NodeLook, step: Step) -> bool:
-    """Whether a step is done."""
+    """Whether the scan has completed a step."""
     order = list(Step)
     return look.step is None or order.index(look.step) > order.index(step)
 
 
 def not_yet(look: NodeLook, step: Step) -> Content:
-    """Why something is not known."""
+    """Explain why a result is missing: its step failed, or has not run yet."""
     if step in look.failures:
         return paragraph("Not known: ", printable(look.failures[step]), class_="wrong")
     return paragraph(f"Not known yet: {_STEPS[step].lower()} after what comes before it.", class_="quiet")
