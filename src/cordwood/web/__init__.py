@@ -1,1 +1,1 @@
-"""Answers over HTTP: the server, and the pages of `view`."""
+"""HTTP: the server, and the routes of `view`."""

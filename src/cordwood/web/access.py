@@ -1,8 +1,9 @@
-"""Who gets an answer: a browser on this machine that meant this server, or a client that has the token.
+"""Decides who gets an answer: a browser on this machine that meant this server, or a client that has the token.
 
-A page of another site can make a browser send requests here, or bring a name of its own to lead here (DNS rebinding)
-and then read the answers as its own. So the Host that a request names must be ours, and an Origin, if it has one, too.
-From outside of this machine a token is needed besides: a link with it sets a cookie, and the link forgets it.
+A page of another site can make a browser send requests here. It can also resolve its own domain name to this address
+(DNS rebinding), so that the browser lets it read the answers. So the Host header must name this server, and so must an
+Origin header if there is one. Clients on other machines also need a token: a link with the token sets a cookie and
+redirects to the same address without the token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import quote, urlencode
 
 from cordwood.web.http_server import Answer, Request
 
-#: What a page may do: show itself and its style sheet, and lead to other pages of this server. It runs nothing.
+#: Pages may display themselves and the style sheet and link to pages of this server. They run no scripts.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -28,7 +29,7 @@ HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
 }
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-#: Addresses that stand for all of this machine's.
+#: Listening addresses that cover all addresses of this machine.
 _ANY = ("0.0.0.0", "::")
 _COOKIE = "cordwood"
 
@@ -43,11 +44,11 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The rule of one server.
+    """The access rule of one server.
 
     Attributes:
-        host: the address that it listens on.
-        token: what a client must show; None: nothing.
+        host: the address that the server listens on.
+        token: secret that a client must present, or None if it needs no secret.
     """
 
     host: str
@@ -55,7 +56,7 @@ class Access:
     token: str | None = None
 
     def refuse(self, request: Request) -> Answer | None:
-        """The answer to a request that gets no other; None: it may be answered."""
+        """Return a refusal, or None if the request may be answered."""
         host = request.headers.get("host", "")
         if not self._is_ours(host):
             return _refusal("This server does not answer for that name.")
@@ -66,7 +67,7 @@ class Access:
 
     def _is_ours(self, host: str) -> bool:
         if self.host in _ANY and self.token is not None:
-            return True  # by whatever name this machine is known; a page of another site has no token for it
+            return True  # this machine may have any name; a page of another site has no token
         name = f"[{self.host}]" if ":" in self.host else self.host
         names = {*_LOOPBACK, name} if is_loopback(self.host) else {name}
         return host.lower() in {f"{one}:{self.port}" for one in names} or (self.port == 80 and host.lower() in names)
@@ -75,7 +76,7 @@ class Access:
         given = request.query.get("token")
         if given is not None and _is_same(given, token):
             rest = {name: value for name, value in request.query.items() if name != "token"}
-            # One slash, so that it is a path of this server, and nothing that a header could not hold.
+            # Exactly one leading slash, so that this is a path on this server; quoting makes it a valid header value.
             path = "/" + quote(request.path.lstrip("/"), safe="/.")
             target = path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
             cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"

@@ -1,14 +1,15 @@
 """Answers GET and HEAD over HTTP; misbehaving clients can neither block it nor exhaust descriptors.
 
-A connection takes a descriptor, and storage needs those. So there are few connections at once, each for one answer, and
-only for seconds. When all are in use, a new client replaces the one that has been idle for longest, once that has had a
-moment for its request or its answer. One whose answer is being made stays. The system keeps clients that wait for a
-connection, with what they have sent. So a thousand clients that send or read a byte a second, and come back whenever
-they are turned away, cost as much as a few, and delay another client by a second or two.
+A connection takes a file descriptor, and storage needs descriptors too. So the server keeps few connections at once,
+each for one answer and only for seconds. When all are in use, a new client replaces the client that has been idle for
+longest, after that client has had a moment to send its request or read its answer. A client whose answer is being
+computed keeps its connection. Further clients, and the data they have sent, wait in the kernel's queue. So a thousand
+clients that send or read a byte per second, and reconnect whenever they are dropped, cost as much as a few, and delay
+another client by a second or two.
 
-Each answer is made in its own thread, as a disk may make it hang; concurrent requests for the same share one answer,
-and only a few answers are made at once. A request is a method, a path, its query and headers: no body is read, and a
-path is only ever looked up in a table, so none can lead to a file.
+Each answer is computed in its own thread, as a disk may block it; concurrent requests for the same target share one
+answer, and only a few answers are computed at once. A request is a method, a path, its query and headers: the server
+reads no body, and looks up the path only in a table, so no path can lead to a file.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from cordwood.threads import in_background
 
 HOST = "127.0.0.1"
 CONNECTIONS_MAX = 64
-#: Answers that are made at once, each in a thread; and clients that wait for a connection.
+#: Maximum number of answers computed at once, each in a thread; length of the queue of waiting clients.
 _ANSWERS_MAX, _WAITING_MAX = 16, 1024
-#: How long a client may be idle before another takes its place, and how long one waits while no client is idle.
+#: Idle time before another client may replace a client; time that a new client waits while no client is idle.
 _MOMENT_SECONDS, _PATIENCE_SECONDS = 0.1, 1.0
-#: How long a request may take to come, an answer to be made, and to be taken.
+#: Time limit for each of: receiving a request, computing an answer, sending it.
 _SECONDS_MAX = 10.0
 _REQUEST_BYTES_MAX = 16 << 10
-#: Before the next attempt to accept, when this process has no descriptor left.
+#: Delay before the next accept after this process ran out of descriptors.
 _PAUSE_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
@@ -44,12 +45,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for.
+    """A client's request.
 
     Attributes:
-        target: the path with its query, as it was sent.
-        query: its values by name, of several the last; bytes that are no text are escaped as in file names.
-        headers: by their names in lower case, of several the last.
+        target: the path with its query, as received.
+        query: values by name, the last one of repeated names; invalid UTF-8 is escaped as in file names.
+        headers: values by lower-case name, the last one of repeated names.
     """
 
     method: str
@@ -64,7 +65,7 @@ class Request:
 
     @classmethod
     def parse(cls, head: bytes) -> Request:
-        """Read the head of a request; whatever is sent can be read somehow."""
+        """Parse the head of a request; any bytes parse without an error."""
         lines = head.split(b"\r\n")
         method, _, rest = lines[0].partition(b" ")
         target = rest.partition(b" ")[0].decode("latin-1")
@@ -80,10 +81,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client gets.
+    """The response to a request.
 
     Attributes:
-        headers: beside those that every answer has.
+        headers: in addition to the headers of every answer.
     """
 
     status: HTTPStatus
@@ -92,7 +93,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self, more_headers: Mapping[str, str], *, with_body: bool = True) -> bytes:
-        """The bytes of the response."""
+        """Encode the response."""
         more = "".join(f"{name}: {value}\r\n" for name, value in {**more_headers, **self.headers}.items())
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.content_type}\r\n"
@@ -101,24 +102,24 @@ class Answer:
         return head.encode("latin-1") + (self.body if with_body else b"")
 
 
-#: Makes the answer to a request for a path.
+#: Computes the answer to a request for a path.
 Route = Callable[[Request], Answer]
-#: Refuses a request before its answer is made; None: it may be answered.
+#: Returns a refusal before the answer is computed, or None if the request may be answered.
 Guard = Callable[[Request], Answer | None]
 
 
 class HttpServer:
-    """A port of this machine, and a thread that answers on it."""
+    """A listening port, and the thread that answers on it."""
 
     def __init__(self, port: int, host: str = HOST) -> None:
-        """Take the port; requests are answered from `start` on.
+        """Open the port; `start` begins to answer.
 
         Args:
-            port: 0: any free one.
+            port: port number; 0 for any free port.
             host: an address of this machine.
 
         Raises:
-            RequestError: the port is taken, or none.
+            RequestError: the port is in use or invalid.
         """
         if not 0 <= port <= 65535:
             raise RequestError(f"--port {port}: a port is at most 65535; 0 is any free one")
@@ -135,11 +136,11 @@ class HttpServer:
         self._guard: Guard = lambda _: None
         self._headers: Mapping[str, str] = {}
         self._answers: dict[str, Future[Answer]] = {}
-        #: The oldest first.
+        #: All clients, the oldest first.
         self._clients: dict[asyncio.Task[None], None] = {}
-        #: Those that wait for their client, since when; the one that has waited for longest first.
+        #: Clients that the server waits for, with the start of their wait, the longest wait first.
         self._idle: dict[asyncio.Task[None], float] = {}
-        #: Set when a client is idle, or gone.
+        #: Set when a client becomes idle or disconnects.
         self._changed = asyncio.Event()
         self._stopping: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="http-server", daemon=True)
@@ -147,10 +148,10 @@ class HttpServer:
     def start(
         self, routes: Mapping[str, Route], guard: Guard | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer from now on; a path that is none of `routes` is not found.
+        """Begin to answer; a path outside `routes` gets 404.
 
         Args:
-            headers: of all answers.
+            headers: headers of all answers.
         """
         self._routes = routes
         self._guard = guard or self._guard
@@ -158,7 +159,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more, and give the port back."""
+        """Stop answering, and close the port."""
         if self._thread.is_alive():
             self._stopping.set_result(None)
             self._thread.join()
@@ -184,7 +185,7 @@ class HttpServer:
             task.add_done_callback(self._forget)
 
     async def _make_room(self) -> None:
-        """Make room for a client: the one that has been idle for longest goes, or else the oldest."""
+        """Make room for a client: drop the client that has been idle for longest, or else the oldest client."""
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
         while len(self._clients) >= CONNECTIONS_MAX:
@@ -213,7 +214,7 @@ class HttpServer:
     async def _serve(self, connection: socket.socket) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        with connection, contextlib.suppress(OSError):  # a client that is slow, or gone, has had its chance
+        with connection, contextlib.suppress(OSError):  # give up on clients that are slow or disconnected
             connection.setblocking(False)
             async with asyncio.timeout(_SECONDS_MAX):
                 request = Request.parse(await _request_head(connection))
@@ -250,14 +251,14 @@ class HttpServer:
     def _has_made(self, target: str, made: asyncio.Future[Answer]) -> None:
         del self._answers[target]
         if not made.cancelled():
-            made.exception()  # whoever waits for it reports it
+            made.exception()  # mark it as retrieved; the requests that wait for the answer report it
 
 
 async def _request_head(connection: socket.socket) -> bytes:
-    """The head of a request.
+    """Receive the head of a request.
 
     Raises:
-        OSError: the client ends before, or sends more than a head may have.
+        OSError: the client disconnects early, or sends more than the limit.
     """
     loop, head = asyncio.get_running_loop(), b""
     while b"\r\n\r\n" not in head:

@@ -1,4 +1,4 @@
-"""The server of `view`: pages of a node, from a look that is repeated in the background."""
+"""The server of `view`: pages of a node, from scans that repeat in the background."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cordwood.web.watch import Watch
 
 
 class ViewServer:
-    """Pages of some directories, for readers that `web.access` lets in.
+    """Serves pages of some directories to clients that `web.access` admits.
 
     Attributes:
-        url: the address of the first page, with its token if it needs one.
+        url: the address of the start page, with its token if clients need one.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class ViewServer:
         port: int = 0,
         fs: Store | None = None,
     ) -> None:
-        """Take the port. The first look begins with `start`.
+        """Open the port. `start` begins the first scan.
 
         Args:
-            dump_lines: makes the JSON of batches and records.
-            port: 0: any free one.
+            dump_lines: computes the JSON of batches and records.
+            port: port number; 0 for any free port.
 
         Raises:
-            RequestError, NotFoundError, ConfigError: the paths lead to no log, or the port is taken.
+            RequestError, NotFoundError, ConfigError: no log has these paths, or the port is in use.
         """
         first = before_look(paths, options, fs=fs)
         self._server = HttpServer(port, host)
@@ -52,7 +52,7 @@ class ViewServer:
         self._site = Site(self._watch.latest, options, dump_lines, fs=fs)
 
     def start(self) -> None:
-        """Look at the directories, and answer requests."""
+        """Scan the directories, and answer requests."""
         self._watch.start()
         self._server.start(self._site.routes(), self._access.refuse, HEADERS)
 

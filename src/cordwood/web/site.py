@@ -5,15 +5,15 @@
 /partition      one of them, by ?path=                       /partition.json
 /batches        its batches from ?offset= on                 /batches.json    as `dump --batches --json` prints them
 /records        its records from ?offset= on                 /records.json    as `dump --records --json` prints them
-/find           leads to records by ?offset= or ?time=,
-                shows those of a ?key=                       /get.json        as `get --json` prints it
+/find           redirects to records by ?offset= or ?time=,
+                shows the records of ?key=                   /get.json        as `get --json` prints it
 /groups         consumer groups                              /groups.json     as `groups --json` prints them
 /group          one of them, by ?id=                         /group.json
 /transactions   transactions                                 /transactions.json
                                                              as `transactions --json` prints them
 
-A request names what it wants by values of its query. A partition is named by its directory, which must be one that the
-look at the node has found: nothing that a request names otherwise is ever opened.
+The query of a request names a partition by its directory. The directory must be one that the scan of the node has
+found, so a request can open no other file.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from cordwood.web.http_server import Answer, Request, Route
 from cordwood.web.watch import PartitionLooks
 
 _OFFSET_MAX = 2**63 - 2
-#: A larger log without key indexes is not searched for a key while somebody waits.
+#: Without key indexes, a log larger than this is not searched for a key, as the reader would wait too long.
 _SEARCHED_BYTES_MAX = 256 << 20
 
 
 class DumpLines(Protocol):
-    """Makes the lines that `cordwood dump --json` prints."""
+    """Returns the lines that `cordwood dump --json` prints."""
 
     def __call__(self, path: str, *, batches: bool, offset: int, limit: int) -> bytes:
-        """The lines of batches, or of records.
+        """Return the lines of batches, or of records.
 
         Raises:
-            RequestError: there is too much in them.
+            RequestError: the result is too large.
         """
 
 
@@ -73,10 +73,10 @@ class Site:
     def __init__(
         self, latest: Callable[[], NodeLook], options: WhyOptions, dump_lines: DumpLines, *, fs: Store | None = None
     ) -> None:
-        """Nothing is made yet.
+        """Prepare the pages; each is built on request.
 
         Args:
-            latest: what is known of the node now.
+            latest: returns the latest scan of the node.
         """
         self._latest = latest
         self._options = options
@@ -86,7 +86,7 @@ class Site:
         self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(path), fs=fs))
 
     def routes(self) -> Mapping[str, Route]:
-        """The answers by path."""
+        """Return the routes by path."""
         return {
             "/": lambda _: html(node.node_page(self._latest(), self._links)),
             "/node.json": lambda _: json_document(node.document(self._latest())),
@@ -121,7 +121,7 @@ class Site:
     # ---- groups, transactions ----
 
     def _document(self, step: Step, found: GroupListing | TransactionListing | None) -> Answer:
-        """What a command prints; or why there is nothing."""
+        """Answer with a command's JSON, or explain why it is missing."""
         if found is not None:
             return json_document(found.document())
         look = self._latest()
@@ -149,7 +149,7 @@ class Site:
     # ---- one partition ----
 
     def _of_one(self, route: Callable[[str, Request], Answer]) -> Route:
-        """A route for a partition that has been found; errors that say what is wrong are answers."""
+        """Make a route for a known partition; it answers with a page if the request is invalid."""
 
         def answer(request: Request) -> Answer:
             path = request.query.get("path", "")

@@ -1,7 +1,7 @@
-"""The looks that pages show: begun when they are needed, and again when a page is asked for and the last one is old.
+"""Scans for pages: a scan starts on demand, and again when a page is requested and the last scan is old.
 
-A look takes from milliseconds to minutes. The pages of the node never wait for one: they show how far the first has
-come, and the last complete one while another is under way. The page of a partition waits for part of a second.
+A scan takes from milliseconds to minutes. The pages of the node never wait for it: they show the progress of the first
+scan, and later the last complete scan while another is running. The page of a partition waits for part of a second.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cordwood.commands.view import NodeLook, OnLook, Step
 from cordwood.commands.view_partition import PartitionLook
 from cordwood.threads import in_background
 
-#: A look counts as old after so many times as long as it took, and not before so many milliseconds.
+#: A scan becomes old after this multiple of its own duration, but not before this many milliseconds.
 _OLD_AFTER, _OLD_AFTER_MS = 10, 10_000
-#: Partitions whose looks are kept, and those that are looked at at once.
+#: Number of partition scans to keep, and number of partitions scanned concurrently.
 _KEPT, _AT_ONCE = 16, 2
-#: How long a page waits for a look at a partition.
+#: Time that a page waits for a partition scan.
 _PATIENCE_SECONDS = 0.6
 
 _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """Looks in the background, one look at a time."""
+    """Scans a node in the background, one scan at a time."""
 
     def __init__(self, look: Callable[[OnLook], NodeLook], first: NodeLook, clock: Clock = monotonic_clock) -> None:
-        """Nothing is looked at yet.
+        """Prepare; `start` begins the first scan.
 
         Args:
-            look: takes a look, and tells how far it has come.
-            first: what is shown before anything is known.
+            look: scans the node and reports its progress.
+            first: the state before the first scan.
         """
         self._look = look
         self._clock = clock
@@ -47,7 +47,7 @@ class Watch:
         self._old_at_ms = 0
 
     def start(self) -> None:
-        """Begin to look, unless a look is under way."""
+        """Begin a scan, unless one is running."""
         with self._lock:
             if self._is_looking:
                 return
@@ -55,7 +55,7 @@ class Watch:
         in_background(self._run, "look")
 
     def latest(self) -> NodeLook:
-        """What is known now."""
+        """Return the latest scan; start another if it is old."""
         with self._lock:
             is_old = self._latest.is_done and self._clock() >= self._old_at_ms
         if is_old:
@@ -81,32 +81,32 @@ class Watch:
 
 
 def _stopped(look: NodeLook) -> NodeLook:
-    """What is known of a node whose look has failed."""
+    """Mark the running step of a failed scan as failed."""
     step = look.step or Step.LS
     return replace(look, step=None, failures={**look.failures, step: "the log of this program says what failed"})
 
 
 def _old_at(began_ms: int, ended_ms: int) -> int:
-    """When a look is old."""
+    """Return the time at which a scan becomes old."""
     return ended_ms + max(_OLD_AFTER_MS, _OLD_AFTER * (ended_ms - began_ms))
 
 
 @dataclass
 class _Kept:
-    """A look at a partition; when it is old, in milliseconds, once it has ended."""
+    """A partition scan, and the time at which it becomes old, in milliseconds; None while it is running."""
 
     look: Future[PartitionLook]
     old_at_ms: int | None = None
 
 
 class PartitionLooks:
-    """Looks at partitions, of which the last few are kept."""
+    """Scans partitions and keeps the last few scans."""
 
     def __init__(self, look: Callable[[str], PartitionLook], clock: Clock = monotonic_clock) -> None:
-        """Nothing is looked at yet.
+        """Prepare; `of` begins a scan.
 
         Args:
-            look: takes a look at the partition in a directory.
+            look: scans the partition in a directory.
         """
         self._look = look
         self._clock = clock
@@ -114,10 +114,10 @@ class PartitionLooks:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def of(self, path: str) -> PartitionLook | None:
-        """What is known of a partition; None: the look at it has not ended, or waits for others.
+        """Return the scan of a partition, or None if it is still running or waits for other scans.
 
         Raises:
-            CordwoodError, OSError: it cannot be looked at.
+            CordwoodError, OSError: the partition cannot be scanned.
         """
         with self._lock:
             kept = self._kept.get(path)
@@ -133,7 +133,7 @@ class PartitionLooks:
             return kept.look.result(_PATIENCE_SECONDS)
         except FutureTimeoutError:
             if kept.look.done():
-                raise  # of the look itself
+                raise  # the scan itself timed out
             return None
 
     def _begin(self, path: str) -> _Kept:
