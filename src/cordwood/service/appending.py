@@ -1,4 +1,4 @@
-"""One append: what its batches are, before and after they get their offsets.
+"""One append: checks its batches and gives them their offsets.
 
 Source: Kafka UnifiedLog.analyzeAndValidateRecords, UnifiedLog.append.
 """
@@ -24,14 +24,14 @@ from cordwood.types import NONE, Codec
 
 
 class AppendInfo(NamedTuple):
-    """What an append did.
+    """The result of an append.
 
     Attributes:
-        first_offset: of its first record; NONE for a follower's old formats, and if there was nothing to append.
-        append_time: with LogAppendTime the time; of a duplicate the timestamp of the batch that is there; else NONE.
-        last_leader_epoch: of its last batch, as it was sent.
-        codec: of its last compressed batch.
-        is_duplicate: nothing was written: the batch is there already, at these offsets.
+        first_offset: offset of the first record; NONE if nothing was appended, or in a follower's old formats.
+        append_time: append time with LogAppendTime; for a duplicate, the timestamp of the stored batch; else NONE.
+        last_leader_epoch: leader epoch of the last batch, as it was sent.
+        codec: codec of the last compressed batch.
+        is_duplicate: nothing was written, because the log already has the batch, at these offsets.
     """
 
     first_offset: int = NONE
@@ -51,7 +51,7 @@ class Append:
     """The origin of an append, and its rules.
 
     Attributes:
-        magic: format that the batches get; None: they have their offsets, and stay as they are.
+        magic: format for the stored batches; None if they have their offsets already and must not change.
     """
 
     name: str
@@ -61,14 +61,15 @@ class Append:
     magic: int | None
 
     def analyse(self, data: bytearray, log_start_offset: int) -> tuple[AppendInfo, list[Batch]]:
-        """Check batches by themselves.
+        """Check the batches without looking at the log.
 
         Returns:
-            what they are, and their headers. A partial batch at the end, and what a later leader wrote, is left out.
+            a summary of the batches, and their headers, without a partial batch at the end and without the batches from
+            a later leader's first one on.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, CorruptRecordError, OffsetsOutOfOrderError, IllegalArgumentError:
-                they are refused.
+                the log must not take the batches.
         """
         batches: list[Batch] = []
         last_offset, codec, in_order, is_later = NONE, Codec.NONE, True, False
@@ -130,14 +131,14 @@ class Append:
     def place(
         self, data: bytearray, batches: list[Batch], info: AppendInfo, end_offset: int, now_ms: int
     ) -> tuple[bytearray, list[Batch], AppendInfo]:
-        """Give records their offsets, from the end of the log on; those of a follower have theirs.
+        """Assign offsets to the records, from the end of the log on; only check the offsets of a follower's batches.
 
         Args:
             data: the batches; may be changed.
 
         Raises:
             UnexpectedAppendOffsetError: a follower's batches begin below the end of the log.
-            LogError: the records are refused; see `Leader.validate`.
+            LogError: the records are not valid; see `Leader.validate`.
         """
         if self.magic is None:
             self._check_offsets(info, end_offset)

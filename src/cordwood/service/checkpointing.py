@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 def _start_offset(log: Log) -> int | None:
-    """The log start offset, if it is not where the first segment begins."""
+    """Return the log start offset, or None if the first segment begins there."""
     return log.log_start_offset if log.log_start_offset > log.log_segments[0].base_offset else None
 
 
-#: What each file says of a log; None: it has no entry.
+#: The offset of a log for each file; None leaves the log out of the file.
 _OFFSETS: Mapping[str, Callable[[Log], int | None]] = {
     filenames.RECOVERY_POINTS: lambda log: log.recovery_point,
     filenames.LOG_START_OFFSETS: _start_offset,
@@ -32,19 +32,19 @@ _OFFSETS: Mapping[str, Callable[[Log], int | None]] = {
 
 
 class Checkpoints:
-    """The checkpoint files of the live directories. Storage errors are logged: they take a directory offline."""
+    """The checkpoint files of the live directories. Logs storage errors, which take a directory offline."""
 
     def __init__(
         self, directories: Mapping[str, LiveDirectory], logs: Callable[[], Mapping[TopicPartition, Log]]
     ) -> None:
-        """Watches both while they change."""
+        """Keep references to both mappings, which may change later."""
         self._directories = directories
         self._logs = logs
-        #: Held while a file is written, so that older offsets do not come last.
+        #: Held while a file is written, so that older offsets never replace newer ones.
         self._lock = threading.Lock()
 
     def write(self, paths: Iterable[str], *names: str) -> None:
-        """Write files of directories; those that are gone are passed over."""
+        """Write these files of the directories; skip directories that are no longer live."""
         for path in paths:
             directory = self._directories.get(path)
             if directory is not None:

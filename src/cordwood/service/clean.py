@@ -1,14 +1,14 @@
 """Cleans one live log: the engine writes new segments beside it, and they replace the old ones.
 
-    task      the segments of the range are closed and do not change; producers are those in memory
-    run       in this thread, or on Spark: see `clean_runner`. All output goes to a folder of this clean alone
-    check     the output is read once more
-    swap      group by group, under the log's lock; between groups an abort is noticed
-    index     key indexes of the segments as they are now, for the next clean; see `key_indexes`
-    remember  what the clean left, if it may leave garbage; see `garbage`
+    task      the segments of the range are closed and do not change; the producers come from memory
+    run       in this thread, or on Spark: see `clean_runner`. All output is written to this clean's own folder
+    check     reads the output once more
+    swap      group by group, under the log's lock; an abort takes effect between groups
+    index     installs key indexes of the new segments, for the next clean; see `key_indexes`
+    remember  records the remaining garbage, if the clean may leave any; see `garbage`
 
-An abort or a failure leaves the log as it was, or with some groups swapped in, each of which is whole. Then the folder
-is removed, which ends tasks that still write there. Every clean of a log has another folder.
+An abort or a failure leaves the log unchanged, or with some groups swapped in, each of them whole. Then the folder is
+removed, which ends tasks that still write there. Every clean of a log has a new folder.
 
 Source: Kafka Cleaner.doClean, LogCleaner.CleanerThread.cleanLog.
 """
@@ -47,20 +47,20 @@ from cordwood.storage.recovery.replay import Producers
 
 _log = logging.getLogger(__name__)
 
-#: So much of a log stays in memory between the two passes of a clean in a thread, beside its keys.
+#: Bytes of a log that a clean in a thread keeps in memory between its two passes, beside the keys.
 READ_MEMORY_BYTES = 64 << 20
 
-#: In the block, the clean cannot be aborted.
+#: A clean cannot be aborted inside this block.
 Changing = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMemory:
-    """The memory that the keys of one clean may take.
+    """The memory limit for the keys of one clean.
 
     Attributes:
-        load_factor: `log.cleaner.dedupe.buffer.size` is set explicitly, so keys go to Kafka's offset map, which ends a
-            round once this part of it is full; None: any number of keys.
+        load_factor: fill limit of Kafka's offset map, which ends a round once this share of it is full. Set only if
+            `log.cleaner.dedupe.buffer.size` is set explicitly; None: a key table without a limit on the number of keys.
     """
 
     size_bytes: int = 1 << 62
@@ -68,7 +68,7 @@ class KeyMemory:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
-        """The memory that a broker's configs give to each thread; by default a quarter of the machine's in all."""
+        """Return each thread's memory under a broker's configs; the default is a quarter of the machine's for all."""
         threads, buffer = config.integer("log.cleaner.threads"), config["log.cleaner.dedupe.buffer.size"]
         if not buffer.explicit:
             return cls(memory_bytes() // 4 // threads)
@@ -76,7 +76,7 @@ class KeyMemory:
         return cls(SLOT_BYTES * slots, config.real("log.cleaner.io.buffer.load.factor"))
 
     def applied_to(self, settings: CleanSettings) -> CleanSettings:
-        """The settings, with this memory as their limit."""
+        """Return the settings with this memory as their limit."""
         if self.load_factor is None:
             return replace(settings, memory=MemoryShare(self.size_bytes))
         slots = self.size_bytes // SLOT_BYTES
@@ -88,9 +88,9 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
-        checkpoint: the first dirty offset for a cleaner that knows nothing of what was left; else the end.
-        key_share: the part of the memory for keys that it used; 1.0 at most.
-        left: where the next clean begins, and what was left; None: nothing.
+        checkpoint: the first dirty offset for a cleaner that ignores remaining garbage; otherwise the end.
+        key_share: the used part of the memory for keys, at most 1.0.
+        left: start of the next clean, and the remaining garbage; None if no garbage remains.
     """
 
     end_offset: int
@@ -104,8 +104,8 @@ class LiveClean:
     """One clean of a live log, for a `with` block: its folder, its task, and the swap of its output.
 
     Attributes:
-        found: the range of the clean; the log is in progress.
-        check: raises once the clean must stop.
+        found: the range of the clean; the log's state is "in progress".
+        check: raises an error once the clean must stop.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class LiveClean:
         strict_kafka: bool = False,
         index: bool = False,
     ) -> None:
-        """Nothing is made yet.
+        """Prepare the task; create no files yet.
 
         Args:
             strict_kafka: fail where Kafka's cleaner fails for good.
-            index: make key indexes even if the log has none.
+            index: write key indexes even if the log has none.
         """
         self.found = found
         self.check = check
@@ -144,28 +144,28 @@ class LiveClean:
         self.give_up()
 
     def give_up(self) -> None:
-        """Remove the folder; tasks that still run find it gone, and end."""
+        """Remove the folder; tasks that still run fail because it is missing."""
         work_folder.remove(self._fs, self.folder)
 
     def newly_read_bytes(self) -> int:
-        """How much its tasks have read of the log since this was last asked for."""
+        """Return the bytes of the log that the tasks have read since the last call."""
         before, self._counted_bytes = self._counted_bytes, max(self._counted_bytes, self.bytes_read())
         return self._counted_bytes - before
 
     def bytes_read(self) -> int:
-        """How much its tasks have read of the log, as far as they have said so; 0 once its folder is gone."""
+        """Return the bytes of the log that the tasks have reported as read; 0 once the folder is removed."""
         with contextlib.suppress(FileNotFoundError):
             return total(self._fs, f"{self.folder}/{PROGRESS}")
         return 0
 
     def finish(self, outcome: Output | Failure, changing: Changing = nullcontext) -> CleanedLog:
-        """Swap in what the task wrote.
+        """Swap in the output of the task.
 
         Args:
-            changing: for each group; it raises once the clean must stop.
+            changing: wraps the change of each group; raises once the clean must stop.
 
         Raises:
-            LogCleaningAbortedError: the clean must stop. Its task may have failed because of that.
+            LogCleaningAbortedError: the clean must stop. The task may have failed for this reason.
             CleanFailedError: the log cannot be cleaned, with the reason.
             KafkaStorageError: the disk failed while the new segments were swapped in.
         """
@@ -195,12 +195,12 @@ class LiveClean:
 def run_here(
     task: PartitionTask, check: Check, limit: Limit | None = None, read_memory_bytes: int = READ_MEMORY_BYTES
 ) -> Output | Failure:
-    """Run the task of a clean in this thread, and look at what it wrote.
+    """Run the task of a clean in this thread, and check its output.
 
     Args:
-        check: is called at least every few MiB; what it raises is the reason why the task fails.
-        read_memory_bytes: so much of the log is read once, at most a quarter of what the keys may take. None with
-            Kafka's offset map, whose rounds read other files.
+        check: called at least every few MiB; an error that it raises fails the task.
+        read_memory_bytes: bytes of the log that are kept in memory and so read only once; at most a quarter of the key
+            memory. 0 with Kafka's offset map, as each of its rounds reads other files.
     """
     work = task.work
     assert work is not None, "a clean has a folder"
@@ -223,7 +223,7 @@ def task_of(
     strict_kafka: bool = False,
     index: bool = False,
 ) -> PartitionTask:
-    """The clean as a task; see `LiveClean`."""
+    """Return the clean as a task; see `LiveClean`."""
     log = found.log
     config = log.config
     settings = CleanSettings(
@@ -260,6 +260,6 @@ def task_of(
 
 
 def producers_of(log: Log) -> Producers:
-    """The producers that may write again, as they are now."""
-    # None has expired: a task of the log forgets those.
+    """Return the current producers of the log, except expired ones."""
+    # The zero clock expires nobody here: a periodic task of the log removes expired producers.
     return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)

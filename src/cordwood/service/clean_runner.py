@@ -1,7 +1,7 @@
-"""Where cleans run: in the thread of a cleaner, or by tasks of an engine, which all threads share.
+"""Where cleans run: in the thread of a cleaner, or as tasks of an engine, which all threads share.
 
-The thread itself cleans a small log, however many are due: Spark takes seconds to start, and `log.cleaner.threads` can
-add threads. A larger log is cleaned by as many tasks as there are cores, on Spark or, without it, in a pool of
+The thread itself cleans small logs, even if many are due: Spark takes seconds to start, and `log.cleaner.threads` can
+add threads. A larger log is cleaned by as many tasks as the machine has cores, on Spark or, without Spark, in a pool of
 processes. If the engine fails, the thread cleans the log.
 """
 
@@ -28,7 +28,7 @@ from cordwood.spark.runner import SessionRunner, SparkRunner
 
 _log = logging.getLogger(__name__)
 
-#: Logs of this size, and larger ones, are cleaned by tasks: one thread would take longer than a job that starts.
+#: Logs of at least this size are cleaned by tasks: one thread would take longer than the start of a job.
 TASKS_BYTES_MIN = 256 << 20
 
 
@@ -36,9 +36,9 @@ class Traffic:
     """The bytes that cleans have read from the disk or its cache, and written to it.
 
     Attributes:
-        read, written: key indexes included.
-        new: what was dirty before these cleans; in the long run, what was appended to compacted logs.
-        removed: what they have made logs smaller by.
+        read, written: bytes with those of key indexes.
+        new: dirty bytes before these cleans; in the long run, the bytes appended to compacted logs.
+        removed: bytes by which the logs shrank.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Traffic:
         self._adding = threading.Lock()
 
     def add(self, *, read: int = 0, written: int = 0, new: int = 0, removed: int = 0) -> None:
-        """Count more."""
+        """Add to the counts."""
         with self._adding:
             self.read += read
             self.written += written
@@ -55,14 +55,14 @@ class Traffic:
 
 
 class CleanRunner:
-    """Runs cleans, for all threads of a cleaner.
+    """Runs the cleans of all threads of a cleaner.
 
     Attributes:
-        limit: of what all of them read and write; None: there is none.
+        limit: shared limit on bytes read and written; None: unlimited.
         io: counts bytes of batches that are read and written.
-        traffic: of all cleans so far.
-        index: make key indexes of logs that have none.
-        min_dead: how much garbage a clean may leave, as a share of its log; None: none.
+        traffic: totals of all cleans so far.
+        index: write key indexes of logs that have none.
+        min_dead: largest share of garbage that a clean may leave in its log; None: it leaves no garbage.
         read_memory_bytes: see `run_here`.
     """
 
@@ -76,11 +76,11 @@ class CleanRunner:
         min_dead: float | None = None,
         clock: Clock = monotonic_clock,
     ) -> None:
-        """Starts nothing yet.
+        """Store the settings; start nothing yet.
 
         Args:
-            where: where tasks run; what runs them starts with the first job.
-            tasks_bytes_min: from which size of a log on it is cleaned by tasks.
+            where: the engine for tasks; it starts with the first job.
+            tasks_bytes_min: smallest size of a log that is cleaned by tasks.
         """
         self.limit: Limit | None = None
         self.io = Meter(clock)
@@ -91,29 +91,29 @@ class CleanRunner:
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
         self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)
         self._runner: Runner | None = self._given
-        #: Held while the engine starts, and while the broken one is put away.
+        #: Held while the engine starts, and while a broken engine is closed.
         self._starting = threading.Lock()
         self._open = ExitStack()
-        #: Why there is no engine here; then it is not tried again.
+        #: The reason why no engine can run here; once set, the start is not tried again.
         self._missing = "other processes cannot open this file system" if fs.location().in_this_process else ""
 
     def close(self) -> None:
-        """Stop the engine, unless it is the user's session. No clean may run."""
+        """Stop the engine, unless it is the user's session. Call it only while no clean runs."""
         self._open.close()
         self._runner = self._given
 
     def run(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure:
-        """Run a clean where its size belongs.
+        """Run a clean in this thread or by tasks, depending on its size.
 
         Args:
-            stop: is called again and again; what it raises ends the clean.
-            name: of the thread; Spark shows it, and gives each thread its share of the cores.
+            stop: called repeatedly; an error that it raises ends the clean.
+            name: name of the thread; Spark shows it, and gives each thread its share of the cores.
 
         Returns:
-            the outcome; a clean that was aborted meanwhile has failed.
+            the outcome; a Failure if the clean was aborted meanwhile.
         """
         outcome: Output | Failure | None = None
-        # What may be left is decided by one task that knows all of the log.
+        # Only a single task that sees the whole log can decide which garbage to leave.
         by_tasks = not clean.task.garbage_share and clean.found.total_bytes >= self._tasks_bytes_min
         if by_tasks and not self._missing:
             outcome = self._run_by_tasks(clean, stop, name)
@@ -129,7 +129,7 @@ class CleanRunner:
         return outcome
 
     def _read_by(self, clean: LiveClean) -> int:
-        """How much a clean has read since this was last asked for; it is counted."""
+        """Return the bytes that a clean has read since the last call, and add them to `traffic`."""
         read = clean.newly_read_bytes()
         self.traffic.add(read=read)
         return read
@@ -146,7 +146,7 @@ class CleanRunner:
         return outcome
 
     def _run_by_tasks(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure | None:
-        """Run by tasks of the engine; None: that cannot be done."""
+        """Run the clean as tasks of the engine; return None if no engine is usable or the job failed."""
         runner = self._started()
         if runner is None or (self.limit is not None and not runner.is_on_this_machine):
             return None  # other machines do not see the counters of the limit
@@ -169,7 +169,7 @@ class CleanRunner:
             ):
                 return jobs.clean([clean.task], None)[0]
         except Exception:
-            look(None)  # if that is why, it says so again
+            look(None)  # raises again if the clean must stop
             engine = "in other processes" if spark is None else "on Spark"
             _log.exception("%s failed %s; the thread %s does it", what, engine, name)
             self._put_away(runner)
@@ -186,7 +186,7 @@ class CleanRunner:
             return self._runner
 
     def _put_away(self, runner: Runner) -> None:
-        """A job has failed: if its session is gone, the next one starts another, unless it is the user's."""
+        """After a failed job, close a dead session so that the next job starts a new one; keep the user's session."""
         if not isinstance(runner, SparkRunner):
             return
         with self._starting:

@@ -1,4 +1,4 @@
-"""How far each live log of some directories has been cleaned: their files `cleaner-offset-checkpoint`.
+"""How far each live log in the given directories is cleaned: their files `cleaner-offset-checkpoint`.
 
 Source: Kafka LogCleanerManager.
 """
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 
 class CleanerCheckpoints:
-    """The files, which are made, empty, where they are missing.
+    """The checkpoint files; a missing file is created empty.
 
     Args:
-        lock: guards them, and may be held by the caller.
+        lock: guards the files; the caller may hold it already.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CleanerCheckpoints:
         self._files = {
             fs.absolute_path(path): f"{fs.absolute_path(path)}/{filenames.CLEANER_OFFSETS}" for path in log_dirs
         }
-        #: The bytes of files, and what they say.
+        #: The bytes of each file and its decoded entries.
         self._decoded: dict[str, tuple[bytes, dict[TopicPartition, int]]] = {}
         for path in self._files.values():
             if not fs.exists(path):
@@ -54,10 +54,10 @@ class CleanerCheckpoints:
         return tuple(self._files)
 
     def all_cleaner_checkpoints(self) -> dict[TopicPartition, int]:
-        """The first dirty offset of each log that was ever cleaned.
+        """Return the first dirty offset of each log that was ever cleaned.
 
-        A partition that is in the files of two directories counts with the entry of the one that its log is in, or with
-        the smaller one.
+        If the files of two directories have an entry for a partition, use the entry in the directory of its log; if
+        there is no such entry, use the smaller offset.
         """
         with self._lock:
             read: dict[str, dict[TopicPartition, int]] = {}
@@ -85,11 +85,11 @@ class CleanerCheckpoints:
         add: tuple[TopicPartition, int] | None = None,
         remove: TopicPartition | None = None,
     ) -> None:
-        """Change a directory's file; what it says of partitions that are not here goes. A storage error is logged."""
+        """Change a directory's file and drop entries of partitions without a log. A storage error is only logged."""
         self.replace(log_dir, {} if add is None else dict([add]), remove)
 
     def replace(self, log_dir: str, added: Mapping[TopicPartition, int], removed: TopicPartition | None = None) -> None:
-        """Set the offsets of some partitions, and remove that of one; see `update_checkpoints`."""
+        """Set the offsets of some partitions and remove one partition's entry; see `update_checkpoints`."""
         with self._lock:
             path = self._fs.absolute_path(log_dir)
             if path not in self._files:
@@ -102,10 +102,10 @@ class CleanerCheckpoints:
                 _log.exception("Failed to access checkpoint file in dir %s", path)
 
     def maybe_truncate_checkpoint(self, log_dir: str, partition: TopicPartition, offset: int) -> None:
-        """A log was truncated: what lies behind an offset is not clean any more.
+        """Lower the entry of a truncated log to an offset, because later offsets are not clean any more.
 
         Raises:
-            KafkaStorageError: the disk.
+            KafkaStorageError: the disk failed.
         """
         with self._lock:
             path = self._fs.absolute_path(log_dir)
@@ -117,7 +117,7 @@ class CleanerCheckpoints:
                 self._write(path, known | {partition: offset})
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """A log has moved to another directory, and its entry moves with it. A storage error is logged."""
+        """Move the entry of a log that has moved to another directory. A storage error is only logged."""
         with self._lock:
             try:
                 offset = self._read(source).get(partition) if source in self._files else None
@@ -128,7 +128,7 @@ class CleanerCheckpoints:
                 _log.exception("Failed to access checkpoint file in dir %s", source)
 
     def forget(self, log_dir: str) -> None:
-        """Forget the file of a directory that has failed."""
+        """Ignore the file of a failed directory from now on."""
         with self._lock:
             self._files.pop(self._fs.absolute_path(log_dir), None)
 
@@ -145,7 +145,7 @@ class CleanerCheckpoints:
                 known = io_error_of(error)
                 if isinstance(known, OSError):
                     raise known from error
-                # A number that is none ends Kafka's cleaner thread. Without offsets a clean has more to read, no more.
+                # A bad number ends Kafka's cleaner thread. Here, a missing offset only means that a clean reads more.
                 _log.error("%s does not count, its logs are cleaned from their starts: %s", file, error)
                 return {}
 

@@ -1,4 +1,4 @@
-"""Which live log is cleaned next, and what is done to it meanwhile.
+"""Chooses the live log to clean next, and keeps each log's cleaning state.
 
     none ── grab, deletable_logs ──► in progress ── done ──► none
                                          │
@@ -6,13 +6,13 @@
                                          ▼
     none ◄── resume ── paused(n) ◄─── aborted        the thread that works on the log notices, and reports the end
 
-A log is in progress while it is cleaned or while its old segments are deleted; a paused log is left alone. One lock
-guards the states and the checkpoint files; a thread releases it while it waits for an abort.
+A log is in progress while it is cleaned or while its old segments are deleted; no cleaner touches a paused log. One
+lock guards the states and the checkpoint files; a thread releases it while it waits for an abort.
 
 A clean holds a claim, and must not change the log without it. So an abort revokes the claim and need not wait for the
-clean to notice: the log is paused at once. An abort waits only for a swap of a group that has begun.
+clean to notice: the log is paused at once. An abort waits only for a group's swap that has already begun.
 
-Source: Kafka LogCleanerManager. `log_to_clean` says what is dirty, `cleaner_checkpoints` how far each log was cleaned.
+Source: Kafka LogCleanerManager. `log_to_clean` finds dirty ranges; `cleaner_checkpoints` has each log's cleaned offset.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from cordwood.service.log_to_clean import LogsToClean, LogToClean
 from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
-#: How often a thread that waits for an abort looks again.
+#: How often a thread that waits for an abort checks the state.
 _POLL_SECONDS = 0.1
-#: How long a log is left alone after its first failure, and at most; the pause doubles with each further failure.
+#: Pause after a log's first failed clean, and the longest pause; each further failure doubles the pause.
 _RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
 
-#: The kind of a log that a program has marked as uncleanable.
+#: The kind of a log that a program marked as uncleanable.
 MARKED = "marked"
 IN_PROGRESS = "in progress"
 ABORTED = "aborted"
@@ -48,7 +48,7 @@ ABORTED = "aborted"
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A log that is left alone until it was resumed as often as it was paused."""
+    """A log that no cleaner touches until it was resumed as often as it was paused."""
 
     count: int
 
@@ -64,9 +64,9 @@ class Uncleanable:
     """A log whose last clean has failed.
 
     Attributes:
-        kind: why, in a word: a `FailureKind`, or `MARKED`.
-        failures: how many cleans have failed, one after the other.
-        retry_at_ms: when it is tried again, on the cleaner's monotonic clock; None: never.
+        kind: a `FailureKind`, or `MARKED`.
+        failures: number of failed cleans in a row.
+        retry_at_ms: time of the next try, on the cleaner's monotonic clock; None: never.
     """
 
     reason: str
@@ -77,7 +77,7 @@ class Uncleanable:
 
 @dataclass(frozen=True, slots=True)
 class SelectionStats:
-    """What one selection has seen, as Kafka's cleaner reports it."""
+    """Counts from one selection, as Kafka's cleaner reports them."""
 
     cleanable_partitions: int = 0
     delayed_partitions: int = 0
@@ -85,11 +85,11 @@ class SelectionStats:
 
 
 class Claim:
-    """The right of one clean to change its log; an abort takes it away.
+    """The right of one clean to change its log; an abort revokes it.
 
     Attributes:
-        selection: what the selection that chose the log has seen.
-        is_lost: the clean was aborted. Nothing that it writes counts any more.
+        selection: counts from the selection that chose the log.
+        is_lost: the clean was aborted, and its output must not be used.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class Claim:
         self._on_change_end = on_change_end
 
     def check(self) -> None:
-        """Raise LogCleaningAbortedError once the clean must stop. Called often; takes no lock."""
+        """Raise LogCleaningAbortedError once the clean must stop. Called often, so it takes no lock."""
         if self.is_lost:
             raise LogCleaningAbortedError(f"the clean of {self.found.partition} is aborted")
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """In the block the claim cannot be lost, so the log may be changed; an abort waits for its end.
+        """Keep the claim during the block, so that the log may be changed; an abort waits for the end of the block.
 
         Raises:
-            LogCleaningAbortedError: the claim is lost already.
+            LogCleaningAbortedError: the claim is already lost.
         """
         with self._changed:
             self.check()
@@ -130,7 +130,7 @@ class Claim:
 
 
 class LogCleanerManager:
-    """The states and checkpoints of the logs that are cleaned."""
+    """The states and checkpoints of logs, for the cleaner."""
 
     def __init__(
         self,
@@ -141,13 +141,13 @@ class LogCleanerManager:
         clock: Clock = monotonic_clock,
         garbage: Garbage | None = None,
     ) -> None:
-        """Make the missing checkpoint files, empty.
+        """Create missing checkpoint files, empty.
 
         Args:
-            logs: gives the current logs; future ones are never cleaned.
-            failures: takes a directory offline whose checkpoint file cannot be read or written.
-            clock: a monotonic one; says when a log that could not be cleaned is tried again.
-            garbage: what cleans may leave; None: nothing.
+            logs: returns the current logs; future logs are never cleaned.
+            failures: takes a directory offline if its checkpoint file cannot be read or written.
+            clock: monotonic clock for the retry of logs that could not be cleaned.
+            garbage: limits on the garbage that a clean may leave; None: a clean leaves no garbage.
         """
         self._fs = fs
         self._logs = logs
@@ -162,14 +162,14 @@ class LogCleanerManager:
         self._found = LogsToClean()
         self.garbage = garbage
         self._checkpoints = CleanerCheckpoints(fs, log_dirs, logs, failures, self._changed)
-        # The calls of the files are those of the manager.
+        # The manager offers these methods of the checkpoint files as its own.
         self.all_cleaner_checkpoints = self._checkpoints.all_cleaner_checkpoints
         self.update_checkpoints = self._checkpoints.update_checkpoints
         self.maybe_truncate_checkpoint = self._checkpoints.maybe_truncate_checkpoint
         self.handle_log_dir_failure = self._checkpoints.forget
-        #: Of the last selection: the largest dirty share.
+        #: Largest dirty share in the last selection.
         self.dirtiest_ratio = 0.0
-        #: When it was, on the monotonic clock.
+        #: Time of the last selection, on the monotonic clock.
         self.last_run_ms = clock()
 
     @property
@@ -178,7 +178,7 @@ class LogCleanerManager:
         return self._checkpoints.log_dirs
 
     def cleaned_to(self, partition: TopicPartition) -> int:
-        """The first dirty offset of a log; -1: it was never cleaned."""
+        """Return the first dirty offset of a log; -1 if it was never cleaned."""
         log, kafkas = self._logs().get(partition), self.all_cleaner_checkpoints().get(partition, -1)
         own = None if log is None or self.garbage is None else self.garbage.checkpoint(log)
         return kafkas if own is None else max(kafkas, own.cleaned_to)
@@ -186,9 +186,9 @@ class LogCleanerManager:
     # ---- choosing ----------------------------------------------------------------------------------------------------
 
     def grab_filthiest_compacted_log(self, now_ms: int) -> LogToClean | None:
-        """Choose the log with the largest dirty share among those that are due; it is in progress then.
+        """Choose the due log with the largest dirty share and set its state to "in progress".
 
-        A checkpoint that is outside its log is corrected on the way.
+        Also correct checkpoints that are outside their log.
         """
         with self._changed:
             due, _ = self._select(now_ms)
@@ -198,7 +198,7 @@ class LogCleanerManager:
             return due[0]
 
     def claim_filthiest_compacted_log(self, now_ms: int) -> Claim | None:
-        """Choose a log as `grab_filthiest_compacted_log`, for a clean that ends with `release`."""
+        """Choose a log as `grab_filthiest_compacted_log` does, for a clean that ends with `release`."""
         with self._changed:
             due, stats = self._select(now_ms)
             if not due:
@@ -209,7 +209,7 @@ class LogCleanerManager:
             return claim
 
     def _select(self, now_ms: int) -> tuple[list[LogToClean], SelectionStats]:
-        """The logs that are due and have no state, the filthiest first."""
+        """Return the due logs without a state, the log with the largest dirty share first."""
         self.last_run_ms = self._clock()
         known, logs = self.all_cleaner_checkpoints(), self._logs()
         found: list[LogToClean] = []
@@ -233,9 +233,9 @@ class LogCleanerManager:
         return due, SelectionStats(len(due), len(overdue), max(overdue, default=0))
 
     def _look_at(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean | None:
-        """What a clean of a log would go over; None: that cannot be said.
+        """Return the range that a clean of this log would cover, or None if it cannot be determined.
 
-        If it is the fault of the log, it is uncleanable. Kafka does nothing else in a round in which this fails.
+        If the log itself is the cause, mark it as uncleanable. Kafka instead ends the whole round here.
         """
         segments = log.log_segments
         try:
@@ -244,7 +244,7 @@ class LogCleanerManager:
         except KafkaStorageError:
             return None  # its directory has failed
         except Exception as error:
-            if log.log_segments is segments:  # otherwise somebody has just changed the log
+            if log.log_segments is segments:  # otherwise another thread has just changed the log
                 _log.exception("what is dirty in %s cannot be said", partition)
                 reason, kind = f"what is dirty in it cannot be said: {error}", failure_of(error, log.directory).kind
                 self.note_failure(log.parent_directory, partition, reason, kind)
@@ -266,7 +266,7 @@ class LogCleanerManager:
     def pause_cleaning_for_non_compacted_partitions(self) -> dict[TopicPartition, Log]:
         """Pause and return the logs without a state that are not compacted.
 
-        So retention cannot meet a clean of a log whose policy has just become `compact`.
+        While they are paused, retention cannot overlap with a clean of a log whose policy has just become `compact`.
         """
         with self._changed:
             found = {
@@ -280,18 +280,18 @@ class LogCleanerManager:
     # ---- states ------------------------------------------------------------------------------------------------------
 
     def cleaning_state(self, partition: TopicPartition) -> State | None:
-        """A log's state; None: no cleaner works on it."""
+        """Return a log's state; None if no cleaner works on it."""
         with self._changed:
             return self._states.get(partition)
 
     def abort_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean; see `abort_and_pause_cleaning`."""
+        """Stop a clean and let later cleans run; see `abort_and_pause_cleaning`."""
         with self._changed:
             self.abort_and_pause_cleaning(partition)
             self.resume_cleaning([partition])
 
     def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, and let none begin until `resume_cleaning`.
+        """Stop a clean, and prevent further cleans until `resume_cleaning`.
 
         Once this returns, the clean can no longer change the log. Its thread, and tasks in other processes, may run for
         a moment longer. This waits only for a swap that has begun, or for a deletion of old segments.
@@ -318,7 +318,7 @@ class LogCleanerManager:
                 self._changed.wait(_POLL_SECONDS)
 
     def _take_away(self, claim: Claim) -> None:
-        """End an aborted clean, wherever it is."""
+        """Revoke the claim of an aborted clean, whatever step it has reached."""
         claim.is_lost = True
         del self._claims[claim.found.partition]
         self._end(claim.found.partition)
@@ -328,10 +328,10 @@ class LogCleanerManager:
             self._take_away(claim)
 
     def resume_cleaning(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take one pause of each back.
+        """Undo one pause of each partition.
 
         Raises:
-            IllegalStateError: one is not paused; those before it are resumed.
+            IllegalStateError: a partition is not paused; the partitions before it are resumed.
         """
         with self._changed:
             for partition in partitions:
@@ -356,7 +356,7 @@ class LogCleanerManager:
                 raise LogCleaningAbortedError(f"the clean of {partition} is aborted")
 
     def done_cleaning(self, partition: TopicPartition, log_dir: str, end_offset: int) -> None:
-        """A clean has ended: note how far it came, unless it was aborted.
+        """End a clean: store its end offset, unless it was aborted.
 
         Raises:
             IllegalStateError: the log was not in progress.
@@ -366,21 +366,21 @@ class LogCleanerManager:
                 if self._states.get(partition) == IN_PROGRESS:
                     self.update_checkpoints(log_dir, add=(partition, end_offset))
             finally:
-                # After any failure: with Kafka's cleaner the log would stay in progress for good.
+                # Also after an error: with Kafka's cleaner the log would stay in progress for good.
                 self._claims.pop(partition, None)
                 self._end(partition)
 
     def release(self, claim: Claim, end_offset: int) -> None:
-        """A clean has ended, however that was: see `done_cleaning`. Of one that was aborted, nothing is noted."""
+        """End a clean after success or failure; see `done_cleaning`. Store nothing if it was aborted."""
         with self._changed:
             if self._claims.get(claim.found.partition) is claim:
                 self.done_cleaning(claim.found.partition, claim.found.log.parent_directory, end_offset)
 
     def done_deleting(self, partitions: Iterable[TopicPartition]) -> None:
-        """The old segments of logs are deleted.
+        """End the deletion of old segments.
 
         Raises:
-            IllegalStateError: one was not in progress.
+            IllegalStateError: a log was not in progress.
         """
         with self._changed:
             for partition in partitions:
@@ -401,14 +401,14 @@ class LogCleanerManager:
     # ---- logs that cannot be cleaned ---------------------------------------------------------------------------------
 
     def mark_partition_uncleanable(self, log_dir: str, partition: TopicPartition) -> None:
-        """Leave a log alone for good."""
+        """Never clean this log again."""
         with self._changed:
             self._mark(log_dir, partition, Uncleanable("it was marked so", 1, None, MARKED))
 
     def note_failure(
         self, log_dir: str, partition: TopicPartition, reason: str, kind: str = FailureKind.OTHER
     ) -> Uncleanable:
-        """The clean of a log has failed: leave it alone for a while, for longer after each further failure."""
+        """Note a failed clean: pause the log's cleans, for longer after each further failure."""
         with self._changed:
             known = self._uncleanable.get(self._fs.absolute_path(log_dir), {}).get(partition)
             failures = 1 if known is None else known.failures + 1
@@ -421,47 +421,47 @@ class LogCleanerManager:
         self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
 
     def note_clean(self, log_dir: str, partition: TopicPartition) -> None:
-        """The clean of a log has succeeded."""
+        """Note a successful clean."""
         with self._changed:
             self._cleaned_ms[partition] = self._clock()
             self.mark_partition_cleanable(log_dir, partition)
 
     def seconds_since_clean(self, partition: TopicPartition) -> int:
-        """The time since a log was last cleaned; since this manager began, if there was no clean after that."""
+        """Return the seconds since a log was last cleaned, or since this manager began if that is later."""
         return (self._clock() - self._cleaned_ms.get(partition, self._began_ms)) // 1_000
 
     def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
-        """Clear the mark, after a clean that succeeded, or to try again."""
+        """Remove the mark, after a successful clean or to try again."""
         with self._changed:
             self._uncleanable.get(self._fs.absolute_path(log_dir), {}).pop(partition, None)
 
     def uncleanable(self, partition: TopicPartition) -> Uncleanable | None:
-        """Why a log is not cleaned; None: it is."""
+        """Return why a log is not cleaned; None if it is."""
         with self._changed:
             known = [self._uncleanable[path] for path in self._uncleanable.keys() & set(self.log_dirs)]
             return next((marked[partition] for marked in known if partition in marked), None)
 
     def seconds_to_retry(self, marked: Uncleanable) -> int | None:
-        """How long a log is still left alone; None: for good."""
+        """Return the seconds until the next try; None if there will be no other try."""
         return None if marked.retry_at_ms is None else max(0, marked.retry_at_ms - self._clock()) // 1_000
 
     def uncleanable_partitions(self, log_dir: str) -> frozenset[TopicPartition]:
-        """The logs of a directory whose last clean has failed."""
+        """Return the logs of a directory whose last clean has failed."""
         with self._changed:
             return frozenset(self._uncleanable.get(self._fs.absolute_path(log_dir), ()))
 
     def uncleanable_bytes(self, log_dir: str, now_ms: int) -> int:
-        """What could be cleaned in the logs of a directory whose last clean has failed."""
+        """Return the cleanable bytes in the logs of a directory whose last clean has failed."""
         with self._changed:
             logs, known = self._logs(), self.all_cleaner_checkpoints()
             size_bytes = 0
             for one in self.uncleanable_partitions(log_dir) & logs.keys():
-                with contextlib.suppress(Exception):  # a log may be uncleanable because this fails
+                with contextlib.suppress(Exception):  # this very call may be why a log is uncleanable
                     size_bytes += self._found.of(one, logs[one], known.get(one), now_ms).cleanable_bytes
             return size_bytes
 
     def maintain_uncleanable_partitions(self) -> None:
-        """Forget those that are not here any more."""
+        """Forget partitions whose logs were removed."""
         with self._changed:
             known = self._logs()
             for marked in self._uncleanable.values():
@@ -477,7 +477,7 @@ class LogCleanerManager:
     # ---- directories -------------------------------------------------------------------------------------------------
 
     def alter_checkpoint_dir(self, partition: TopicPartition, source: str, target: str) -> None:
-        """A log has moved to another directory: its checkpoint, and a mark, move with it. A storage error is logged."""
+        """Move the checkpoint and the mark of a log that moved to another directory. A storage error is only logged."""
         with self._changed:
             old, new = self._fs.absolute_path(source), self._fs.absolute_path(target)
             self._checkpoints.move(partition, old, new)

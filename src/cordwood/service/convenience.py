@@ -1,6 +1,6 @@
-"""A live log for people: pairs in, records out, transactions as `with` blocks.
+"""Short calls for a live log: append pairs, read records, write transactions as `with` blocks.
 
-For a log that has no other replicas: appended records are readable at once.
+For a log without other replicas: appended records are readable at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.types import NONE
 
 _READ_BYTES = 1 << 20
-#: Adjacent batches are decoded in one call, so many bytes at most. An append waits for no more.
+#: Adjacent batches up to this many bytes are decoded in one call. An append waits no longer than for such a call.
 _RUN_BYTES = 1 << 16
 _FOLLOW_SECONDS = 0.05
 
@@ -55,14 +55,14 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 
 
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
-    """The records of a key; see `Log.get`."""
+    """Return the records of a key; see `Log.get`."""
     view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
     return view.get(key, last=last)
 
 
 @dataclass
 class Producing:
-    """The appending producer: one in a transaction, or none (NONE)."""
+    """The producer of an append: a transactional producer, or NONE."""
 
     producer_id: int
     epoch: int
@@ -72,7 +72,7 @@ class Producing:
 
     @classmethod
     def of(cls, log: UnifiedLog, producer_id: int, epoch: int) -> Producing:
-        """A producer that goes on where it stopped in this log."""
+        """Return a producer that continues after its last sequence in this log."""
         known = log.producers.of(producer_id)
         goes_on = known is not None and known.epoch == epoch and known.last_sequence != NONE
         sequence = (known.last_sequence + 1) % (MAX_SEQUENCE + 1) if known is not None and goes_on else 0
@@ -83,7 +83,7 @@ class Producing:
 
     def batch(self, records: list[Record]) -> bytes:
         """Return a batch of its next records, with offsets from 0 on."""
-        if records[0].offset:  # behind the first batch of several
+        if records[0].offset:  # not the first batch
             records = [replace(record, offset=at) for at, record in enumerate(records)]
         return encode_batch(
             records,
@@ -94,13 +94,13 @@ class Producing:
         )
 
     def has_appended(self, count: int) -> None:
-        """So many records were appended."""
+        """Advance the sequence by this number of appended records."""
         self.has_begun = True
         if self.sequence != NONE:
             self.sequence = (self.sequence + count) % (MAX_SEQUENCE + 1)
 
     def end(self, log: UnifiedLog, *, committed: bool) -> None:
-        """Write a marker, as the coordinator that wrote the producer's last one."""
+        """Write a marker, with the coordinator epoch of the producer's last marker."""
         known = log.producers.of(self.producer_id)
         coordinator = 0 if known is None else max(known.coordinator_epoch, 0)
         marker = Marker(0, log.now_ms(), self.producer_id, self.epoch, committed, coordinator)
@@ -109,17 +109,17 @@ class Producing:
 
 
 class Transaction:
-    """A transaction that is open; see `Log.transaction`. Threads that append to it take turns."""
+    """An open transaction; see `Log.transaction`. Threads that append to it take turns."""
 
     def __init__(self, log: UnifiedLog, producing: Producing) -> None:
         self._log = log
         self._producing = producing
         self._has_ended = False
-        #: Taken before the lock of the log. A batch has the sequence behind that of the one before it.
+        #: Acquired before the log's lock, so that each batch gets the sequence that follows the previous batch.
         self._turn = threading.Lock()
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
-        """Append records that count once the transaction is committed; see `Log.append`.
+        """Append records, which become readable once the transaction is committed; see `Log.append`.
 
         Raises:
             InvalidTxnStateError: the transaction has ended.
@@ -134,7 +134,7 @@ class Transaction:
             return append(log, pairs, timestamp_ms, producer=producing)
 
     def end(self, *, committed: bool) -> None:
-        """Write the marker; a transaction without records has none."""
+        """Write the marker, unless the transaction has no records."""
         with self._turn:
             self._has_ended = True
             if self._producing.has_begun:
@@ -143,7 +143,7 @@ class Transaction:
 
 @contextlib.contextmanager
 def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Transaction]:
-    """A transaction that is committed at the end of the block; see `Log.transaction`."""
+    """Begin a transaction that is committed at the end of the block; see `Log.transaction`."""
     check_number("producer_id", producer_id, 0, LONG_MAX)
     check_number("epoch", epoch, 0, MAX_EPOCH)
     with log.unchanged():
@@ -162,7 +162,7 @@ def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Trans
 
 
 def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
-    """Refuse a second transaction of a producer; one that a program left open is aborted for a higher epoch."""
+    """Raise InvalidTxnStateError if the producer is in a transaction; with a higher epoch, abort one left open."""
     if producer_id in log.producers_in_use:
         raise InvalidTxnStateError(
             f"producer {producer_id} is in a transaction in {log.name} already; end that first, or take another "
@@ -187,7 +187,7 @@ def records(
     timeout_seconds: float | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Record]:
-    """The committed records of a log; see `Log.records`."""
+    """Yield the committed records of a log; see `Log.records`."""
     at = log.log_start_offset if start is None else start
     stop, since = stop or threading.Event(), time.monotonic()
     while not stop.is_set():
@@ -206,9 +206,9 @@ def records(
 
 
 def _runs(data: FetchData) -> Iterator[tuple[list[Batch], int]]:
-    """The batches of a read whose records are committed, as runs of adjacent ones, each with the offset behind it.
+    """Yield runs of adjacent committed batches from one read, each with the offset after it.
 
-    A run may be empty. Those before a batch that is damaged come before its error.
+    A run may be empty. Batches before a damaged batch are yielded before its error is raised.
     """
     run: list[Batch] = []
     size, behind = 0, NONE
@@ -228,7 +228,7 @@ def _runs(data: FetchData) -> Iterator[tuple[list[Batch], int]]:
 
 
 def _batches(data: FetchData) -> Iterator[tuple[Batch, bool]]:
-    """The batches of a read, and whether each holds records that are committed."""
+    """Yield each batch of a read, and whether it holds committed records."""
     aborted = sorted(data.aborted or (), key=lambda one: one.first_offset)
     open_ids: set[int] = set()
     for batch in read_batches(data.records):

@@ -1,4 +1,4 @@
-"""How a manager gets its logs: found in a directory when it starts, or created on request.
+"""Adds logs to a manager: loads them from a directory at the start, or creates them on request.
 
 Source: Kafka LogManager.loadLog, LogManager.getOrCreateLog.
 """
@@ -24,7 +24,7 @@ class Creation:
 
     def __init__(self, pool: LogPool) -> None:
         self._pool = pool
-        #: Where a new log of a partition is to be made.
+        #: Preferred directory for a partition's new log.
         self._preferred: dict[TopicPartition, str] = {}
 
     def open(
@@ -36,7 +36,7 @@ class Creation:
         topic_id: uuid.UUID | None = None,
         on_recovered: Callable[[int], None] = lambda _: None,
     ) -> Log:
-        """Load the log in a partition's directory, or begin one there; see `load_log`."""
+        """Load the log in a partition's directory, or create one there; see `load_log`."""
         pool, config = self._pool, self._pool.configs.broker
         limits = ProducerLimits(
             config.integer("producer.id.expiration.ms"),
@@ -51,7 +51,7 @@ class Creation:
         )
 
     def maybe_update_preferred_log_dir(self, partition: TopicPartition, directory: str) -> None:
-        """Remember where a log of a partition is to be made, unless there is one already."""
+        """Set the directory for a partition's next new log, unless the directory has such a log already."""
         path = self._pool.fs.absolute_path(directory)
         with self._pool.creation:
             known = (self._pool.get(partition), self._pool.get(partition, is_future=True))
@@ -67,23 +67,23 @@ class Creation:
         topic_id: uuid.UUID | None = None,
         target_directory_id: uuid.UUID | None = None,
     ) -> Log:
-        """The log of a partition; a missing one is made.
+        """Return the log of a partition; create it if it is missing.
 
-        It is made in the directory that is preferred or assigned, else in the live one with the fewest logs that is not
-        cordoned.
+        A new log is created in the assigned or preferred directory. Otherwise, of the live directories that are not
+        cordoned, it is created in the directory with the fewest logs.
 
         Args:
-            is_new: it was never anywhere. Otherwise it may be in a directory that is offline.
-            is_future: the log that is to take the place of the current one; it needs a preferred directory.
-            target_directory_id: of the directory that the log is assigned to; one that is not here is passed over.
+            is_new: no directory ever had the log. If this is false, an offline directory may have it.
+            is_future: a log that will replace the current one; it needs a preferred directory.
+            target_directory_id: id of the assigned directory; ignored if no directory here has it.
 
         Raises:
-            KafkaStorageError: no directory is left to make it in, or one is offline that may have it.
-            IllegalStateError: a future log without a preferred directory, or into the directory of the current log; or
+            KafkaStorageError: no directory is usable, or an offline directory may have the log.
+            IllegalStateError: a future log without a preferred directory, or in the directory of the current log; or
                 the manager does not run.
             InconsistentTopicIdError: the log belongs to another topic of the same name.
-            BadNameError: Kafka has no topic of that name.
-            TypeError, ValueError: the partition is none.
+            BadNameError: the name is not valid for a Kafka topic.
+            TypeError, ValueError: the partition is not valid.
         """
         with self._pool.creation:
             log = self._pool.get(partition, is_future=is_future)
@@ -111,7 +111,7 @@ class Creation:
     def _create(
         self, partition: TopicPartition, paths: Sequence[str], is_future: bool, topic_id: uuid.UUID | None
     ) -> Log:
-        """Make a log in the first directory that works."""
+        """Create a log in the first directory that works."""
         pool, problems = self._pool, []
         for path in paths:
             directory = pool.directories.locked.get(path)
@@ -134,7 +134,7 @@ class Creation:
     def _places(
         self, partition: TopicPartition, is_future: bool, target_directory_id: uuid.UUID | None
     ) -> Sequence[str]:
-        """The directories in which a log may be made, the best one first."""
+        """Return the directories for a new log, the best one first."""
         pool = self._pool
         assigned = [
             path
@@ -155,7 +155,7 @@ class Creation:
         if preferred is not None:
             return [preferred]
         cordoned, live = pool.directories.cordoned(pool.configs.broker), pool.directories.live
-        # Where all are cordoned, Kafka takes the first one.
+        # If all are cordoned, Kafka uses the first directory.
         free = [path for path in live if path not in cordoned] or list(live[:1])
         logs = pool.all
         return sorted(free, key=lambda path: sum(log.parent_directory == path for log in logs))

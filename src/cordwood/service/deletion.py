@@ -1,7 +1,7 @@
-"""How logs leave a manager: deleted, in two steps, or set aside because they do not belong here.
+"""Removes logs from a manager: deletes them in two steps, or sets aside stray logs.
 
-The directory of a deleted log is renamed at once; its files go after `log.segment.delete.delay.ms`, or after the next
-start. A stray log is closed, and its files stay.
+The directory of a deleted log is renamed at once; its files are removed after `log.segment.delete.delay.ms`, or after
+the next start. A stray log is closed, and its files stay.
 
 Source: Kafka LogManager.asyncDelete, LogManager.deleteLogs.
 """
@@ -26,18 +26,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A log whose directory waits for its removal, since a time of the scheduler's clock."""
+    """A deleted log whose directory is not removed yet; `since_ms` is on the scheduler's clock."""
 
     log: Log
     since_ms: int
 
 
 class Deletion:
-    """Takes logs out.
+    """Removes logs.
 
     Attributes:
-        stray: where the logs are that do not belong here.
-        waiting: logs whose directories wait for their removal, the oldest first.
+        stray: directories of stray logs, which do not belong on this broker.
+        waiting: logs whose directories are not removed yet, the oldest first.
     """
 
     def __init__(self, pool: LogPool, checkpoints: Checkpoints) -> None:
@@ -49,16 +49,16 @@ class Deletion:
     def async_delete(
         self, partition: TopicPartition, *, is_future: bool = False, is_stray: bool = False, checkpoint: bool = True
     ) -> Log | None:
-        """Take a log out, and remove its files later; returns it, None if it is not here.
+        """Remove a log, and delete its files later; return it, or None if it is not here.
 
         Args:
-            is_future: the log that was to take its place.
-            is_stray: it does not belong here: its directory is set aside, and stays.
+            is_future: remove the log that was to replace the current one.
+            is_stray: the log does not belong here: rename its directory and keep its files.
 
         Raises:
-            KafkaStorageError: it may be in a directory that is offline; or the disk.
-            IllegalStateError: another thread waits until a clean of it has stopped; the log stays. Or the manager does
-                not run.
+            KafkaStorageError: the disk failed, or an offline directory may have the log.
+            IllegalStateError: another thread waits until a clean of the log has stopped, so the log stays; or the
+                manager does not run.
         """
         check_partition(partition)
         pool, cleaner = self._pool, self._pool.cleaner
@@ -78,7 +78,7 @@ class Deletion:
                         pool.of(is_future=is_future)[partition] = log
                     raise
                 cleaner.manager.update_checkpoints(log.parent_directory, remove=partition)
-                # A later log of the same name is another one: that this one could not be cleaned is forgotten.
+                # A later log of the same name is a different log, so forget that this one could not be cleaned.
                 cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
             if is_stray:
                 self.set_aside(partition, log)
@@ -95,11 +95,11 @@ class Deletion:
         is_stray: bool = False,
         on_error: Callable[[TopicPartition, Exception], None],
     ) -> None:
-        """Take many logs out, also the future ones; each directory's checkpoints are written once.
+        """Remove many logs and their future logs; write each directory's checkpoints once.
 
         Args:
-            partitions: which; those that are not here are passed over.
-            on_error: is given what fails; the others go on.
+            partitions: partitions to remove; unknown ones are skipped.
+            on_error: called with each failure; the other partitions are still removed.
         """
         touched: set[str] = set()
         for partition in partitions:
@@ -114,7 +114,7 @@ class Deletion:
         self._checkpoints.write_offsets(*touched)
 
     def set_aside(self, partition: TopicPartition, log: Log) -> None:
-        """A log does not belong here: close it, and rename its directory so that no start loads it."""
+        """Close a log that does not belong here, and rename its directory so that no start loads it."""
         path = self._renamed(partition, log, DirectoryState.STRAY)
         _log.warning("Log of %s is stray, and set aside as %s", partition, path)
         log.close()
@@ -122,7 +122,7 @@ class Deletion:
             self.stray[partition] = path
 
     def delete_later(self, partition: TopicPartition, log: Log) -> None:
-        """Rename the directory of a log that was taken out, and takes no appends now; its files go later."""
+        """Rename the directory of a removed log, which takes no more appends; its files are deleted later."""
         log.refuse_changes()
         self._renamed(partition, log, DirectoryState.DELETED)
         offsets = f"offsets {log.log_start_offset} to {log.log_end_offset - 1}, {bytes_text(log.size_bytes)}"
@@ -130,7 +130,7 @@ class Deletion:
         self.wait(log)
 
     def wait(self, log: Log) -> None:
-        """Remove a log later, whose directory is renamed already."""
+        """Remove later a log whose directory is already renamed."""
         self.waiting.append(Deleted(log, self._pool.scheduler.clock()))
 
     def _renamed(self, partition: TopicPartition, log: Log, state: DirectoryState) -> str:
@@ -139,18 +139,18 @@ class Deletion:
         return path
 
     def forget_all_in(self, path: str) -> None:
-        """Forget the logs that wait in a directory that has failed."""
+        """Forget the logs whose removal waits in a failed directory."""
         self.waiting = deque(one for one in self.waiting if one.log.parent_directory != path)
 
     def delete_logs(self) -> None:
-        """Remove the logs that were deleted long enough ago, and come back when the next one is due."""
+        """Remove the logs that were deleted long enough ago, and schedule the next run."""
         scheduler = self._pool.scheduler
         delay_ms = self._pool.configs.broker.integer("log.segment.delete.delay.ms")
         while self.waiting and scheduler.clock() - self.waiting[0].since_ms >= delay_ms:
             deleted = self.waiting.popleft()
             try:
                 deleted.log.delete()
-            except Exception:  # the others are to go, too
+            except Exception:  # still remove the others
                 _log.exception("Exception while deleting %s", deleted.log.name)
         left_ms = delay_ms - (scheduler.clock() - self.waiting[0].since_ms) if self.waiting else delay_ms
         scheduler.schedule("kafka-delete-logs", self.delete_logs, delay_ms=max(left_ms, 1))

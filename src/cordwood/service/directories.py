@@ -1,4 +1,4 @@
-"""The log directories of a manager: which of them are locked, which work, and which get new logs.
+"""The log directories of a manager: holds their locks, and finds directories that work and that may get new logs.
 
 Source: the part of Kafka's LogManager that is about log directories.
 """
@@ -14,7 +14,7 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.service.failures import LogDirFailureChannel
 from cordwood.service.log_directory import LiveDirectory, broker_epoch_at_shutdown
 
-#: Of the cordoned directories: all.
+#: The value of `cordoned.log.dirs` for all directories.
 _ALL = "*"
 
 
@@ -22,7 +22,7 @@ class LogDirectories:
     """The directories by path.
 
     Attributes:
-        locked: those that are locked and have not been dropped.
+        locked: directories that are locked and not dropped.
     """
 
     def __init__(self, fs: LocalFileSystem, paths: Sequence[str], failures: LogDirFailureChannel) -> None:
@@ -32,7 +32,7 @@ class LogDirectories:
         self._fs = fs
 
     def lock_all(self) -> None:
-        """Lock all directories; one that cannot be made or read goes offline."""
+        """Lock all directories; take a directory offline if it cannot be created or read."""
         for path in self.paths:
             if self.paths.count(path) > 1:
                 raise IllegalStateError(f"Duplicate log directory {path}")
@@ -47,7 +47,7 @@ class LogDirectories:
             self.locked[directory.path] = directory
 
     def check_running(self) -> None:
-        """Raise IllegalStateError before a start has locked the directories, and after a shutdown."""
+        """Raise IllegalStateError if no start has locked the directories yet, or after a shutdown."""
         if not self.locked and not self.failures.failures:
             raise IllegalStateError(
                 "This LogManager does not run: call startup() first, or use it in a `with` block; after a shutdown, "
@@ -55,7 +55,7 @@ class LogDirectories:
             )
 
     def drop(self, path: str) -> None:
-        """Give up a directory that has failed."""
+        """Release the lock of a failed directory and forget it."""
         directory = self.locked.pop(path, None)
         if directory is not None:
             directory.release()
@@ -79,26 +79,26 @@ class LogDirectories:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """Those that have not failed."""
+        """Directories that have not failed."""
         return tuple(path for path in list(self.locked) if not self.failures.is_offline(path))
 
     @property
     def offline(self) -> list[str]:
-        """Those that have failed."""
+        """Directories that have failed."""
         live = self.live
         return [path for path in self.paths if path not in live]
 
     def cordoned(self, config: BrokerConfig) -> frozenset[str]:
-        """Those that get no new logs: `cordoned.log.dirs`."""
+        """Return the directories that get no new logs: `cordoned.log.dirs`."""
         value = config["cordoned.log.dirs"].value
         assert isinstance(value, tuple)
         return frozenset(self.paths if value == (_ALL,) else map(self._fs.absolute_path, value))
 
     def is_live(self, directory: str) -> bool:
-        """Whether a directory works.
+        """Return whether a directory works.
 
         Raises:
-            LogDirNotFoundError: it is none of these.
+            LogDirNotFoundError: the manager has no such directory.
         """
         path = self._fs.absolute_path(directory)
         if path not in self.paths:
@@ -106,11 +106,11 @@ class LogDirectories:
         return path in self.live
 
     def directory_id(self, directory: str) -> uuid.UUID | None:
-        """The id of a live directory; None: its `meta.properties` gives it none."""
+        """Return the id of a live directory; None if its `meta.properties` has no id."""
         found = self.locked.get(self._fs.absolute_path(directory))
         return None if found is None else found.directory_id
 
     def broker_epoch(self) -> int | None:
-        """The broker epoch with which all were shut down; None: they do not agree, or were not."""
+        """Return the broker epoch at which all directories were shut down; None if they differ or lack one."""
         epochs = {broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
         return epochs.pop() if len(epochs) == 1 else None

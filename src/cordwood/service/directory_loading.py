@@ -1,4 +1,4 @@
-"""Loads the logs of a log directory, in threads, and says how far it is.
+"""Loads the logs of a log directory, in threads, and reports progress.
 
 Source: the part of Kafka's LogManager.loadLogs that is about one directory.
 """
@@ -20,7 +20,7 @@ from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.node.directory import Partition
 from cordwood.types import TopicPartition
 
-#: Called with a directory, how many of its logs are loaded, and of how many.
+#: Called with a directory, the number of its loaded logs, and the number of all its logs.
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -29,8 +29,8 @@ class LoadedFrom:
     """The facts of a partition before its log is loaded.
 
     Attributes:
-        high_watermark: as its checkpoint has it; None: it does not.
-        on_recovered: to be called with the number of segments that are still to be recovered.
+        high_watermark: the checkpointed value; None if the checkpoint has no entry.
+        on_recovered: callback for the number of segments that are still to be recovered.
     """
 
     directory: LiveDirectory
@@ -41,7 +41,7 @@ class LoadedFrom:
 
 
 class DirectoryLoads:
-    """How far the directories of a manager are loaded."""
+    """Loads the directories of a manager and counts the remaining logs and segments."""
 
     def __init__(self, failures: LogDirFailureChannel) -> None:
         self._failures = failures
@@ -56,13 +56,13 @@ class DirectoryLoads:
         load_one: Callable[[LoadedFrom], None],
         on_progress: OnProgress | None,
     ) -> None:
-        """Load all logs of a directory. An I/O error takes it offline; the logs after that are loaded all the same.
+        """Load all logs of a directory. An I/O error takes it offline, but the remaining logs are still loaded.
 
         Args:
-            load_one: loads one, and puts it where it belongs.
+            load_one: loads one log and adds it to the manager.
 
         Raises:
-            CordwoodError: a log cannot be loaded, and its disk is not to blame; the logs before it are loaded.
+            CordwoodError: a log cannot be loaded although its disk works; the logs before it are loaded.
         """
         try:
             directory.take_clean_shutdown()
@@ -96,12 +96,12 @@ class DirectoryLoads:
         directory.is_loaded = not self._failures.is_offline(directory.path)
 
     def end(self) -> None:
-        """All is loaded: there are no gauges any more."""
+        """End loading and remove its gauges."""
         self._logs.clear()
         self._segments.clear()
 
     def metrics(self) -> Iterator[tuple[MetricName, int]]:
-        """The logs still to load by directory, the segments by directory and thread."""
+        """Yield the number of logs to load for each directory, and of segments for each directory and thread."""
         for path, count in list(self._logs.items()):
             yield MetricName("kafka.log", "LogManager", "remainingLogsToRecover", (("dir", path),)), count
         for (path, thread), count in list(self._segments.items()):

@@ -1,4 +1,4 @@
-"""What a log is loaded with: all that it shares with the other logs of its manager, and what checkpoints say of it."""
+"""The inputs for loading a log: the objects it shares with its manager's other logs, and its checkpointed offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cordwood.service.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """How producers and transactions are treated."""
+    """Limits for producers and transactions."""
 
     expiration_ms: int = 86_400_000
     expiration_check_interval_ms: int = 600_000
@@ -24,7 +24,7 @@ class ProducerLimits:
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """What the logs of a manager share.
+    """The objects that the logs of a manager share.
 
     Attributes:
         failures: takes a log directory offline after an I/O error.
@@ -41,7 +41,7 @@ class LogEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """What the checkpoints of a log directory say of a log, and whether it was closed properly."""
+    """A log's entries in the checkpoints of its log directory, and whether it was closed properly."""
 
     log_start_offset: int = 0
     recovery_point: int = 0

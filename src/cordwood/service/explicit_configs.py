@@ -1,8 +1,8 @@
-"""The configs of live logs in directories that another program made: only explicit settings delete data.
+"""The configs of live logs in directories from another program: only explicit settings delete data.
 
 Kafka's defaults delete segments older than a week. The broker accepted these defaults; a program that only finds the
-directory must not. So, as in `plan` and `clean`, a topic is cleaned or deleted from only by a policy and limits that
-are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
+directory must not. So, as in `plan` and `clean`, a topic is compacted or its segments are deleted only if the policy
+and the limits are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LIMITS = ("retention.ms", "retention.bytes")
 
 @dataclass(frozen=True, slots=True)
 class ExplicitConfigs:
-    """What a manager is given.
+    """The configs for a manager.
 
     Attributes:
-        layers: configs of the broker and of all topics, in the order in which they count.
-        left_alone: why a topic is neither compacted nor deleted from, by topic.
-        only_compacted: why a topic's limits of time and size do not count, by topic.
+        layers: configs of the broker and of all topics, in order of precedence.
+        left_alone: reasons by topic, for topics without any compaction or retention.
+        only_compacted: reasons by topic, for topics whose limits of time and size are ignored.
     """
 
     layers: tuple[Layer, ...]
@@ -34,11 +34,11 @@ class ExplicitConfigs:
 
 
 def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
-    """The configs of a node's topics that are set explicitly.
+    """Return the explicit configs of a node's topics.
 
     Args:
-        node: the directories, with what is said of their topics.
-        retention: whether limits of time and size count, too.
+        node: the directories, with the configs given for their topics.
+        retention: whether to apply limits of time and size, too.
     """
     topics = sorted({place.topic for place in node.places if place.topic is not None})
     layers = list(node.broker_layers())
@@ -65,7 +65,7 @@ def explicit_configs(node: Node, *, retention: bool) -> ExplicitConfigs:
 
 
 def _remembered(config: TopicConfig) -> Iterator[Layer]:
-    """The configs of a topic that are remembered beside its logs."""
+    """Yield the configs of a topic that are stored beside its logs."""
     found = {name: value for name, value in config.items() if value.source.kind is SourceKind.REMEMBERED}
     for value in list(found.values())[:1]:
         yield Layer(value.source, {name: show(each.value) for name, each in found.items()})
@@ -76,7 +76,7 @@ def _own(topic: str, texts: Mapping[str, str]) -> Layer:
 
 
 def _without_limits(node: Node, config: TopicConfig, *, retention: bool) -> Iterator[tuple[str, Reason]]:
-    """The limits that do not count, and why."""
+    """Yield each ignored limit with the reason."""
     for name in _LIMITS:
         value = config[name]
         if not retention:

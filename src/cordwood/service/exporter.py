@@ -1,7 +1,7 @@
-"""The HTTP answers of `cordwood run`: metrics for Prometheus, and the health of its logs.
+"""The HTTP responses of `cordwood run`: metrics for Prometheus, and the health of its logs.
 
 /metrics    Kafka's metrics, named as Prometheus' JMX exporter names them: kafka_log_log_size{topic="t",partition="0"}
-/health     200 if all is well, else 503, with the problems: {"healthy": false, "problems": ["…"]}
+/health     200 without problems, else 503 with them: {"healthy": false, "problems": ["…"]}
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Metrics = Callable[[], Mapping[MetricName, Reading]]
 
 
 def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route]:
-    """The answers by path."""
+    """Return the handlers by path."""
     registry = CollectorRegistry()
     registry.register(_KafkaMetrics(metrics, health))
 
@@ -41,7 +41,7 @@ def routes(metrics: Metrics, health: Callable[[], Health]) -> Mapping[str, Route
 
 
 class _KafkaMetrics(Collector):
-    """All metrics, taken when Prometheus asks."""
+    """All metrics, read at each scrape."""
 
     def __init__(self, metrics: Metrics, health: Callable[[], Health]) -> None:
         self._metrics = metrics
@@ -58,7 +58,7 @@ class _KafkaMetrics(Collector):
 
 
 def _family(flat: str, members: list[tuple[MetricName, Reading]]) -> Metric:
-    """One metric of Prometheus: those of one name, told apart by labels."""
+    """Build one Prometheus metric from Kafka's metrics of one name; labels distinguish them."""
     name, first = members[0]
     labels = sorted({label for one, _ in members for label, _ in one.tags})
     kinds = {MeterReading: CounterMetricFamily, Total: CounterMetricFamily, TimerReading: SummaryMetricFamily}

@@ -1,4 +1,4 @@
-"""Log directories that failed: the first I/O error in one takes it offline, and everything in it with it."""
+"""Log directories that failed: the first I/O error in a directory takes it offline with all its logs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cordwood.errors import CorruptFileError, KafkaStorageError, TextProblem
 
 
 def io_error_of(error: CorruptFileError) -> Exception:
-    """The error that Kafka's reader of a text file raises: an I/O error where the file is not in its format."""
+    """Return the error that Kafka's reader of a text file raises: an I/O error if the file is not in its format."""
     return OSError(errno.EIO, str(error)) if error.kind is TextProblem.MALFORMED else error
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirFailure:
-    """What took a log directory offline."""
+    """The error that took a log directory offline."""
 
     directory: str
     message: str
@@ -31,7 +31,7 @@ class LogDirFailureChannel:
     """
 
     def __init__(self, on_failure: Callable[[LogDirFailure], None] = lambda _: None) -> None:
-        """Without failures.
+        """Begin without failures.
 
         Args:
             on_failure: called with the first failure of each directory, by the failing thread, which may hold any lock.
@@ -45,11 +45,11 @@ class LogDirFailureChannel:
 
     @property
     def failures(self) -> tuple[LogDirFailure, ...]:
-        """What took each directory offline, in the order of the failures."""
+        """The failure of each directory, in the order of the failures."""
         return tuple(self._offline.values())
 
     def maybe_add_offline_log_dir(self, directory: str, message: str, error: OSError) -> None:
-        """Report an error; only the first one of a directory counts."""
+        """Report an error; all errors of a directory after its first one are ignored."""
         failure = LogDirFailure(directory, message, error)
         if self._offline.setdefault(directory, failure) is failure:
             self._on_failure(failure)
@@ -58,13 +58,13 @@ class LogDirFailureChannel:
         """Convert an I/O error of a `with` block into a failure of the directory.
 
         Raises:
-            KafkaStorageError: the directory has failed, before or now; only in the second case with a cause.
+            KafkaStorageError: the directory has failed, before or now; the error has a cause only in the second case.
         """
         return Guard(self, directory, doing, name)
 
 
 class Guard:
-    """See `LogDirFailureChannel.guarded`. Every append makes one, so it is no generator."""
+    """See `LogDirFailureChannel.guarded`. A class, because every append makes one and a generator costs more."""
 
     __slots__ = ("_channel", "_directory", "_doing", "_name")
 
@@ -82,7 +82,7 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, OSError):
-            if error.errno == errno.EBADF:  # no disk answers that
+            if error.errno == errno.EBADF:  # no disk raises this
                 raise KafkaStorageError(f"The log of {self._name} is closed, deleted or moved") from error
             message = f"Error while {self._doing}, for {self._name} in dir {self._directory}"
             self._channel.maybe_add_offline_log_dir(self._directory, message, error)

@@ -1,15 +1,16 @@
-"""What cleans with `min_dead` leave in live logs, and where the next clean of each begins.
+"""The garbage that cleans with `min_dead` leave in live logs, and where each log's next clean begins.
 
-    Kafka's checkpoint ── not above what superseded a record that was left
-    Cordwood's own     ── where the last clean ended; beside it, in the partition, which records were left
+    Kafka's checkpoint  not above any record that superseded remaining garbage
+    Cordwood's own      the end of the last clean; beside it, in the partition, is the list of the remaining garbage
 
-The next clean begins at the second one. It compares it with the log again (`engine.sparing`), and begins at Kafka's if
-it does not fit. So what is in memory here decides when a log is due, and no more. Cleans that may leave nothing, as
-`max.compaction.lag.ms` has passed, begin at Kafka's, and so do those of logs of which much more is left than may be.
+The next clean begins at Cordwood's checkpoint. The clean compares it with the log again (`engine.sparing`), and
+begins at Kafka's if it does not fit. So the copy in memory only decides when a log is due. A clean begins at Kafka's
+checkpoint, too, if it must leave no garbage, because `max.compaction.lag.ms` has passed, or if its log has much more
+garbage than the limit.
 
-The order of what a clean does: Cordwood's checkpoint goes, groups are swapped in, records that are left are noted,
-Cordwood's checkpoint, Kafka's. Each is on disk before the next. `cleaning.selection.plan_compaction` has the same rules
-for logs that are not in use.
+A clean works in this order: remove Cordwood's checkpoint, swap in groups, write the list of remaining garbage, write
+Cordwood's checkpoint, write Kafka's. Each step is on disk before the next. `cleaning.selection.plan_compaction` has the
+same rules for logs that are not in use.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from cordwood.storage.log.view import LogView
 
 
 class Garbage:
-    """What was left of all logs of a manager.
+    """The remaining garbage in the logs of a manager.
 
     Attributes:
-        share: how much of a log may be left.
+        share: largest share of a log that may remain as garbage.
     """
 
     def __init__(self, fs: LocalFileSystem, share: float) -> None:
@@ -41,10 +42,10 @@ class Garbage:
         self._found = LogsToClean()
 
     def next_clean(self, kafkas: LogToClean, now_ms: int) -> LogToClean:
-        """What a clean that may leave garbage would go over.
+        """Return the range of a clean that may leave garbage.
 
         Args:
-            kafkas: what Kafka's would.
+            kafkas: the range that Kafka's cleaner would cover.
         """
         if kafkas.overdue_ms > 0 or kafkas.force_update_checkpoint:
             return kafkas
@@ -60,11 +61,11 @@ class Garbage:
         return replace(found, garbage_share=self.share, restart=kafkas.first_dirty_offset)
 
     def note(self, log: Log, checkpoint: CleanCheckpoint | None) -> None:
-        """A clean has ended."""
+        """Store the checkpoint of a clean that has ended."""
         self._checkpoints[log] = checkpoint
 
     def checkpoint(self, log: Log) -> CleanCheckpoint | None:
-        """Where the last clean of a log ended, and what it left; None: nothing, or it is not known."""
+        """Return the end of a log's last clean with its remaining garbage; None if there is none or it is unknown."""
         if log not in self._checkpoints:
             view = LogView(log.directory, fs=self._fs, log_start_offset=log.log_start_offset)
             self._checkpoints[log] = believed_checkpoint(view)
@@ -72,9 +73,9 @@ class Garbage:
 
 
 def forget(fs: LocalFileSystem, directory: str) -> None:
-    """Remove Cordwood's checkpoint before a clean changes the log, as far as the disk allows it.
+    """Remove Cordwood's checkpoint before a clean changes the log; ignore errors of the disk.
 
-    One that stays does not fit the log any more; see `storage.log.clean_state`.
+    A checkpoint that remains does not fit the changed log, and so is ignored; see `storage.log.clean_state`.
     """
     with contextlib.suppress(OSError):
         files.forget_clean_state(fs, directory)

@@ -1,4 +1,4 @@
-"""Whether live logs are well: whether the cleaner keeps up, nothing has failed, and the disk answers; with reasons.
+"""Checks that the cleaner keeps up, nothing has failed and the disk responds; otherwise gives the reasons.
 
 Source: none in Kafka, which leaves this to readers of its metrics.
 """
@@ -13,7 +13,7 @@ from cordwood.report.live import Health, PartitionStatus
 from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
 
-#: A log that is due for longer than this, or than some turns of the cleaner, waits for too long.
+#: A log waits too long if it is due for longer than this, and for longer than some turns of the cleaner.
 PATIENCE_MS = 60_000
 _TURNS = 4
 #: A task, such as retention or a checkpoint, that runs for longer than this hangs.
@@ -21,19 +21,19 @@ _TASK_PATIENCE_MS = 300_000
 
 
 class Waiting:
-    """What a thread waits for, as far as it has said so, and for how long; any thread may ask."""
+    """A thread's current wait, as it last reported it, and its duration; any thread may read it."""
 
     def __init__(self, what: str, clock: Clock = monotonic_clock) -> None:
         self._clock = clock
         self._now = what, clock()
 
     def begin(self, what: str) -> None:
-        """From now on this is waited for."""
+        """Start to wait for this."""
         self._now = what, self._clock()
 
     @property
     def since_ms(self) -> int:
-        """When it began, on the monotonic clock."""
+        """Start of the wait, on the monotonic clock."""
         return self._now[1]
 
     def __str__(self) -> str:
@@ -43,12 +43,12 @@ class Waiting:
 
 
 class HealthWatch:
-    """Looks at a manager again and again, and remembers since when each log has been due.
+    """Looks at a manager repeatedly, and keeps the time since which each log has been due.
 
-    A look waits for the logs, and they wait for the disk. So the last one has an age, which tells of a disk that hangs.
+    A look waits for the logs, and they wait for the disk. So an old last look is a sign of a disk that hangs.
 
     Attributes:
-        period_ms: how far apart looks are to be.
+        period_ms: planned time between two looks.
     """
 
     def __init__(self, period_ms: int = 2_000, clock: Clock = monotonic_clock) -> None:
@@ -59,7 +59,7 @@ class HealthWatch:
         self._last = Health(("the logs are being loaded",)), clock()
 
     def health(self) -> Health:
-        """What was wrong at the last look, and whether that was too long ago; waits for nothing."""
+        """Return the problems of the last look, and add one if that look is too old; never wait."""
         health, looked_ms = self._last
         age_ms = self._clock() - looked_ms
         if age_ms <= 2 * self.period_ms:
@@ -69,13 +69,13 @@ class HealthWatch:
 
     @property
     def longest_due_ms(self) -> int:
-        """For how long the log that waits longest for its clean has been due."""
-        since_ms = self._due_since_ms.values()  # another thread may put other values in its place
+        """The time since which the log that waits longest for its clean has been due."""
+        since_ms = self._due_since_ms.values()  # another thread may replace the dictionary
         now_ms = self._clock()
         return now_ms - min(since_ms, default=now_ms)
 
     def look(self, manager: LogManager, statuses: Sequence[PartitionStatus], now_ms: int) -> Health:
-        """What is wrong now."""
+        """Look at the logs now, keep the problems for `health`, and return them."""
         time_ms = self._clock()
         due = {one.partition for one in statuses if one.is_due and not one.failures}
         self._due_since_ms = {one: self._due_since_ms.get(one, time_ms) for one in due}
@@ -90,7 +90,7 @@ class HealthWatch:
         return self._last[0]
 
     def _behind(self, manager: LogManager, time_ms: int) -> Iterator[str]:
-        """The logs that wait for their clean for too long, as one problem."""
+        """Yield one problem for all logs that have waited too long for their clean."""
         if manager.cleaner is None or not self._due_since_ms:
             return
         longest_ms = max((int(one.seconds * 1_000) for one in manager.cleaner.last_stats), default=0)

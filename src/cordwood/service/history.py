@@ -1,7 +1,7 @@
-"""What was so before: samples of looks at live logs, a bounded number for each span of time.
+"""The past of live logs: samples of looks at them, a bounded number for each span of time.
 
 A short span has samples close together, a long one far apart: a day takes as much memory as ten minutes. A sample holds
-sums since the start, so the difference of any two of them says what came and went in between.
+sums since the start, so the difference of any two samples is the change between them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from cordwood.report.live import SPANS, Sample, Span
 from cordwood.types import TopicPartition
 
-#: Of one span: somewhat more than fit into it.
+#: Samples per span, a few more than a span needs.
 _SAMPLES_MAX = 160
 
 
 class History:
-    """Samples of each span; any thread may ask for them."""
+    """Samples of each span; any thread may read them."""
 
     def __init__(self) -> None:
         assert all(length < _SAMPLES_MAX * period for _, length, period in SPANS.values())
@@ -27,7 +27,7 @@ class History:
         self._last: Sample | None = None
 
     def add(self, sample: Sample) -> None:
-        """Keep a sample in each span whose last one is old enough."""
+        """Add a sample to each span whose last sample is old enough."""
         with self._lock:
             self._last = sample
             for span, samples in self._samples.items():
@@ -36,7 +36,7 @@ class History:
                     samples.append(sample)
 
     def over(self, span: Span) -> tuple[Sample, ...]:
-        """The samples of a span up to the last one, by time."""
+        """Return the samples of a span up to the newest sample, by time."""
         with self._lock:
             last = self._last
             if last is None:
@@ -47,14 +47,14 @@ class History:
 
 
 class Tally:
-    """The sum of counters that come and go, and begin again at 0: those of logs."""
+    """The sum of the logs' counters. A log may appear or disappear, and its counter may restart at 0."""
 
     def __init__(self) -> None:
         self.total = 0
         self._last: Mapping[TopicPartition, int] = {}
 
     def note(self, counts: Mapping[TopicPartition, int]) -> None:
-        """The counters that there are now."""
+        """Add the growth of the counters since the last call."""
         for name, count in counts.items():
             before = self._last.get(name, 0)
             self.total += count - before if count >= before else count

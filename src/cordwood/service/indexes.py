@@ -2,10 +2,10 @@
 
 An offset or time index file has its full size from its creation, filled up with zeros, and is cut to its entries when
 the segment is closed or a new one begins. Nothing is read or created before an index is needed. Some hundred entries
-are written at a time, and all before the log counts as flushed. After a crash, recovery of the segment rebuilds lost
-entries from the log.
+are written at a time, and all of them before the log counts as flushed. After a crash, recovery of the segment rebuilds
+lost entries from the log.
 
-Reads take no lock: an entry is complete before the number of entries counts it, and entries in use never move.
+Reads take no lock: an entry is complete before the number of entries includes it, and entries in use never move.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cordwood.types import NONE, override
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")
-#: Entries are written once they are so many bytes.
+#: Pending entries are written once they reach this size.
 _PENDING_BYTES_MAX = 4_096
 assert _OFFSET_ENTRY.size == offset_index.ENTRY.itemsize
 assert _TIME_ENTRY.size == time_index.ENTRY.itemsize
@@ -35,21 +35,21 @@ assert array("q").itemsize == 8, "an entry's numbers have 64 bits"
 
 
 class _IndexFile:
-    """What offset and time index share: a file of a fixed size, filled with entries of two numbers from its start.
+    """The common part of offset and time index: a file of a fixed size, filled from its start with pairs of numbers.
 
     Attributes:
-        max_entries: how many entries the file has room for.
+        max_entries: largest number of entries that fits into the file.
     """
 
     def __init__(self, fs: LocalFileSystem, path: str, base_offset: int, max_bytes: int, entry: Struct) -> None:
         self.path = path
         self._base_offset = base_offset
         self._entry = entry
-        #: The two numbers of each entry. Both grow together, the second first; a truncation makes new arrays.
+        #: The two numbers of each entry. An append extends the second array first; a truncation makes new arrays.
         self._columns = (array("q"), array("q"))
         #: Entries that are not in the file yet, encoded.
         self._pending = bytearray()
-        #: Held while entries come, go or are written, as a flush holds no lock of the log.
+        #: Held while entries are added, dropped or written, as a flush holds no lock of the log.
         self._lock = threading.RLock()
         if fs.exists(path):
             data = read_file(fs, path)
@@ -65,16 +65,16 @@ class _IndexFile:
 
     @abstractmethod
     def _decode(self, data: bytes) -> tuple[array[int], array[int]]:
-        """The columns of a file that is there."""
+        """Return the columns of an existing file."""
 
     @property
     def entries(self) -> int:
-        """How many there are."""
+        """Number of entries."""
         return len(self._columns[0])
 
     @property
     def size_bytes(self) -> int:
-        """Of the entries in the file."""
+        """Size of the entries in the file."""
         return self.entries * self._entry.size
 
     def _relative(self, offset: int) -> int:
@@ -92,25 +92,25 @@ class _IndexFile:
                 self.write()
 
     def write(self) -> None:
-        """Write what is in memory only."""
+        """Write the entries that are only in memory."""
         with self._lock:
             if self._pending:
                 self._file.write(self.size_bytes - len(self._pending), self._pending)
                 self._pending = bytearray()
 
     def _cut(self, entries: int) -> None:
-        """Drop entries from here on; the file keeps its size."""
+        """Keep this number of entries and drop the others; the file keeps its size."""
         with self._lock:
             self.write()
             first, second = self._columns
             self._columns = first[:entries], second[:entries]
 
     def resize(self, max_bytes: int) -> None:
-        """Give the file another size; entries stay."""
+        """Change the size of the file; entries stay."""
         with self._lock:
             self.write()
             self.max_entries = max(max_bytes // self._entry.size, self.entries)
-            # Dropped entries may still be in the file, where zeros must be.
+            # Dropped entries may still be in the file; truncating twice replaces them with zeros.
             self._file.truncate(self.entries * self._entry.size)
             self._file.truncate(self.max_entries * self._entry.size)
 
@@ -119,7 +119,7 @@ class _IndexFile:
         self.resize(0)
 
     def fill(self, data: bytes) -> None:
-        """Replace all entries by those of a file, without room for more."""
+        """Replace all entries with the entries of a file, without room for more."""
         with self._lock:
             self._pending = bytearray()
             self._columns = self._decode(data)
@@ -171,13 +171,13 @@ class LiveOffsetIndex(_IndexFile):
         self._append(offset, position, self._relative(offset), position)
 
     def lookup(self, target: int) -> int:
-        """Position of a batch at or before the one that holds an offset."""
+        """Return the position of the last indexed batch at or before the batch that holds an offset."""
         offsets, positions = self._columns
         at = bisect_right(offsets, target)
         return positions[at - 1] if at else 0
 
     def offset_behind(self, position: int) -> int | None:
-        """Offset of the first entry at a position or behind it; None without one."""
+        """Return the offset of the first entry at or after a position; None without such an entry."""
         offsets, positions = self._columns
         at = bisect_left(positions, position)
         return offsets[at] if at < len(offsets) else None
@@ -204,7 +204,7 @@ class LiveTimeIndex(_IndexFile):
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room but for the entry at the end of the segment."""
+        """Whether the only room left is reserved for the entry at the end of the segment."""
         return len(self._columns[0]) >= self.max_entries - 1
 
     @property
@@ -214,7 +214,7 @@ class LiveTimeIndex(_IndexFile):
         return (timestamps[-1], offsets[-1]) if timestamps else (NONE, self._base_offset)
 
     def maybe_append(self, timestamp: int, offset: int, *, is_last: bool = False) -> None:
-        """Add an entry, if its timestamp is newer: the largest so far, and the end of the batch that holds it.
+        """Add an entry if its timestamp is newer: the largest timestamp so far, and the last offset of its batch.
 
         Args:
             is_last: the segment ends here, so the reserved room may be used.
@@ -236,7 +236,7 @@ class LiveTimeIndex(_IndexFile):
             self._append(timestamp, offset, timestamp, self._relative(offset))
 
     def lookup(self, timestamp: int) -> int:
-        """Offset of the last entry at or below a timestamp; the base offset without one."""
+        """Return the offset of the last entry at or below a timestamp; the base offset without one."""
         timestamps, offsets = self._columns
         at = bisect_right(timestamps, timestamp)
         return offsets[at - 1] if at else self._base_offset
@@ -253,7 +253,7 @@ class LiveTimeIndex(_IndexFile):
 class LiveTransactionIndex:
     """The aborted transactions whose markers are in a segment; see `storage.formats.transaction_index`.
 
-    The file exists only once there is an entry.
+    The file is created with the first entry.
     """
 
     def __init__(self, fs: LocalFileSystem, path: str) -> None:
@@ -265,11 +265,11 @@ class LiveTransactionIndex:
 
     @property
     def is_read(self) -> bool:
-        """Whether the file was read; afterwards it is only written."""
+        """Whether the file was read; after that it is only written."""
         return self._entries is not None
 
     def entries(self) -> list[AbortedTransaction]:
-        """All entries, in the order of their markers."""
+        """Return all entries, in the order of their markers."""
         if self._entries is None:
             found: list[AbortedTransaction] = []
             if self._fs.exists(self.path):
@@ -278,7 +278,7 @@ class LiveTransactionIndex:
         return self._entries
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add an entry; its marker lies behind those of the entries before it."""
+        """Add an entry, whose marker must be after the markers of all entries so far."""
         if self._last_offset is not None and self._last_offset >= transaction.last_offset:
             raise IllegalArgumentError(
                 f"The last offset of appended transactions must increase sequentially, but {transaction.last_offset} "
@@ -294,7 +294,7 @@ class LiveTransactionIndex:
         self._last_offset = transaction.last_offset
 
     def collect(self, start: int, end: int, found: list[AbortedTransaction]) -> bool:
-        """Add to `found` what touches offsets [start, end); returns whether later segments can add nothing."""
+        """Add transactions that overlap offsets [start, end) to `found`; return whether later segments can add none."""
         for one in self.entries():
             if one.last_offset >= start and one.first_offset < end:
                 found.append(one)
@@ -320,7 +320,7 @@ class LiveTransactionIndex:
         self._entries, self._last_offset = [], None
 
     def flush(self) -> bool:
-        """Make the entries durable; returns whether the file was made since, so that its directory is to be synced."""
+        """Make the entries durable; return whether the file is new, so that its directory must be synced."""
         is_new, self._is_new = self._is_new, False
         if self._fs.exists(self.path):
             with self._fs.open(self.path) as file:

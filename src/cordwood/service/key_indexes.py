@@ -1,7 +1,7 @@
-"""The key indexes of a live log: those that its cleans leave, and those of segments that change or go.
+"""The key indexes of a live log: installs the indexes from cleans, removes those of changed and removed segments.
 
-Before a segment is replaced or truncated, and once it is removed, its index is removed. So whatever happens then, no
-segment has the index of another one. Appends touch no index.
+The index of a segment is removed before the segment is replaced or truncated, and after it is removed. So even after a
+crash, no segment has the index of another segment. Appends change no index.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from cordwood.storage.index import files
 
 
 def forget(fs: LocalFileSystem, directory: str, segments: Collection[int]) -> None:
-    """Remove the indexes of segments that are about to change, or are gone, as far as the disk allows it.
+    """Remove the indexes of segments that will change or are removed; ignore errors of the disk.
 
-    One that stays is not believed, as it is of another segment; see `storage.index.files`.
+    A remaining index does not match its segment and is ignored; see `storage.index.files`.
     """
     with contextlib.suppress(OSError):
         files.forget_indexes(fs, directory, segments)
 
 
 def take_over(fs: LocalFileSystem, directory: str, made: Sequence[str], segments: Collection[int]) -> None:
-    """Put the indexes that a clean has made into their place.
+    """Move a clean's new indexes into the partition's directory; ignore errors of the disk.
 
     Args:
-        made: their paths.
-        segments: that the log has now; other indexes are removed.
+        made: paths of the new indexes.
+        segments: base offsets of the log's current segments; indexes of other segments are removed.
     """
     with contextlib.suppress(OSError):
         files.take_over_indexes(fs, directory, made)

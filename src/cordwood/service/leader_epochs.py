@@ -24,15 +24,15 @@ class LeaderEpochCache:
     """The leader epochs of a log. Only one thread at a time changes it."""
 
     def __init__(self, fs: LocalFileSystem, directory: str, name: str, scheduler: Scheduler, guard: Guard) -> None:
-        """Read the file; a missing one is made, empty.
+        """Read the file; create an empty one if it is missing.
 
         Args:
-            guard: of what is written later.
+            guard: guards later writes.
 
         Raises:
             OSError: the file cannot be read, or is not in its format.
-            CorruptFileError: it has something else than numbers.
-            IllegalArgumentError: an epoch or offset in it is negative.
+            CorruptFileError: the file has something other than numbers.
+            IllegalArgumentError: an epoch or offset in the file is negative.
         """
         self._fs = fs
         self._name = name
@@ -40,7 +40,7 @@ class LeaderEpochCache:
         self._guard = guard
         self._path = f"{directory}/{FileKind.LEADER_EPOCHS}"
         self._entries: list[EpochEntry] = []
-        #: Held while the file is written or gets another name: a task writes it, too.
+        #: Held while the file is written or renamed, because a scheduled task writes it, too.
         self._file = threading.Lock()
         if not fs.exists(self._path):
             fs.create(self._path).close()
@@ -54,12 +54,12 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """In ascending order."""
+        """The entries in ascending order."""
         return tuple(self._entries)
 
     @property
     def latest_epoch(self) -> int | None:
-        """The last one."""
+        """The last epoch; None without any."""
         return self._entries[-1].epoch if self._entries else None
 
     def _add(self, entry: EpochEntry) -> bool:
@@ -70,7 +70,7 @@ class LeaderEpochCache:
         return before != self._entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """A leader writes from an offset on; what contradicts it goes. The file is written at once."""
+        """Note that a leader writes from an offset on; drop entries that contradict this. Write the file at once."""
         latest = self._entries[-1] if self._entries else None
         if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
             return
@@ -78,28 +78,29 @@ class LeaderEpochCache:
             self.write()
 
     def truncate_from_end(self, offset: int) -> None:
-        """Drop the entries that start at an offset or above; the file is written later."""
+        """Drop the entries that start at an offset or above; write the file later."""
         if self._entries and self._entries[-1].start_offset >= offset:
             self._entries = [entry for entry in self._entries if entry.start_offset < offset]
             self._write_later()
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget what was before an offset; the file is written later."""
+        """Drop the epochs before an offset; write the file later."""
         below = [entry for entry in self._entries if entry.start_offset <= offset]
         if below:
             self._entries = [EpochEntry(below[-1].epoch, offset), *self._entries[len(below) :]]
             self._write_later()
 
     def clear(self) -> None:
-        """Forget everything; the file is written at once."""
+        """Drop all entries; write the file at once."""
         self._entries = []
         self.write()
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Where an epoch ended.
+        """Find the end of an epoch.
 
         Returns:
-            (the largest epoch up to it, where the next one starts); (NONE, NONE) if it is unknown, or above all.
+            (the largest known epoch up to this one, the start of the next known epoch); (NONE, NONE) if the epoch is
+            NONE or above the latest one.
         """
         latest = self.latest_epoch
         if epoch == NONE or latest is None or epoch > latest:
@@ -110,12 +111,12 @@ class LeaderEpochCache:
         return (self._entries[at - 1].epoch if at else epoch), self._entries[at].start_offset
 
     def move_to(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Follow a rename of the partition's directory."""
         with self._file:
             self._path = f"{directory}/{FileKind.LEADER_EPOCHS}"
 
     def write(self) -> None:
-        """Make the file say what memory knows."""
+        """Write the entries in memory to the file."""
         with self._file:
             self._fs.put(self._path, leader_epochs.encode(self._entries), beside=f"{self._path}.tmp")
 
@@ -123,6 +124,6 @@ class LeaderEpochCache:
         self._scheduler.schedule(f"leader-epoch-cache-flush-{self._name}", self._write_if_there)
 
     def _write_if_there(self) -> None:
-        # An error has taken the directory offline, unless the log was deleted meanwhile.
+        # A disk error has taken the directory offline already; a missing file means that the log was deleted.
         with contextlib.suppress(KafkaStorageError), self._guard, contextlib.suppress(FileNotFoundError):
             self.write()

@@ -1,9 +1,9 @@
-"""The pages of `run --view`: what is done to live logs now, and what was done before.
+"""The pages of `run --view`: current cleaner activity on live logs, and its history.
 
-/                what is done now; ?span= says how far back the charts go         /live.json
-/partitions      all logs, searched, sorted and cut                               /partitions.json
+/                current activity; ?span= sets the time span of the charts        /live.json
+/partitions      all logs, filtered, sorted and limited                           /partitions.json
 
-They show the last look at the logs, so no request waits for a log or a disk. Nothing here changes anything.
+They show the last look at the logs, so no request waits for a log or a disk. No page changes anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cordwood.web.http_server import Answer, Guard, Request, Route
 
 
 class LiveView:
-    """What the pages show: the last look, and samples of those before."""
+    """The data of the pages: the last look, and samples of earlier looks."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class LiveView:
         waiting: Callable[[], str],
         clock: Clock = monotonic_clock,
     ) -> None:
-        """Nothing is known yet.
+        """Begin without a look.
 
         Args:
-            health: as it is now, which a look that waits for a disk cannot say.
-            waiting: what is waited for, in words.
+            health: returns the current health, because the health of the last look is too old if a look hangs.
+            waiting: returns in words what the look waits for.
         """
         self._directories = tuple(directories)
         self._health = health
@@ -49,7 +49,7 @@ class LiveView:
         self._look: LiveLook | None = None
 
     def note(self, manager: LogManager, partitions: Sequence[PartitionStatus], health: Health, now_ms: int) -> None:
-        """Keep what a look has found; one thread does."""
+        """Store the results of a look; only one thread calls this."""
         self._appended.note({one.partition: one.appended_bytes for one in partitions})
         self._deleted.note({one.partition: one.deleted_bytes for one in partitions})
         traffic = Traffic() if manager.cleaner is None else manager.cleaner.runner.traffic
@@ -72,7 +72,7 @@ class LiveView:
         self._look = LiveLook(self._directories, sample, health, tuple(partitions), threads)
 
     def routes(self) -> Mapping[str, Route]:
-        """The answers by path."""
+        """Return the handlers by path."""
         return {
             "/": self._live,
             "/live.json": self._live_json,
@@ -107,16 +107,16 @@ class LiveView:
 
 
 def _span(request: Request) -> Span:
-    """How far back a request asks for."""
+    """Return the span in a request, or the default."""
     asked = request.query.get("span", "")
     return next((span for span in Span if span == asked), Span.MINUTES)
 
 
 def guard(port: int, host: str, unguarded: Mapping[str, Route]) -> Guard:
-    """Lets only browsers on this machine have pages that meant this server.
+    """Serve pages only to browsers on this machine, and only if the request names this server.
 
     Args:
-        unguarded: what others may have by whatever name they know this machine, as Prometheus behind a proxy.
+        unguarded: paths that any host may read, under any name of this machine, such as Prometheus behind a proxy.
     """
     access = Access(host, port)
     return lambda request: None if request.path in unguarded else access.refuse(request)

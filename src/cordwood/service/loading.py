@@ -1,10 +1,10 @@
 """Loads a partition's directory as a live log: after a clean shutdown, or after a crash.
 
-    1  leftovers removed, interrupted swaps finished        `plan_recovery` decides; this module executes
-    2  segments opened                                      one without an offset index is recovered
-    3  after a crash: segments from the recovery point on   every checksum is computed, indexes and producers rebuilt,
-       recovered                                            an invalid tail cut off, with all segments behind it
-    4  leader epochs, log start, producer state             cut to what the log holds
+    1  remove leftovers, finish interrupted swaps           `plan_recovery` decides; this module executes
+    2  open segments                                        recover a segment without an offset index
+    3  after a crash: recover segments from the recovery    verify every checksum, rebuild indexes and producers,
+       point on                                             cut off an invalid tail and all segments after it
+    4  leader epochs, log start, producer state             cut to the offsets of the log
 
 Source: Kafka LogLoader, LogSegment.recover, UnifiedLog.rebuildProducerState.
 """
@@ -45,12 +45,12 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A log as it was found.
+    """A loaded log.
 
     Attributes:
-        segments: at least one.
+        segments: at least one segment.
         snapshots: the producer state at the end of the log.
-        discarded: segments that are to be removed: they follow a damaged one, or the log starts behind them.
+        discarded: segments to remove: they follow a damaged one, or end before the log start offset.
     """
 
     directory: str
@@ -67,7 +67,7 @@ class Loaded:
 
 
 def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch, Marker | None]]:
-    """The batches with a producer id, and what their markers say."""
+    """Yield the batches with a producer id, each with its decoded marker or None."""
     for batch in to_batches(rows[rows["producer_id"] >= 0]):
         marker = None
         if batch.is_control and batch.record_count != 0:
@@ -85,14 +85,14 @@ def rebuild_producer_state(
     *,
     after_clean_shutdown: bool = False,
 ) -> None:
-    """Bring the producer state to an offset: the newest snapshot, and the batches behind it.
+    """Bring the producer state to an offset: load the newest snapshot and replay the batches after it.
 
-    Snapshots are written on the way: at the base offsets of the last two segments, and at the end.
+    Also write snapshots at the base offsets of the last two segments, and at the end.
     """
     state = snapshots.state
     bases = [segment.base_offset for segment in segments.all[-2:]]
     if snapshots.latest_offset is None and after_clean_shutdown:
-        # An upgrade from a version without snapshots: nothing is known of any producer, and nothing is read.
+        # An upgrade from a version without snapshots: begin without producers, and read no batches.
         for offset in (*bases, end_offset):
             state.end_offset = offset
             snapshots.take()
@@ -111,7 +111,7 @@ def rebuild_producer_state(
             if begin is not None:
                 for rows in segment.headers(begin.position, None if end is None else end.position):
                     for _ in state.take(_of_producers(segment, rows)):
-                        pass  # its entry in the transaction index is there
+                        pass  # the transaction index has its entry already
     state.end_offset = end_offset
     snapshots.take()
 
@@ -130,7 +130,7 @@ class Loader:
     """Loads one partition.
 
     Attributes:
-        epochs: its leader epochs, as their file has them.
+        epochs: its leader epochs, as read from their file.
         on_recovered: called with the number of segments that are still to be recovered.
     """
 
@@ -145,7 +145,7 @@ class Loader:
 
     @property
     def fs(self) -> LocalFileSystem:
-        """Where it is."""
+        """The file system of the partition."""
         return self.environment.fs
 
     def _now_ms(self) -> int:
@@ -157,7 +157,7 @@ class Loader:
         Raises:
             OSError: a file cannot be read, written or renamed.
             CorruptFileError: the transaction index has an unknown version, or the leader epochs cannot be read.
-            BadNameError: a file is named like one of a log, without an offset.
+            BadNameError: a file has a log file's suffix, but no offset in its name.
         """
         plan = self._plan()
         if any(action.verb is not Verb.REBUILD for action in plan.actions):
@@ -192,7 +192,7 @@ class Loader:
         segments.active.resize_indexes(self.config.segment_index_bytes)
         self.epochs.truncate_from_end(next_offset)
         log_start = max(start, segments.first.base_offset)
-        # From the checkpointed start, not the first segment's: as Kafka does.
+        # Kafka, too, truncates to the checkpointed start and not to the first segment's base offset.
         self.epochs.truncate_from_start(start)
         snapshots.remove_strays(segment.base_offset for segment in segments.all)
         rebuild_producer_state(
@@ -208,7 +208,7 @@ class Loader:
         return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded))
 
     def _plan(self) -> Recovery:
-        """The plan for the files that are there."""
+        """Return the plan for the present files."""
         entries = self.fs.list(self.directory)
         for info in entries:
             if not info.is_directory and parse_file(info.name) is None:
@@ -229,11 +229,11 @@ class Loader:
                 self._recover_segment(segments, segment)
 
     def _has_sane_indexes(self, segment: LogSegment) -> bool:
-        """Whether the offset index is there, and the transaction index fits the segment."""
+        """Return whether the offset index exists, and the transaction index fits the segment."""
         if not segment.has_offset_index():
             return False
         if not segment.has_time_index():
-            segment.time_index.trim()  # makes an empty file
+            segment.time_index.trim()  # creates an empty file
         try:
             transactions = segment.transactions.entries()
         except CorruptFileError as error:
@@ -243,7 +243,7 @@ class Loader:
         return all(one.last_offset >= segment.base_offset for one in transactions)
 
     def _recover(self, segments: LogSegments) -> tuple[list[LogSegment], int]:
-        """Recover the segments from the recovery point on; returns those to be removed, and the log end offset."""
+        """Recover the segments from the recovery point on; return the segments to remove, and the log end offset."""
         discarded: list[LogSegment] = []
         if not self.checkpointed.clean_shutdown and len(segments):
             pending = segments.values(self.checkpointed.recovery_point, MAX_OFFSET)
@@ -262,7 +262,7 @@ class Loader:
         return discarded, segments.active.read_next_offset() if len(segments) else 0
 
     def _recover_segment(self, segments: LogSegments, segment: LogSegment) -> int:
-        """Rebuild what can be rebuilt of a segment from its batches; returns how many bytes of it were cut off."""
+        """Rebuild a segment's indexes from its batches and cut off an invalid tail; return the number of bytes cut."""
         snapshots = self._snapshots.fresh()
         rebuild_producer_state(
             snapshots, segments, self.checkpointed.log_start_offset, segment.base_offset, self._now_ms()
@@ -295,10 +295,10 @@ class Loader:
             state.end_offset = int(rows["last_offset"][new][-1]) + 1
 
     def _split_overflowed(self, segment: LogSegment) -> bool:
-        """Replace a segment by several, if its offsets span too much; returns whether they do.
+        """Replace a segment with several if its offsets span too much; return whether they do.
 
         Source: Kafka UnifiedLog.splitOverflowedSegment. Differs: the first part keeps the segment's base offset, and
-        the parts replace it in the steps of a swap, so that no power cut loses one of them.
+        the parts replace it in the steps of a swap, so that no power cut loses any of them.
         """
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
         folder = work_folder.new_folder(self.directory)

@@ -1,7 +1,7 @@
-"""The files of a live log: its segments, how they are rolled, read, flushed, cut off and removed.
+"""The files of a live log: rolls, reads, flushes, truncates and removes its segments.
 
-It knows offsets and bytes; `log` knows producers, leaders and the high watermark. One thread at a time makes changes.
-
+This module handles offsets and bytes; `log` handles producers, leaders and the high watermark. Only one thread at a
+time makes changes.
 Source: Kafka LocalLog.
 """
 
@@ -29,11 +29,11 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 
 
 class Bound(NamedTuple):
-    """Up to where a read may go.
+    """The end of a read.
 
     Attributes:
-        offset: below which records are returned.
-        position: in that segment; what lies before it is below the offset.
+        offset: only records below this offset are returned.
+        position: position in that segment; all bytes before it are below the offset.
     """
 
     offset: int
@@ -43,15 +43,13 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchData:
-    """What a read returned.
+    """The result of a read.
 
     Attributes:
-        offset: of the first batch; the bound, if there is none.
-        records: whole batches, but for the last, which may be cut off; the first may begin below the offset that was
-            asked for.
-        first_entry_incomplete: not even the first batch is whole; False if nothing was asked for.
-        aborted: the aborted transactions that a reader of committed records has to leave out; None: they were not
-            asked for.
+        offset: offset of the first batch; the bound, without any batch.
+        records: whole batches, except that the last may be cut off; the first may begin below the requested offset.
+        first_entry_incomplete: not even the first batch is whole; False if the read was for no bytes.
+        aborted: the aborted transactions that a reader of committed records must skip; None if they were not requested.
     """
 
     offset: int
@@ -64,9 +62,9 @@ class LocalLog:
     """The segments of a log on disk.
 
     Attributes:
-        end: where the next record goes. An append that fails may leave bytes behind it, which no reader gets.
-        recovery_point: everything below it is on disk.
-        last_flush_ms: when it moved last, on the clock of the scheduler.
+        end: position of the next record. A failed append may leave bytes after it, which no reader gets.
+        recovery_point: all records below this offset are on disk.
+        last_flush_ms: time of the last change of the recovery point, on the clock of the scheduler.
     """
 
     def __init__(self, environment: LogEnvironment, config: LogConfig, loaded: Loaded) -> None:
@@ -85,24 +83,24 @@ class LocalLog:
         self.last_flush_ms = self.scheduler.clock()
         self.failures = environment.failures
         self._is_closed = False
-        #: One for all appends.
+        #: The guard of all appends.
         self.appending = self.guarded("appending records to")
-        #: Segments that are in the log no more, and whose files wait for their removal.
+        #: Segments that are removed from the log, but whose files still exist.
         self._leaving: set[LogSegment] = set()
-        #: Held while the directory gets another name, or is synced under the one that it has.
+        #: Held while the directory is renamed, or synced under its current name.
         self._naming = threading.Lock()
 
     def guarded(self, doing: str) -> Guard:
-        """Let an I/O error of a `with` block take the log directory offline; `doing` says what it does."""
+        """Let an I/O error of a `with` block take the log directory offline; `doing` describes the work."""
         return self.failures.guarded(self.log_directory, doing, self.name)
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no changes any more."""
+        """Whether the log takes no more changes."""
         return self._is_closed
 
     def check_open(self) -> None:
-        """Raise KafkaStorageError once it takes no changes any more."""
+        """Raise KafkaStorageError if the log takes no more changes."""
         if self._is_closed:
             raise KafkaStorageError(
                 f"The memory mapped buffer for log of {self.name} is already closed: the log was closed or deleted"
@@ -110,27 +108,27 @@ class LocalLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Of the next record."""
+        """Offset of the next record."""
         return self.end.offset
 
     def move_end(self, offset: int) -> None:
-        """The log ends where its active segment does; the recovery point is never above that."""
+        """Set the log end offset, at the end of the active segment; lower a recovery point that is above it."""
         active = self.segments.active
         self.end = Bound(offset, active.base_offset, active.size_bytes)
         if self.recovery_point > offset:
             self.recovery_point = offset
 
     def new_segment(self, base_offset: int) -> LogSegment:
-        """Make the files of a segment, and open it."""
+        """Create the files of a segment, and open it."""
         return LogSegment(self._environment, self.directory, base_offset, self.config, is_new=True)
 
     # ---- rolling -----------------------------------------------------------------------------------------------------
 
     def must_roll(self, size_bytes: int, timestamp: int, last_offset: int) -> bool:
-        """Whether an append needs a new segment.
+        """Return whether an append needs a new segment.
 
         Args:
-            timestamp: the largest of its records.
+            timestamp: largest timestamp of its records.
         """
         segment, config = self.segments.active, self.config
         waited = segment.waited_ms(self.clock, timestamp)
@@ -148,7 +146,7 @@ class LocalLog:
         active = self.segments.active
         if self.segments.get(base) is not None:
             if active.base_offset == base and active.size_bytes == 0:
-                _ = active.offset_index, active.time_index  # Kafka logs their sizes, and so makes their files
+                _ = active.offset_index, active.time_index  # Kafka logs their sizes, which creates their files
                 return self.replace_active(base)
             raise KafkaError(
                 f"Trying to roll a new log segment for topic partition {self.name} with start offset {base} while it "
@@ -170,7 +168,7 @@ class LocalLog:
         return segment
 
     def replace_active(self, base_offset: int) -> LogSegment:
-        """Put a new empty segment in the place of the active one, whose files are removed later."""
+        """Replace the active segment with a new empty segment; remove the files of the old one later."""
         old = self.segments.active
         key_indexes.forget(self.fs, self.directory, [old.base_offset])
         if old.base_offset == base_offset:
@@ -184,24 +182,24 @@ class LocalLog:
     # ---- removing ----------------------------------------------------------------------------------------------------
 
     def remove(self, segments: Sequence[LogSegment]) -> None:
-        """Take segments out of the log, and remove their files after `file.delete.delay.ms`."""
+        """Remove segments from the log, and their files after `file.delete.delay.ms`."""
         gone = [segment.base_offset for segment in segments]
         self.segments.replace(removed=gone)
         key_indexes.forget(self.fs, self.directory, gone)
         self.delete_files(segments)
 
     def swap_in(self, replacement: Replacement) -> tuple[LogSegment, ...]:
-        """Put the outputs of a clean in the place of the segments that they stand for, whose files are removed later.
+        """Replace segments with the outputs of a clean; remove the files of the replaced segments later.
 
-        Durable on return. Readers see the segments of before or those of after; see `storage.changes.swap` for what a
-        crash leaves.
+        Durable on return. Readers see either the old segments or the new ones; for the state after a crash see
+        `storage.changes.swap`.
 
         Args:
-            replacement: of one group. Segments that are not here any more are passed over; with none of them left,
-                there is nothing to replace.
+            replacement: the replacement of one group. Segments that were removed meanwhile are ignored; if the log has
+                none of the group's segments any more, nothing is replaced.
 
         Returns:
-            the segments that are gone, and have no output of the same base offset.
+            the replaced segments, except those whose base offset an output has.
         """
         self.check_open()
         old = [one for one in self.segments.all if one.base_offset in replacement.replaced]
@@ -225,7 +223,7 @@ class LocalLog:
         return tuple(segment for segment in old if segment.base_offset not in replacement.outputs)
 
     def delete_files(self, segments: Sequence[LogSegment]) -> None:
-        """Remove the files of segments that are in the log no more."""
+        """Remove the files of segments that are no longer in the log."""
         for segment in segments:
             if not segment.is_deleted:
                 segment.change_suffix(Temporary.DELETED)
@@ -241,7 +239,7 @@ class LocalLog:
             self.scheduler.schedule("delete-file", delete, delay_ms=self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> tuple[LogSegment, ...]:
-        """Remove the records at or above an offset; returns the removed segments."""
+        """Remove the records at or above an offset; return the removed segments."""
         gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
         self.remove(gone)
         key_indexes.forget(self.fs, self.directory, [self.segments.active.base_offset])
@@ -250,7 +248,7 @@ class LocalLog:
         return gone
 
     def truncate_fully_and_start_at(self, offset: int) -> tuple[LogSegment, ...]:
-        """Remove everything, and go on at an offset; returns the segments that are gone."""
+        """Remove all records, and continue at an offset; return the removed segments."""
         self.check_open()
         gone = self.segments.all
         self.remove(gone[:-1])
@@ -261,7 +259,7 @@ class LocalLog:
     # ---- flushing ----------------------------------------------------------------------------------------------------
 
     def flush(self, offset: int) -> None:
-        """Make everything below an offset durable; the recovery point stays. Needs no lock."""
+        """Make all records below an offset durable; keep the recovery point. Needs no lock."""
         start = self.recovery_point
         if start > offset:
             return
@@ -280,7 +278,7 @@ class LocalLog:
                 raise
 
     def mark_flushed(self, offset: int) -> None:
-        """Everything below an offset is durable."""
+        """Set the recovery point, because all records below this offset are durable."""
         self.check_open()
         if offset > self.recovery_point:
             self.recovery_point = offset
@@ -289,7 +287,7 @@ class LocalLog:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, offset: int) -> tuple[LogSegment, Place] | None:
-        """The first batch whose last offset is at or above an offset; None: there is none."""
+        """Return the first batch whose last offset is at or above an offset, with its segment; None without one."""
         segment = self.segments.floor(offset)
         while segment is not None:
             place = segment.find(offset)
@@ -299,7 +297,7 @@ class LocalLog:
         return None
 
     def base_of_batch(self, offset: int) -> int:
-        """Where the first batch begins whose last offset is at or above an offset; the log end offset without one."""
+        """Return the base offset of the first batch that ends at or above an offset; the log end offset without one."""
         self._check_range(offset)
         found = self.find(offset) if offset < self.log_end_offset else None
         return self.log_end_offset if found is None else found[0].first_offset(found[1])
@@ -312,7 +310,7 @@ class LocalLog:
             )
 
     def bound(self, offset: int) -> Bound:
-        """Where records below an offset end."""
+        """Return the end of the records below an offset."""
         end = self.end
         if offset >= end.offset:
             return end
@@ -328,7 +326,7 @@ class LocalLog:
             min_one_message: return the first batch even if it is larger.
 
         Raises:
-            OffsetOutOfRangeError: there is no such offset.
+            OffsetOutOfRangeError: the log does not have this offset.
             IllegalArgumentError: `max_bytes` is negative.
         """
         none = () if with_aborted else None
@@ -351,7 +349,7 @@ class LocalLog:
         return FetchData(segment.first_offset(place), records, 0 < limit < place.size_bytes, aborted)
 
     def _aborted(self, start: int, segment: LogSegment, position: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that touch a read which ends at a position of a segment."""
+        """Return the aborted transactions that overlap a read which ends at a position of a segment."""
         end = segment.offset_index.offset_behind(position)
         if end is None:
             following = self.segments.higher(segment.base_offset)
@@ -365,7 +363,7 @@ class LocalLog:
     # ---- the directory -----------------------------------------------------------------------------------------------
 
     def rename_directory(self, directory: str) -> None:
-        """Give the partition's directory another name; open files stay open. Durable on return."""
+        """Rename the partition's directory; open files stay open. Durable on return."""
         with ExitStack() as held:
             held.enter_context(self._naming)
             segments = [*self.segments.all, *self._leaving]
@@ -390,11 +388,11 @@ class LocalLog:
         self._is_closed = True
 
     def refuse_changes(self) -> None:
-        """Every later call that changes something fails, as after `close_handlers`; readers go on."""
+        """Let every later change fail, as after `close_handlers`; reads still work."""
         self._is_closed = True
 
     def close_handlers(self) -> None:
-        """Release all files; every later call that changes something fails."""
+        """Release all files; every later change fails."""
         self._is_closed = True
         for segment in self.segments.all:
             segment.close_handlers()

@@ -1,4 +1,4 @@
-"""The live log of one partition: Kafka's calls, and simple ones for people.
+"""The live log of one partition: Kafka's calls, and simple calls for programs without a broker.
 
     log = load_log("/data/orders-0", config, LogEnvironment(fs, clock, scheduler, failures))
     log.append_as_leader(batch, leader_epoch=3)
@@ -43,22 +43,22 @@ class Log(UnifiedLog):
     @classmethod
     @contextmanager
     def open(cls, path: AnyPath, configs: Mapping[str, str | int] | None = None) -> Iterator[Log]:
-        """Open one log for a `with` block, and make it if it is missing; a `LogManager` of its log directory runs.
+        """Open one log for a `with` block; create it if it is missing. A `LogManager` of its log directory runs.
 
         Other logs in the same directory are opened, too. At the end of the block they are flushed and closed.
 
         Args:
-            path: the partition's directory, such as `data/orders-0`; the log directory is the one that it is in.
-            configs: of the topic, such as `{"cleanup.policy": "compact"}`. They are remembered beside the log. No
+            path: the partition's directory, such as `data/orders-0`; its parent is the log directory.
+            configs: topic configs, such as `{"cleanup.policy": "compact"}`. They are stored beside the log. No
                 record is deleted unless a policy and its limits are set.
 
         Raises:
-            BadNameError: the directory is not named like a partition.
-            ConfigError: a config that Kafka would refuse.
-            LockedError: a broker, or another program, has the log directory.
-            TypeError: `path` is no path, or a config is neither text nor a whole number.
+            BadNameError: the directory name is not a partition's.
+            ConfigError: Kafka would refuse a config.
+            LockedError: a broker or another program has locked the log directory.
+            TypeError: `path` is not a path, or a config is neither text nor a whole number.
         """
-        # By their public names, as a program would: a manager is made of logs, not the reverse.
+        # Import the public names, as a program would: a manager is made of logs, not the reverse.
         from cordwood import LogManager, PosixFileSystem, overrides
 
         configs = checked("configs", Mapping[str, str | int] | None, configs) or {}
@@ -74,33 +74,33 @@ class Log(UnifiedLog):
             yield manager.get_or_create_log(partition)
 
     def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
-        """Append records to a log that has no other replicas: as one batch if `max.message.bytes` allows it.
+        """Append records to a log without other replicas: as one batch if `max.message.bytes` allows it.
 
         Args:
             pairs: a mapping of keys to values, or `(key, value)` and `(key, value, headers)`. Text is encoded as UTF-8;
-                a value that is None deletes its key.
-            timestamp_ms: of the records; None: now.
+                a value of None deletes its key.
+            timestamp_ms: timestamp of the records; None: now.
 
         Returns:
-            the offset of the first record; they are readable at once.
+            the offset of the first record; the records are readable at once.
 
         Raises:
-            TypeError, ValueError: something is not what a record is made of; nothing was appended.
-            LogError: it is refused. Of several batches the first ones may be in the log; in a transaction, they do not
-                count.
+            TypeError, ValueError: a key, value or header is not valid; nothing was appended.
+            LogError: the log refuses the records. If they take several batches, the first ones may be in the log; in a
+                transaction, those are not readable.
         """
         return convenience.append(self, pairs, timestamp_ms)
 
     def transaction(self, producer_id: int, epoch: int = 0) -> AbstractContextManager[convenience.Transaction]:
-        """A transaction: what is appended in the block counts once it ends, and never if it ends with an error.
+        """Begin a transaction: records appended in the block become readable at its end, but never after an error.
 
         Args:
-            producer_id: of the producer; it has one transaction at a time.
-            epoch: of the producer; a higher one than before aborts a transaction that a program left open.
+            producer_id: id of the producer, which can have one transaction at a time.
+            epoch: epoch of the producer; a higher epoch than before aborts a transaction that a program left open.
 
         Raises:
             InvalidTxnStateError: a transaction of this producer is open.
-            LogError: it is refused, as for a producer that a newer one has replaced.
+            LogError: the log refuses the transaction, for example because a newer producer has replaced this one.
         """
         return convenience.transaction(self, producer_id, epoch)
 
@@ -112,12 +112,12 @@ class Log(UnifiedLog):
         timeout_seconds: float | None = None,
         stop: threading.Event | None = None,
     ) -> Iterator[Record]:
-        """The records that are committed, in order; without markers and what was aborted.
+        """Yield the committed records in order, without markers and aborted records.
 
         Args:
-            start: offset of the first one; None: the log start.
-            follow: wait at the end for what comes.
-            timeout_seconds: end once nothing was committed for so long; None: wait forever.
+            start: offset of the first record; None: the log start.
+            follow: wait at the end for new records.
+            timeout_seconds: end after this time without committed records; None: wait forever.
             stop: end soon after another thread sets it.
 
         Raises:
@@ -131,16 +131,16 @@ class Log(UnifiedLog):
         return convenience.records(self, start, follow=follow, timeout_seconds=wait_seconds, stop=stop)
 
     def get(self, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
-        """All records of a key from the log start offset to the log end, in order.
+        """Return all records of a key from the log start offset to the log end, in order.
 
-        Closed segments with a good key index are searched through it. No lock is held meanwhile.
+        In closed segments with a valid key index, the index finds the records. No lock is held meanwhile.
 
         Args:
             key: text is encoded as UTF-8.
-            last: only the newest committed record, if there is one.
+            last: return only the newest committed record, if the key has one.
 
         Raises:
-            DataError: what has to be read for it is damaged.
+            DataError: a file that this call must read is damaged.
             NotFoundError: the log was deleted.
         """
         return convenience.get(self, self._local.fs, key, last=last)
@@ -155,16 +155,16 @@ def load_log(
     topic_id: uuid.UUID | None = None,
     on_recovered: Callable[[int], None] = lambda _: None,
 ) -> Log:
-    """Load a partition's directory, or begin a new log there.
+    """Load a partition's directory, or create a new log there.
 
     Args:
-        directory: of the partition; made if it is missing.
-        topic_id: of the topic that the log belongs to; None: what its files say.
+        directory: the partition's directory; created if it is missing.
+        topic_id: id of the log's topic; None: the id in its files.
         on_recovered: called with the number of segments that are still to be recovered, before each one and at the end.
 
     Raises:
         OSError: a file cannot be read or written, or is a text file that is not in its format.
-        CorruptFileError: a file cannot be what its name says, and cannot be rebuilt.
+        CorruptFileError: a file is not in the format of its name, and cannot be rebuilt.
         InconsistentTopicIdError: the log belongs to another topic.
     """
     fs, limits = environment.fs, environment.limits
@@ -185,10 +185,10 @@ def load_log(
 
 
 def _prepare(fs: LocalFileSystem, directory: str) -> None:
-    """Make a partition's directory, or remove what cleans left in it."""
+    """Create a partition's directory, or remove leftovers of cleans in it."""
     if fs.exists(directory):
         remove_leftovers(fs, directory)
     else:
         fs.make_directory(directory)
-        # Otherwise a power cut could take the directory with all that is flushed in it.
+        # Otherwise a power cut could remove the directory with all flushed records in it.
         fs.sync_directory(directory.rpartition("/")[0] or "/")

@@ -1,4 +1,4 @@
-"""Cleaner threads: each picks the filthiest log, cleans it, deletes what is too old, and begins again.
+"""Cleaner threads: each thread repeatedly cleans the log with the largest dirty share and deletes old segments.
 
     cleaner = LogCleaner(fs, config, log_dirs, logs, failures)
     cleaner.startup()
@@ -8,7 +8,7 @@
 The thread itself cleans a small log; a larger one is cleaned on Spark: see `clean_runner`. A log whose clean fails is
 retried after a pause, which grows each time. A failed round is logged and counted, and never ends the thread.
 
-Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and guards it meanwhile.
+Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and keeps others from changing it meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-#: The configs that may change while it runs.
+#: The configs that may change while the cleaner runs.
 RECONFIGURABLE = (
     "log.cleaner.threads",
     "log.cleaner.dedupe.buffer.size",
@@ -52,7 +52,7 @@ RECONFIGURABLE = (
     "log.cleaner.backoff.ms",
     "message.max.bytes",
 )
-#: Logs whose old segments are deleted before others may work on them again.
+#: Number of logs whose old segments are deleted before the cleaner releases these logs.
 _DELETED_AT_ONCE = 50
 
 
@@ -62,11 +62,11 @@ class _ShutdownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CleanerStats:
-    """One clean, as Kafka's cleaner reports it.
+    """Figures of one clean, as Kafka's cleaner reports them.
 
     Attributes:
-        first_dirty_offset, end_offset: of the section that was cleaned.
-        key_share: the part of the memory for keys that it used.
+        first_dirty_offset, end_offset: start and end of the cleaned section.
+        key_share: the used part of the memory for keys.
     """
 
     partition: TopicPartition
@@ -83,7 +83,7 @@ class CleanerStats:
 
     @classmethod
     def of(cls, found: LogToClean, cleaned: CleanedLog, start_ms: int, seconds: float) -> CleanerStats:
-        """The figures of a clean."""
+        """Return the figures of a clean."""
         counts = cleaned.counts
         return cls(
             found.partition,
@@ -100,7 +100,7 @@ class CleanerStats:
         )
 
     def document(self) -> dict[str, Any]:
-        """All figures for programs; `size_reduction` is the part of the bytes read that is gone."""
+        """Return all figures for programs; `size_reduction` is the removed share of the bytes read."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return fields | {
             "topic": self.partition.topic,
@@ -120,25 +120,25 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class RunningClean:
-    """A clean that a thread does now."""
+    """A clean that a thread runs now."""
 
     clean: LiveClean
     began: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        """For how long."""
+        """Running time so far."""
         return time.monotonic() - self.began
 
 
 @dataclass(slots=True)
 class ThreadRecord:
-    """What a thread does, and did last.
+    """A thread's current and last work.
 
     Attributes:
-        running: what it does; None: it cleans nothing.
-        stats: of its last successful clean; None: there was none.
-        selection: what its last selection saw that found a log.
+        running: the current clean; None between cleans.
+        stats: figures of the last successful clean; None before the first.
+        selection: counts from the last selection that chose a log.
     """
 
     running: RunningClean | None = None
@@ -147,20 +147,20 @@ class ThreadRecord:
 
     @property
     def seconds(self) -> float:
-        """How long the clean took."""
+        """Duration of the last successful clean."""
         return 0.0 if self.stats is None else self.stats.seconds
 
     @property
     def key_share(self) -> float:
-        """The part of the memory for keys that the clean used."""
+        """The part of the memory for keys that the last successful clean used."""
         return 0.0 if self.stats is None else self.stats.key_share
 
 
 class CleanerThread(threading.Thread):
-    """Does a cleaner's rounds until it is stopped.
+    """Runs a cleaner's rounds until it is stopped.
 
     Attributes:
-        is_dead: it has ended without being stopped.
+        is_dead: the thread has ended although nobody stopped it.
     """
 
     def __init__(self, number: int, work: Callable[[CleanerThread], None]) -> None:
@@ -170,7 +170,7 @@ class CleanerThread(threading.Thread):
         self._work = work
 
     def run(self) -> None:
-        """Do rounds."""
+        """Run rounds."""
         self._work(self)
 
     @property
@@ -183,9 +183,9 @@ class LogCleaner:
     """Cleaner threads over a pool of live logs.
 
     Attributes:
-        restarts: how often the loop of a thread failed and restarted.
-        on_clean: called after each clean that succeeded, by the thread that did it, with what it was to go over.
-        runner: runs the cleans, and counts what they read and write.
+        restarts: number of failures after which the loop of a thread restarted.
+        on_clean: called by the cleaning thread after each successful clean, with the planned range and the figures.
+        runner: runs the cleans, and counts the bytes that they read and write.
     """
 
     def __init__(
@@ -199,12 +199,12 @@ class LogCleaner:
         monotonic: Clock = monotonic_clock,
         runner: CleanRunner | None = None,
     ) -> None:
-        """Makes the missing checkpoint files; no thread runs before `startup`.
+        """Create missing checkpoint files; no thread runs before `startup`.
 
         Args:
-            logs: gives the current logs; future ones are never cleaned.
-            monotonic: the monotonic clock. With another than the machine's, nothing is throttled.
-            runner: runs the cleans; None: large ones in a Spark session that starts with the first of them.
+            logs: returns the current logs; future logs are never cleaned.
+            monotonic: the monotonic clock. With a clock other than the machine's, nothing is throttled.
+            runner: runs the cleans; None: large logs are cleaned in a Spark session that starts with the first of them.
         """
         self._fs = fs
         self._config = config
@@ -221,7 +221,7 @@ class LogCleaner:
         self._lifecycle = threading.RLock()
         self._threads: tuple[CleanerThread, ...] = ()
         self._is_shut_down = False
-        #: For callers of `clean_filthiest_log` outside the threads.
+        #: The record for callers of `clean_filthiest_log` outside the threads.
         self._callers = ThreadRecord()
         self._last_deletion_ms: int | None = None
         self._throttling = ExitStack()
@@ -230,7 +230,7 @@ class LogCleaner:
     # ---- start and end -----------------------------------------------------------------------------------------------
 
     def startup(self) -> None:
-        """Start `log.cleaner.threads` threads, beside those that run."""
+        """Start `log.cleaner.threads` threads, in addition to running threads."""
         with self._lifecycle:
             self._is_shut_down = False
             count = self._config.integer("log.cleaner.threads")
@@ -241,7 +241,7 @@ class LogCleaner:
                 thread.start()
 
     def shutdown(self) -> None:
-        """Stop all threads, and wait for them. A clean that runs leaves its log as it was. Metrics are gone then."""
+        """Stop all threads, wait for them, and remove their metrics. A running clean is aborted."""
         with self._lifecycle:
             try:
                 self._stop_threads()
@@ -259,14 +259,14 @@ class LogCleaner:
 
     @property
     def reconfigurable_configs(self) -> tuple[str, ...]:
-        """The configs whose changes are for `reconfigure`."""
+        """The configs that `reconfigure` applies."""
         return RECONFIGURABLE
 
     def validate_reconfiguration(self, config: BrokerConfig) -> None:
-        """Check other configs.
+        """Check new configs.
 
         Raises:
-            ConfigError: there would be more than twice, or less than half, as many threads as now.
+            ConfigError: the number of threads would more than double, or fall below half.
         """
         old, new = (one.integer("log.cleaner.threads") for one in (self._config, config))
         if new < old // 2:
@@ -275,7 +275,7 @@ class LogCleaner:
             raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
 
     def reconfigure(self, old: BrokerConfig, new: BrokerConfig) -> None:
-        """Apply new configs. Running threads, and dead ones, are replaced.
+        """Apply new configs. Running and dead threads are replaced.
 
         Running cleans are aborted; their logs stay as they were, and are chosen again.
         """
@@ -297,7 +297,7 @@ class LogCleaner:
             self._throttling.enter_context(limit_on_this_machine(max(1, int(rate)))) if limited else None
         )
 
-    # ---- calls of others ---------------------------------------------------------------------------------------------
+    # ---- calls by others ---------------------------------------------------------------------------------------------
 
     def abort_cleaning(self, partition: TopicPartition) -> None:
         """See `LogCleanerManager.abort_cleaning`."""
@@ -312,7 +312,7 @@ class LogCleaner:
         self.manager.resume_cleaning(partitions)
 
     def await_cleaned(self, partition: TopicPartition, offset: int, max_wait_ms: int = 60_000) -> bool:
-        """Wait until a log is cleaned up to an offset; returns whether it was in time."""
+        """Wait until a log is cleaned up to an offset; return whether it was in time."""
         end = time.monotonic() + max_wait_ms / 1000
         while (reached := self.manager.cleaned_to(partition)) < offset:
             if time.monotonic() >= end:
@@ -329,25 +329,25 @@ class LogCleaner:
 
     @property
     def dead_thread_count(self) -> int:
-        """Threads that ended without being asked to."""
+        """Number of threads that ended although nobody stopped them."""
         return sum(thread.is_dead for thread in self._threads)
 
     def max_over_cleaner_threads(self, value: Callable[[ThreadRecord], float]) -> int:
-        """The largest value of all threads, cut to a whole number; 0 without threads."""
+        """Return the largest value of all threads, cut to a whole number; 0 without threads."""
         return int(max(map(value, self._records()), default=0))
 
     @property
     def last_stats(self) -> tuple[CleanerStats, ...]:
-        """The last successful clean of each thread."""
+        """Figures of each thread's last successful clean."""
         return tuple(record.stats for record in self._records() if record.stats is not None)
 
     def _records(self) -> list[ThreadRecord]:
         return [*(thread.record for thread in self._threads), self._callers]
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """Kafka's metrics of a cleaner, and how often threads were restarted; after a shutdown only the bytes.
+        """Return Kafka's cleaner metrics, and the thread restarts and bytes; after a shutdown only the throttler's.
 
-        `max-buffer-utilization-percent` is the part of the memory for keys that cleans used.
+        `max-buffer-utilization-percent` is the used part of the memory for keys.
         """
         found: dict[MetricName, Reading] = {MetricName("kafka.utils", "Throttler", "cleaner-io"): self.runner.io.read()}
         if self._is_shut_down:
@@ -385,7 +385,7 @@ class LogCleaner:
     # ---- a thread ----------------------------------------------------------------------------------------------------
 
     def _work(self, thread: CleanerThread) -> None:
-        """Do rounds until the thread must stop, even if they fail."""
+        """Run rounds until the thread must stop, even if rounds fail."""
         is_idle = False
         while not thread.stopping.is_set():
             try:
@@ -397,17 +397,17 @@ class LogCleaner:
                     _log.exception("a round of %s failed; it begins anew", thread.name)
 
     def _do_rounds(self, thread: CleanerThread, is_idle: bool) -> None:
-        """Do rounds until one fails, with pauses while nothing is due."""
+        """Run rounds until one fails, with pauses while nothing is due."""
         while not thread.stopping.is_set():
             if is_idle:
                 thread.stopping.wait(min(self._config.integer("log.cleaner.backoff.ms") / 1000, threading.TIMEOUT_MAX))
             is_idle = not self.clean_filthiest_log()
 
     def clean_filthiest_log(self) -> bool:
-        """One round of a thread: clean the filthiest log, and delete old segments of all logs.
+        """Run one round of a thread: clean the log with the largest dirty share, and delete old segments of all logs.
 
         Returns:
-            whether a log was chosen, so that there may be another one.
+            whether a log was chosen, so that another may be due.
         """
         claim = self.manager.claim_filthiest_compacted_log(self._clock())
         chosen = claim is not None and self._clean(claim)
@@ -416,7 +416,7 @@ class LogCleaner:
         return chosen
 
     def _clean(self, claim: Claim) -> bool:
-        """Clean a log; returns whether it is worth while to choose again at once."""
+        """Clean a log; return whether to choose again at once."""
         thread = threading.current_thread()
         record = thread.record if isinstance(thread, CleanerThread) else self._callers
         record.selection = claim.selection
@@ -470,12 +470,12 @@ class LogCleaner:
                 _log.exception("the program's own on_clean failed for %s", found.partition)
 
     def _failed(self, claim: Claim, error: Exception) -> bool:
-        """A clean has failed, or was ended; returns whether it is worth while to choose again at once."""
+        """Handle a failed or aborted clean; return whether to choose again at once."""
         partition, log = claim.found.partition, claim.found.log
         if claim.is_lost or isinstance(error, LogCleaningAbortedError):
             _log.info("the clean of %s was aborted", partition)
             return True
-        if isinstance(error, _ShutdownError | KafkaStorageError):  # in the second case the directory is offline by now
+        if isinstance(error, _ShutdownError | KafkaStorageError):  # a KafkaStorageError took the directory offline
             return False
         if isinstance(error, OSError) and not is_full(error):
             self._failures.maybe_add_offline_log_dir(log.parent_directory, f"Cleaning {partition}", error)
@@ -484,7 +484,7 @@ class LogCleaner:
         return True
 
     def _mark(self, partition: TopicPartition, log: Log, error: Exception) -> None:
-        """Leave a log alone for a while."""
+        """Pause a log's cleans for a while."""
         kind = error.kind if isinstance(error, CleanFailedError) else failure_of(error, log.directory).kind
         reason = str(error) or type(error).__name__
         marked = self.manager.note_failure(log.parent_directory, partition, reason, kind)
@@ -497,7 +497,7 @@ class LogCleaner:
     def _delete_old_segments(self, *, idle: bool) -> None:
         """Delete old segments of all logs without a state: once per `log.cleaner.backoff.ms`, and when idle.
 
-        Kafka does it after each clean. With thousands of logs that takes longer than a small clean.
+        Kafka does this after each clean. With thousands of logs it takes longer than a small clean.
         """
         now_ms, last_ms = self._monotonic(), self._last_deletion_ms
         if not idle and last_ms is not None and now_ms - last_ms < self._config.integer("log.cleaner.backoff.ms"):
@@ -517,7 +517,7 @@ class LogCleaner:
             self.manager.check_cleaning_aborted(partition)
             log.delete_old_segments()
         except LogCleaningAbortedError:
-            pass  # another time
+            pass  # a later round deletes them
         except KafkaStorageError:
             _log.exception("Failed to delete old segments of %s", partition)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A topic's configs as plain values, for a log that asks for them on every append."""
+"""A topic's configs as plain values, because a log reads them on every append."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What a log needs of its topic's configs; names and units are Kafka's.
+    """The topic configs that a log needs; names and units are Kafka's.
 
     Attributes:
-        codec: None: that of the producer.
-        level: of the codec; None: the codec has none.
-        max_segment_ms: how old a segment may get before it is rolled.
+        codec: compression of stored batches; None: keep the producer's.
+        level: compression level; None for a codec without levels.
+        max_segment_ms: age at which a segment is rolled.
     """
 
     compact: bool
@@ -52,7 +52,7 @@ class LogConfig:
 
     @classmethod
     def of(cls, config: TopicConfig) -> Self:
-        """The values of resolved configs."""
+        """Return the values of resolved configs."""
         number, word = config.integer, config.word("compression.type")
         codec = None if word == "producer" else Codec.NONE if word == "uncompressed" else Codec[word.upper()]
         segment_ms = number("segment.ms")

@@ -1,6 +1,6 @@
 """A log directory of a live manager: its lock, identity and checkpoint files, and whether its last shutdown was clean.
 
-Source: the part of Kafka's LogManager that is about one directory.
+Source: the part of Kafka's LogManager that handles one directory.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class LiveDirectory:
     """One locked log directory.
 
     Attributes:
-        directory_id: that its `meta.properties` gives it; None: it has none.
+        directory_id: id in its `meta.properties`; None without an id.
         is_brokers: it has a `meta.properties`, so a broker owns it, and its logs may have other replicas.
         was_clean: its last manager, or broker, shut it down properly.
     """
 
     def __init__(self, fs: LocalFileSystem, path: str, failures: LogDirFailureChannel) -> None:
-        """Lock a directory; a missing one is made.
+        """Lock a directory; create it if it is missing.
 
         Raises:
-            LockedError: a broker, or another manager, has it.
+            LockedError: a broker or another manager has locked it.
             RequestError: it cannot be locked, or is the directory of a partition.
-            OSError: it cannot be made or read, or its `meta.properties` is not one.
+            OSError: it cannot be created or read, or its `meta.properties` is not valid.
         """
         self.path = fs.absolute_path(path)
         self.was_clean = self.is_loaded = False
@@ -77,17 +77,17 @@ class LiveDirectory:
             raise OSError(str(error)) from error
 
     def take_clean_shutdown(self) -> None:
-        """Note whether it was shut down properly, and remove the mark: a crash from now on is one."""
+        """Note whether the last shutdown was proper, and remove its mark, so that a later crash is noticed."""
         self.was_clean = self._fs.exists(self._file(filenames.CLEAN_SHUTDOWN))
         if self.was_clean:
             self._fs.unlink(self._file(filenames.CLEAN_SHUTDOWN))
             self._fs.sync_directory(self.path)
 
     def partitions(self) -> list[Partition]:
-        """The directories of partitions.
+        """Return the directories of partitions.
 
         Raises:
-            BadNameError: a directory is not named like one.
+            BadNameError: a directory name is not a partition's.
         """
         found = []
         listed = LogDirectory.open(self._fs, self.path)
@@ -102,7 +102,7 @@ class LiveDirectory:
         return found
 
     def offsets(self, name: str) -> dict[TopicPartition, int]:
-        """The entries of a checkpoint file; none if it is missing or cannot be read.
+        """Return the entries of a checkpoint file; empty if the file is missing or cannot be read.
 
         An I/O error, or a file that is not in its format, takes the directory offline.
         """
@@ -128,17 +128,17 @@ class LiveDirectory:
         write_file(self._fs, self._file(filenames.CLEAN_SHUTDOWN), properties.encode_clean_shutdown(broker_epoch))
 
     def place_for(self, partition: TopicPartition, state: DirectoryState) -> str:
-        """A path for the directory of a partition; for a deleted, future or stray log it is a new one each time."""
+        """Return a path for the directory of a partition; for a deleted, future or stray log, a new path each time."""
         uniq = "" if state is DirectoryState.CURRENT else uuid.uuid4().hex
         return self._file(PartitionDirectory(partition, state, uniq).name)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
 
 def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
-    """The broker epoch in a directory's mark of a proper shutdown; None: there is none.
+    """Return the broker epoch in a directory's mark of a proper shutdown; None without a mark.
 
     Source: Kafka CleanShutdownFileHandler.read.
     """
@@ -153,4 +153,4 @@ def _is_partition(fs: LocalFileSystem, path: str) -> bool:
         found = look(fs, path)
         return found.kind is PathKind.PARTITION and not found.by_name
     except NotFoundError:
-        return False  # empty, or with foreign files only
+        return False  # empty, or no file is Kafka's

@@ -9,9 +9,9 @@ A directory is locked as a broker locks it, so a broker and a manager exclude ea
 offline with its logs; the others stay online. The threads of a `LogCleaner` clean compacted logs; if a scheduler is
 passed in, one of its tasks does.
 
-    pool         the logs by partition, and the locks       creation     logs are loaded and made
-    directories  locked, live, offline, cordoned            deletion     logs are taken out, and removed later
-    configs      of the broker and of topics                moves        logs change their directories
+    pool         the logs by partition, and the locks       creation     loads and creates logs
+    directories  locked, live, offline, cordoned            deletion     removes logs, and their files later
+    configs      of the broker and of topics                moves        moves logs between directories
     tasks        retention, flushing, checkpoints           cleaner      compacts
 
 Source: Kafka LogManager; high watermarks are kept as by its ReplicaManager.
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-#: Says of a loaded log whether it does not belong here.
+#: Returns whether a loaded log is stray, that is, does not belong on this broker.
 IsStray = Callable[[TopicPartition, Log], bool]
 
 
@@ -81,19 +81,19 @@ class LogManager:
         random: Random | None = None,
         remember_configs: bool = True,
     ) -> None:
-        """Nothing is opened yet.
+        """Prepare the manager; open nothing yet.
 
         Args:
-            scheduler: runs what is to be done later; default: threads, for as long as the manager runs.
-            spark: the session in which large logs are cleaned; None: one is started with the first of them.
-            engine: `spark`, or `here`, which cleans them in a pool of processes; None: Spark if it is installed.
-            random: source of what is random, the jitter of segments.
+            scheduler: runs later and periodic tasks; default: threads, while the manager runs.
+            spark: session that cleans large logs; None: a session starts with the first large log.
+            engine: `spark`, or `here` for a pool of processes; None: Spark if it is installed.
+            random: source of the random jitter of segments.
             remember_configs: keep the explicit configs of each log in a file beside it, and use them where `layers` set
                 nothing.
 
         Raises:
-            ConfigError: a config that Kafka would refuse.
-            ValueError: there is no directory, or the path of one is empty.
+            ConfigError: Kafka would refuse a config.
+            ValueError: there is no directory, or a path is empty.
         """
         if isinstance(log_dirs, str):
             raise TypeError(f"log_dirs is a sequence of paths: pass [{log_dirs!r}], not {log_dirs!r}")
@@ -119,7 +119,7 @@ class LogManager:
         self._creation = Creation(self._pool)
         self._deletion = Deletion(self._pool, self._checkpoints)
         moves = Moves(self._pool, self._creation, self._deletion, self._checkpoints)
-        # The calls of the parts are those of the manager.
+        # The manager offers these methods of its parts as its own.
         self.topic_config = self._configs.topic
         self.get_log = self._pool.get
         self.get_or_create_log = self._creation.get_or_create_log
@@ -138,11 +138,11 @@ class LogManager:
         self.checkpoint_log_start_offsets = self._tasks.checkpoint_log_start_offsets
 
     def get(self, partition: TopicPartition, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
-        """All records of a key in a partition, in order; see `Log.get`. Empty if the partition is not here."""
+        """Return all records of a key in a partition, in order; empty without this partition. See `Log.get`."""
         log = self.get_log(partition)
         return [] if log is None else log.get(key, last=last)
 
-    # ---- what it has -------------------------------------------------------------------------------------------------
+    # ---- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> BrokerConfig:
@@ -151,7 +151,7 @@ class LogManager:
 
     @property
     def cleaner(self) -> LogCleaner | None:
-        """Cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false."""
+        """Cleans the compacted logs while the manager runs; None if `log.cleaner.enable` is false."""
         return self._pool.cleaner
 
     @property
@@ -166,7 +166,7 @@ class LogManager:
 
     @property
     def stray_logs(self) -> dict[TopicPartition, str]:
-        """Where the logs are that do not belong here."""
+        """Directories of stray logs, which do not belong on this broker."""
         return dict(self._deletion.stray)
 
     @property
@@ -185,24 +185,25 @@ class LogManager:
         index: bool = False,
         min_dead: float | None = None,
     ) -> None:
-        """Lock all directories, load all their logs, begin with the tasks.
+        """Lock all directories, load all their logs, start the tasks.
 
         Args:
-            on_progress: called with a directory, how many of its logs are loaded, and of how many.
-            on_loaded: called when all are loaded, before anything is done to them.
-            is_stray: says of a loaded log whether it does not belong here; such a log is set aside.
-            index: cleans make key indexes of compacted logs, so that later ones read only what may change. Without it
-                they keep those up to date that there are.
-            min_dead: cleans may leave superseded records of up to this share of a log, and write only segments that are
-                worth it; what is left is remembered beside the key indexes. None: none are left, as by Kafka.
+            on_progress: called with a directory, the number of its loaded logs, and the number of all its logs.
+            on_loaded: called when all logs are loaded, before any task changes them.
+            is_stray: returns whether a loaded log does not belong here; such a log is set aside.
+            index: cleans write key indexes of compacted logs, so that later cleans read only segments that may change.
+                Without it they only update existing indexes.
+            min_dead: largest share of a log that a clean may leave as superseded records, so that it rewrites only
+                segments with more garbage. The remaining garbage is listed beside the key indexes. None: leave none, as
+                Kafka does.
 
         Raises:
-            TypeError: `min_dead` is no number.
-            RequestError: `min_dead` is no share, or given without `index`.
+            TypeError: `min_dead` is not a number.
+            RequestError: `min_dead` is not a share from 0 to 1, or `index` is false.
             LockedError: a broker, or another manager, has a directory.
-            KafkaStorageError: no directory is left.
+            KafkaStorageError: all directories have failed.
             IllegalStateError: a partition is in two directories; or the manager was started before.
-            CordwoodError: a log cannot be loaded, and its disk is not to blame.
+            CordwoodError: a log cannot be loaded although its disk works.
         """
         if self._is_started:
             raise IllegalStateError("This LogManager was started before. Start a new one after its shutdown")
@@ -230,7 +231,7 @@ class LogManager:
             self._start_cleaner(self.cleaner)
 
     def __enter__(self) -> Self:
-        """Start up; the block ends with a shutdown."""
+        """Start up; the end of the block shuts down."""
         self.startup()
         return self
 
@@ -249,13 +250,13 @@ class LogManager:
         finally:
             self._loads.end()
         for partition, log in self._pool.items():
-            # Another partition of the topic may have had newer configs.
+            # Another partition of the topic may have supplied newer configs after this log was loaded.
             log.update_config(self._configs.topic(partition.topic))
             with contextlib.suppress(KafkaStorageError):  # the directory is offline
                 self._pool.remember_configs(partition.topic, log)
 
     def _load_one(self, found: LoadedFrom, is_stray: IsStray | None) -> None:
-        """Load a log, and put it where it belongs by the name of its directory."""
+        """Load a log, and add, delete or set it aside, depending on its directory's name."""
         path, name, state = found.partition.path, found.partition.name.topic_partition, found.partition.name.state
         if state is DirectoryState.STRAY:
             self._deletion.stray[name] = path
@@ -270,7 +271,7 @@ class LogManager:
             self._deletion.set_aside(name, log)
             return
         if not self._directories.locked[log.parent_directory].is_brokers:
-            # The only replica is all that there are: what it has is committed, as for a broker that leads it alone.
+            # This replica is the only one: all its records are committed, as for a broker that leads without followers.
             log.update_high_watermark(log.log_end_offset)
         elif found.high_watermark is not None:
             log.update_high_watermark(found.high_watermark)
@@ -288,7 +289,7 @@ class LogManager:
 
     def _start_cleaner(self, cleaner: LogCleaner) -> None:
         def clean() -> None:
-            while cleaner.clean_filthiest_log():  # as a thread of the cleaner does, until nothing is due
+            while cleaner.clean_filthiest_log():  # until nothing is due, as in a thread of the cleaner
                 pass
 
         if self._own is not None:
@@ -298,12 +299,12 @@ class LogManager:
             self._scheduler.schedule("log-cleaner", clean, period_ms=backoff_ms)
 
     def shutdown(self, broker_epoch: int = -1, *, on_wait: Callable[[str], None] = lambda _: None) -> None:
-        """Flush and close all logs; a directory in which all goes well is marked as shut down properly.
+        """Flush and close all logs; mark each directory without errors as shut down properly.
 
-        Without effect unless the manager runs. No file stays open, also none of a log that waits for its removal.
+        Without effect unless the manager runs. Closes all files, including those of deleted logs that wait for removal.
 
         Args:
-            on_wait: called with what may take long, before each.
+            on_wait: called before each step that may take long, with its name.
         """
         if not self._is_started or self._is_shut_down:
             return
@@ -324,7 +325,7 @@ class LogManager:
             self._release()
 
     def _close(self, directory: LiveDirectory, broker_epoch: int, on_wait: Callable[[str], None]) -> None:
-        """Close the logs of a directory, and say that it was shut down properly."""
+        """Close the logs of a directory, and mark it as shut down properly if all of them succeed."""
 
         def close(log: Log) -> None:
             log.flush(force_active_segment=True)
@@ -348,7 +349,7 @@ class LogManager:
                 self._directories.fail(directory.path, "Disk error while writing the clean shutdown file", error)
 
     def _abandon_logs(self) -> None:
-        """Forget all logs: the start has failed."""
+        """Forget all logs after a failed start."""
         for log in (*self.all_logs, *(deleted.log for deleted in self._deletion.waiting)):
             log.close_handlers()
         for known in (self._pool.current, self._pool.future, self._deletion.stray, self._deletion.waiting):
@@ -361,22 +362,22 @@ class LogManager:
     # ---- failing directories -----------------------------------------------------------------------------------------
 
     def _on_failure(self, failure: LogDirFailure) -> None:
-        """A directory has just failed: drop it soon, in a thread that holds no lock of a log."""
+        """Schedule the removal of a directory that has just failed, in a thread that holds no lock of a log."""
         _log.error("%s: %s; %s goes offline", failure.message, failure.error, failure.directory)
 
         def handle() -> None:
             try:
                 self.handle_log_dir_failure(failure.directory)
-            except KafkaStorageError as error:  # there is nothing left to handle
+            except KafkaStorageError as error:  # all directories have failed
                 _log.critical("%s", error)
 
         self._scheduler.schedule("handle-log-dir-failure", handle, delay_ms=1)
 
     def handle_log_dir_failure(self, directory: str) -> None:
-        """Drop a directory that failed, with its logs; done by a task as soon as the failure is known.
+        """Drop a failed directory with its logs; a task calls this soon after the failure.
 
         Raises:
-            KafkaStorageError: no directory is left.
+            KafkaStorageError: all directories have failed.
         """
         path = self._pool.fs.absolute_path(directory)
         with self._pool.creation:
@@ -391,7 +392,7 @@ class LogManager:
     # ---- truncating --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int], *, is_future: bool = False) -> None:
-        """Truncate logs, and write down where they are flushed to now; partitions that are not here are passed over."""
+        """Truncate logs, and write the recovery points of their directories; unknown partitions are skipped."""
         touched = set()
         for partition, offset in offsets.items():
             log = self.get_log(partition, is_future=is_future)
@@ -405,7 +406,7 @@ class LogManager:
     def truncate_fully_and_start_at(
         self, partition: TopicPartition, offset: int, *, is_future: bool = False, log_start_offset: int | None = None
     ) -> None:
-        """Remove everything in a log, and go on at an offset."""
+        """Remove all records of a log, and continue at an offset."""
         log = self.get_log(partition, is_future=is_future)
         if log is not None:
             with self._cleaning_paused(partition, log, when=not is_future):
@@ -414,7 +415,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _cleaning_paused(self, partition: TopicPartition, log: Log, *, when: bool) -> Iterator[None]:
-        """In the block, a log that is truncated is not cleaned; afterwards its checkpoint is not above its end."""
+        """Pause the cleans of a log that is truncated in the block; then lower its checkpoint to the active segment."""
         if not when:
             yield
             return
@@ -432,25 +433,25 @@ class LogManager:
             self.cleaner.abort_cleaning(partition)
 
     def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, wait until it has stopped, and let none begin; see `LogCleaner.abort_and_pause_cleaning`."""
+        """Stop a clean, wait until it has stopped, and prevent others; see `LogCleaner.abort_and_pause_cleaning`."""
         if self.cleaner is not None:
             self.cleaner.abort_and_pause_cleaning(partition)
 
     def resume_cleaning(self, partition: TopicPartition) -> None:
-        """Take one pause back; see `LogCleaner.resume_cleaning`."""
+        """Undo one pause; see `LogCleaner.resume_cleaning`."""
         if self.cleaner is not None:
             self.cleaner.resume_cleaning([partition])
 
     # ---- configs -----------------------------------------------------------------------------------------------------
 
     def update_topic_config(self, topic: str, texts: Mapping[str, str | int]) -> None:
-        """Replace a topic's own configs; its logs use them from now on. They win over what the manager was given.
+        """Replace a topic's own configs, for its logs too. They take precedence over the manager's `layers`.
 
-        Earlier ones are not remembered any more.
+        Remembered configs of this topic are forgotten.
 
         Raises:
             TypeError: a value is neither text nor a whole number.
-            ConfigError: a name or a value that Kafka would refuse; nothing has changed.
+            ConfigError: Kafka would refuse a name or a value; nothing has changed.
         """
         checked("texts", Mapping[str, str | int], texts)
         with self._pool.lock:
@@ -462,10 +463,10 @@ class LogManager:
         self._update(known)
 
     def reconfigure(self, layers: Iterable[Layer]) -> None:
-        """Go on with other configs of the broker and of topics; those of the cleaner and of logs are used at once.
+        """Replace the configs of the broker and of topics; the cleaner and the logs use theirs at once.
 
         Raises:
-            ConfigError: a value that Kafka would refuse; nothing has changed.
+            ConfigError: Kafka would refuse a value; nothing has changed.
         """
         layers = list(layers)
         broker, before = resolve_broker(layers), self.config
@@ -481,12 +482,12 @@ class LogManager:
         self._update(known)
 
     def _update(self, logs: Iterable[tuple[TopicPartition, Log]]) -> None:
-        """Let logs use the configs of their topics as they are now."""
+        """Apply the current topic configs to logs."""
         for partition, log in logs:
             was_compacted, config = log.config.compact, self._configs.topic(partition.topic)
             log.update_config(config)
             if self.cleaner is not None:
-                # A clean that has failed may succeed with other configs.
+                # A clean that has failed may succeed with new configs.
                 self.cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
                 if was_compacted and not config.compact:
                     self.cleaner.abort_cleaning(partition)
@@ -496,14 +497,14 @@ class LogManager:
 
     @property
     def running_tasks(self) -> list[tuple[str, int]]:
-        """The tasks that run now in the manager's own threads: the name, and since when on the monotonic clock."""
+        """Running tasks in the manager's own threads: each name with its start on the monotonic clock."""
         return [] if self._own is None else self._own.running
 
     def metrics(self, *, of_logs: bool = True) -> dict[MetricName, Reading]:
-        """All metrics as they are now, those of the cleaner too; see `docs/run.md` for the names.
+        """Return all current metrics, including the cleaner's; for the names see `docs/run.md`.
 
         Args:
-            of_logs: whether also the gauges of each log.
+            of_logs: include the gauges of each log.
         """
         pool, directories = self._pool, self._directories
         with pool.lock:

@@ -1,4 +1,4 @@
-"""What a clean of a live log would go over, and whether it is due.
+"""The range that a clean of a live log would cover, and whether it is due.
 
 Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets. `cleaning.selection` has the rules.
 """
@@ -26,15 +26,15 @@ from cordwood.types import NONE, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """What a clean of a log would go over.
+    """The range that a clean of a log would cover.
 
     Attributes:
-        uncleanable_offset: what bounds the range: the last stable offset, the active segment, or a lag.
-        first_uncleanable_offset: where the range ends, at the base offset of a segment.
+        uncleanable_offset: the lowest of the last stable offset, the active segment's start and the bound of a lag.
+        first_uncleanable_offset: end of the range, at the base offset of a segment.
         force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
-        clean_bytes: of the segments that begin below the first dirty offset.
-        cleanable_bytes: of the segments in the range; the first of them may count in both.
-        overdue_ms: by how much the oldest dirty batch exceeds `max.compaction.lag.ms`.
+        clean_bytes: size of the segments that begin below the first dirty offset.
+        cleanable_bytes: size of the segments in the range; the first of them may be in `clean_bytes`, too.
+        overdue_ms: time by which the oldest dirty batch exceeds `max.compaction.lag.ms`.
         garbage_share, restart: see `CleanRequest`.
     """
 
@@ -57,7 +57,7 @@ class LogToClean:
 
     @property
     def cleanable_ratio(self) -> float:
-        """The dirty share; 0 of an empty log."""
+        """The dirty share; 0 for an empty log."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
@@ -68,7 +68,7 @@ class LogToClean:
 
 
 class _Seen(NamedTuple):
-    """What of a log decides what a clean would go over, if no lag has a say in it: then time has none, either."""
+    """The inputs of a clean's range without lags: they alone decide the range, and the time does not matter."""
 
     log: Log
     segments: tuple[LogSegment, ...]
@@ -76,7 +76,7 @@ class _Seen(NamedTuple):
     offsets: tuple[int, int, int | None]
 
     def equals(self, other: _Seen) -> bool:
-        """Whether nothing has changed; segments are the same only if nothing was rolled, removed or swapped in."""
+        """Return whether nothing has changed; a roll, a removal or a swap replaces the tuple of segments."""
         return (
             self.log is other.log
             and self.segments is other.segments
@@ -86,12 +86,12 @@ class _Seen(NamedTuple):
 
 
 def log_to_clean(partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:
-    """What a clean of a log would go over now."""
+    """Return the range that a clean of a log would cover now."""
     config = log.config
     first_dirty, why = first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
     live = log.log_segments
     dirty = {one.base_offset for one in non_active_from([_facts(one, NONE) for one in live], first_dirty)}
-    # The largest timestamp may have to be read; only a lag needs it, and only of dirty segments.
+    # The largest timestamp may require a read from disk; only a lag needs it, and only for dirty segments.
     asks = config.min_compaction_lag_ms > 0
     segments = [_facts(one, one.largest_timestamp if asks and one.base_offset in dirty else NONE) for one in live]
     found = clean_range(
@@ -121,13 +121,13 @@ def _facts(segment: LogSegment, largest_timestamp: int) -> SegmentFacts:
 
 
 class LogsToClean:
-    """What was found of logs, computed again only if something has changed: each round looks at all of 10,000 logs."""
+    """Cached ranges of logs, computed again only after a change, because each round looks at up to 10,000 logs."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, tuple[_Seen, LogToClean]] = {}
 
     def forget_all_but(self, partitions: Container[TopicPartition]) -> None:
-        """Forget the logs that are not here any more."""
+        """Forget logs that were removed."""
         self._known = {one: known for one, known in self._known.items() if one in partitions}
 
     def of(self, partition: TopicPartition, log: Log, checkpoint: int | None, now_ms: int) -> LogToClean:

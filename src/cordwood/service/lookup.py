@@ -1,4 +1,4 @@
-"""Finding a record by its time."""
+"""Finds a record by its time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record that was looked for by its time.
+    """The result of a search by time.
 
     Attributes:
-        timestamp: NONE where only the offset was asked for.
-        leader_epoch: None: it is not known.
+        timestamp: NONE if only an offset was requested.
+        leader_epoch: None if it is unknown.
     """
 
     offset: int
@@ -30,7 +30,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 
 
 def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
-    """The first record with the largest timestamp."""
+    """Return the first record with the largest timestamp."""
     segment = max(segments, key=lambda one: one.largest_timestamp_so_far[0])
     timestamp, offset = segment.largest_timestamp_so_far
     for place in segment.places(segment.offset_index.lookup(offset)):
@@ -40,7 +40,7 @@ def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
 
 
 def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_offset: int) -> FoundRecord | None:
-    """The first record at an offset or above that is not older than a timestamp."""
+    """Return the first record at an offset or above that is not older than a timestamp."""
     segment = next((one for one in segments if one.largest_timestamp >= timestamp), None)
     if segment is None:
         return None

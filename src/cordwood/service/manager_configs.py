@@ -1,6 +1,6 @@
-"""The configs of a manager, of its broker and of topics, which change while it runs.
+"""The configs of a manager's broker and topics, which change while it runs.
 
-A topic's configs come from the layers that the manager is given and, where these set nothing, from the file
+A topic's configs come from the manager's layers and, for configs that these do not set, from the file
 `cordwood.properties` beside its logs, which remembers earlier ones. A policy or limit that neither sets is off: Kafka's
 defaults would delete records after a week.
 """
@@ -32,13 +32,13 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.log_configs import LogConfigs
 from cordwood.storage.log.files import read_file
 
-#: What says the configs of a topic's own; others than these come from who started the manager.
+#: The sources of a topic's own configs; other sources come from the program that started the manager.
 _OWN = {SourceKind.TOPIC, SourceKind.UPDATE}
 _log = logging.getLogger(__name__)
 
 
 class Configs:
-    """Layers, and what is made of them."""
+    """The layers, and the configs resolved from them."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         self._layers = list(layers)
@@ -46,14 +46,14 @@ class Configs:
             if not isinstance(layer, Layer):
                 raise TypeError(f"layers come from cordwood.config.overrides([…]), not {shown(layer)}")
         self.broker: BrokerConfig = resolve_broker(self._layers)
-        #: The configs of topics, with the layers that they are made of.
+        #: The configs of topics, with the layers and the file that they are resolved from.
         self._topics: dict[str, tuple[list[Layer], LogConfigs | None, TopicConfig]] = {}
-        #: Of topics, the configs that are remembered beside their logs, and the file.
+        #: The remembered configs of topics, each with its file beside a log.
         self._remembered: dict[str, tuple[LogConfigs, str]] = {}
         self._lock = threading.Lock()
 
     def topic(self, topic: str) -> TopicConfig:
-        """The configs of a topic: the same object until they change."""
+        """Return the configs of a topic: the same object until they change."""
         layers, (remembered, _) = self._layers, self._remembered.get(topic, (None, ""))
         known = self._topics.get(topic)
         if known is None or known[0] is not layers or known[1] is not remembered:
@@ -62,10 +62,10 @@ class Configs:
         return known[2]
 
     def resolved(self, topic: str, layers: Iterable[Layer]) -> TopicConfig:
-        """The configs that a topic has with these layers.
+        """Return the configs of a topic with these layers.
 
         Raises:
-            ConfigError: a value, or two together, that Kafka would not take.
+            ConfigError: Kafka would refuse a value, or the combination of two.
         """
         remembered = None
         if (found := self._remembered.get(topic)) is not None:
@@ -75,7 +75,7 @@ class Configs:
     # ---- the file beside a log ---------------------------------------------------------------------------------------
 
     def recall(self, fs: LocalFileSystem, directory: str, topic: str) -> None:
-        """Read the configs that are remembered beside a log; of the files of a topic's logs the newest counts."""
+        """Read the configs remembered beside a log; the newest file of a topic's logs takes precedence."""
         path = f"{directory}/{FileKind.LOG_CONFIGS}"
         if (found := _read(fs, path)) is not None:
             with self._lock:
@@ -84,23 +84,23 @@ class Configs:
                     self._remembered[topic] = found, path
 
     def forget(self, topic: str) -> None:
-        """Use nothing that was remembered of a topic any more."""
+        """Stop using the remembered configs of a topic."""
         with self._lock:
             self._remembered.pop(topic, None)
 
     def to_remember(self, fs: LocalFileSystem, directory: str, topic: str, now_ms: int) -> LogConfigs | None:
-        """What to write beside a log of a topic; None if the file there holds the topic's explicit configs."""
+        """Return the configs to write beside a log of a topic; None if its file holds the explicit configs already."""
         texts, known = explicit_texts(self.topic(topic)), _read(fs, f"{directory}/{FileKind.LOG_CONFIGS}")
         if texts == (known.texts if known is not None else {}):
             return None
-        # A clock that was set back must not let an older file win.
+        # If the clock was set back, the new file must still be newer than the older ones.
         before = [one.written_ms for one in (known, self._remembered.get(topic, (None,))[0]) if one is not None]
         return LogConfigs(texts, max([now_ms, *(time_ms + 1 for time_ms in before)]))
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def with_topic(self, topic: str, texts: Mapping[str, str]) -> list[Layer]:
-        """The layers with other configs of a topic's own, which win over all others.
+        """Return the layers with new own configs of a topic, which take precedence over all others.
 
         Raises:
             ConfigError: Kafka has no such config of a topic; the error names the nearest one.
@@ -112,12 +112,12 @@ class Configs:
         return [*kept, Layer(Source(SourceKind.UPDATE, subject=topic), texts)]
 
     def use(self, layers: list[Layer], broker: BrokerConfig | None = None) -> None:
-        """Go on with other layers, and with the broker's configs that they make if those change."""
+        """Replace the layers, and the broker's configs if they change."""
         self._layers, self.broker = layers, broker or self.broker
 
 
 def _warn_of_idle_limits(config: TopicConfig) -> None:
-    """Warn of explicit limits that delete nothing, as no policy is set."""
+    """Warn of explicit limits that delete nothing because no policy is set."""
     limits = [f"{name}={config[name]}" for name in ("retention.ms", "retention.bytes") if config[name].explicit]
     if limits and not config["cleanup.policy"].explicit:
         what = "no record is deleted by %s of topic %s: its cleanup.policy is not set. Set it to delete, or to compact"
@@ -125,7 +125,7 @@ def _warn_of_idle_limits(config: TopicConfig) -> None:
 
 
 def _read(fs: LocalFileSystem, path: str) -> LogConfigs | None:
-    """The configs in a file; None if it is missing or cannot be used."""
+    """Read the configs in a file; return None if it is missing or cannot be used."""
     try:
         return log_configs.decode(read_file(fs, path), path) if fs.exists(path) else None
     except (CorruptFileError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The metrics of a manager's logs and directories, under Kafka's names; and bytes removed from logs, by the reason.
+"""The metrics of a manager's logs and directories, under Kafka's names; and the bytes removed from logs, by reason.
 
 Source: the metrics of Kafka's UnifiedLog and LogManager.
 """
@@ -15,10 +15,10 @@ _GROUP = "kafka.log"
 
 
 def of_logs(logs: Iterable[tuple[TopicPartition, Log, bool]]) -> Iterator[tuple[MetricName, int]]:
-    """Size, offsets and segments of each log.
+    """Yield size, offsets, number of segments and removed bytes of each log.
 
     Args:
-        logs: each with its partition, and whether it is a future log.
+        logs: each log with its partition, and whether it is a future log.
     """
     for partition, log, is_future in logs:
         future = (("is-future", "true"),) if is_future else ()
@@ -38,7 +38,7 @@ def of_logs(logs: Iterable[tuple[TopicPartition, Log, bool]]) -> Iterator[tuple[
 def of_directories(
     paths: Sequence[str], live: Collection[str], cordoned: Collection[str]
 ) -> Iterator[tuple[MetricName, int]]:
-    """Which of the configured directories are offline, and which get no new logs."""
+    """Yield which of the configured directories are offline, and which get no new logs."""
     for name, count in (
         ("OfflineLogDirectoryCount", sum(path not in live for path in paths)),
         ("CordonedLogDirectoryCount", sum(path in cordoned for path in paths)),

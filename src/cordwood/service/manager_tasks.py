@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class ManagerTasks:
-    """The tasks over the logs of a pool."""
+    """The periodic tasks for the logs of a pool."""
 
     def __init__(self, pool: LogPool, checkpoints: Checkpoints) -> None:
         self._pool = pool
         self._checkpoints = checkpoints
 
     def schedule(self) -> None:
-        """Begin with the tasks."""
+        """Schedule all tasks."""
         number = self._pool.configs.broker.integer
         delay_ms = number("log.initial.task.delay.ms")
         for name, task, delay, period in (
@@ -48,7 +48,7 @@ class ManagerTasks:
             self._pool.scheduler.schedule(name, task, delay_ms=delay, period_ms=number(period))
 
     def cleanup_logs(self) -> None:
-        """Retention of the logs that are not compacted."""
+        """Apply retention to the logs that are not compacted."""
         pool, cleaner = self._pool, self._pool.cleaner
         if cleaner is None:
             for log in pool.all:
@@ -75,13 +75,13 @@ class ManagerTasks:
                     _log.exception("Error flushing %s", log.name)
 
     def checkpoint_log_recovery_offsets(self) -> None:
-        """Write down up to where each log is flushed."""
+        """Write the recovery point of each log."""
         self._checkpoints.write(self._pool.directories.live, filenames.RECOVERY_POINTS)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write down where each log starts, if it does not with its first segment."""
+        """Write the start offset of each log, except where its first segment begins there."""
         self._checkpoints.write(self._pool.directories.live, filenames.LOG_START_OFFSETS)
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write down the high watermark of each log."""
+        """Write the high watermark of each log."""
         self._checkpoints.write(self._pool.directories.live, filenames.HIGH_WATERMARKS)

@@ -1,7 +1,7 @@
 """Metrics under Kafka's names.
 
-A gauge is computed when it is read, so there is nothing to register or remove. Meters and timers count events; they are
-few, and live as long as their manager.
+A gauge is computed when it is read, so no code registers or removes it. Meters and timers count events; they are few,
+and live as long as their manager.
 
 Source: Kafka's KafkaMetricsGroup, BrokerTopicStats, LogFlushStats.
 """
@@ -27,11 +27,11 @@ from cordwood.errors import (
     Rejection,
 )
 
-#: A tag with anything else is quoted.
+#: Tag values with other characters are quoted.
 _PLAIN = re.compile(r"[\w\-%. \t]*", re.ASCII)
 _QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "*": "\\*", "?": "\\?", "\n": "\\n"})
 _TICK_MS = 5_000
-#: How many of the last events a timer's percentiles are of.
+#: Number of latest events from which a timer's percentiles are computed.
 _REMEMBERED = 1_024
 
 
@@ -60,11 +60,11 @@ def _quoted(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MeterReading:
-    """What a meter shows.
+    """A meter's values.
 
     Attributes:
         count: events since the start.
-        rate: events per second over about the last minute, newer ones count more.
+        rate: events per second over about the last minute; newer events count more.
     """
 
     count: int
@@ -73,10 +73,10 @@ class MeterReading:
 
 @dataclass(frozen=True, slots=True)
 class TimerReading:
-    """What a timer shows.
+    """A timer's values.
 
     Attributes:
-        percentiles: of the last 1,024 events: milliseconds by share (0.5, 0.95, 0.99, 0.999).
+        percentiles: duration in milliseconds by share (0.5, 0.95, 0.99, 0.999), over the last 1,024 events.
     """
 
     count: int
@@ -94,7 +94,7 @@ Reading = int | float | MeterReading | TimerReading
 
 
 class Meter:
-    """Counts events, and how many there are per second."""
+    """Counts events, and computes their rate per second."""
 
     def __init__(self, clock: Clock = monotonic_clock) -> None:
         self._clock = clock
@@ -105,20 +105,20 @@ class Meter:
         self._is_first = True
 
     def mark(self, events: int = 1) -> None:
-        """Something happened, so often."""
+        """Count events."""
         with self._lock:
             self._tick()
             self._count += events
             self._since_tick += events
 
     def read(self) -> MeterReading:
-        """What it shows now."""
+        """Return the current values."""
         with self._lock:
             self._tick()
             return MeterReading(self._count, self._rate)
 
     def _tick(self) -> None:
-        """Take the events of each five seconds into the rate: an average whose weights fall by a minute."""
+        """Add each five seconds' events to the rate: an average whose weights fall by a factor of e per minute."""
         ticks = (self._clock() - self._ticked_ms) // _TICK_MS
         if ticks <= 0:
             return
@@ -137,7 +137,7 @@ _ALPHA = 1 - math.exp(-_TICK_MS / 60_000)
 
 
 class Timer:
-    """A meter that also notes how long its events take."""
+    """A meter that also measures the duration of its events."""
 
     def __init__(self, clock: Clock = monotonic_clock) -> None:
         self._meter = Meter(clock)
@@ -146,7 +146,7 @@ class Timer:
         self._last: deque[float] = deque(maxlen=_REMEMBERED)
 
     def note(self, seconds: float) -> None:
-        """An event took so long."""
+        """Count an event with this duration."""
         self._meter.mark()
         with self._lock:
             self._total_ms += seconds * 1_000
@@ -154,7 +154,7 @@ class Timer:
             self._last.append(seconds * 1_000)
 
     def read(self) -> TimerReading:
-        """What it shows now."""
+        """Return the current values."""
         meter = self._meter.read()
         with self._lock:
             last = sorted(self._last)
@@ -165,7 +165,7 @@ class Timer:
             return TimerReading(meter.count, meter.rate, self._total_ms, self._max_ms, shares)
 
 
-#: How often a refused append shows in which meter; see `LogStats.refused`.
+#: The meter for each kind of rejection; see `LogStats.refused`.
 _REJECTIONS = {
     Rejection.MAGIC: "InvalidMagicNumberRecordsPerSec",
     Rejection.CHECKSUM: "InvalidMessageCrcRecordsPerSec",
@@ -175,7 +175,7 @@ _REJECTIONS = {
 
 
 class Removal(StrEnum):
-    """Why records leave a log."""
+    """Why records were removed from a log."""
 
     LOG_START_OFFSET = "log start offset"  #: below it, by `delete_records`
     RETENTION_BYTES = "retention.bytes"
@@ -196,17 +196,17 @@ class LogStats:
         self._rejections = {rejection: Meter(clock) for rejection in _REJECTIONS}
 
     def flushed(self, began: float) -> None:
-        """A segment was flushed; `began` is a reading of `time.monotonic`."""
+        """Note the flush of a segment; `began` is a reading of `time.monotonic`."""
         self._flushes.note(time.monotonic() - began)
 
     def removed(self, why: Removal, segments: int, size_bytes: int) -> None:
-        """Segments and bytes left a log."""
+        """Count segments and bytes removed from a log."""
         with self._lock:
             before = self._removed[why]
             self._removed[why] = before[0] + segments, before[1] + size_bytes
 
     def refused(self, topic: str, error: LogError, size_bytes: int) -> None:
-        """An append was refused."""
+        """Count a refused append."""
         if isinstance(error, RecordTooLargeError):
             with self._lock:
                 of_topic = self._rejected_bytes.setdefault(topic, Meter(self._clock))
@@ -222,7 +222,7 @@ class LogStats:
                 self._rejections[Rejection.NO_KEY].mark(without_key)
 
     def read(self) -> Iterator[tuple[MetricName, Reading]]:
-        """All of them."""
+        """Yield all metrics."""
         yield MetricName("kafka.log", "LogFlushStats", "LogFlushRateAndTimeMs"), self._flushes.read()
         with self._lock:
             rejected, removed = dict(self._rejected_bytes), dict(self._removed)

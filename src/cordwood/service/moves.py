@@ -1,8 +1,8 @@
-"""How a log moves from one log directory to another, while it is used.
+"""Moves a log from one log directory to another, while it is used.
 
-A future log in the other directory receives all records of the current one, and then replaces it. A crash before that
-leaves a future log, which the next move continues; a crash during the replacement leaves one of the two, or two whole
-logs, and then the next start asks which one counts.
+A future log in the other directory receives all records of the current log, and then replaces it. A crash before the
+replacement leaves a future log, with which the next move continues. A crash during the replacement leaves a single log,
+or two whole logs, and then the next start fails until the user removes one of them.
 
 Source: Kafka LogManager.replaceCurrentWithFutureLog, LogManager.recoverAbandonedFutureLogs, ReplicaAlterLogDirsThread.
 """
@@ -25,7 +25,7 @@ from cordwood.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
-#: Of a follower that takes batches of every leader.
+#: The leader epoch for appends to a future log, so that it accepts the batches of every leader.
 _ANY_EPOCH = 2**31 - 1
 
 
@@ -41,18 +41,18 @@ class Moves:
         self._moving: set[TopicPartition] = set()
 
     def move_partition(self, partition: TopicPartition, directory: str) -> Log:
-        """Move a log to another log directory, while it is used; goes on with a move that was interrupted.
+        """Move a log to another log directory, while it is used; continue a move that was interrupted.
 
-        A future log there gets all that the log has, then takes its place. From then on the old `Log` refuses every
-        call, and its files go as those of a deleted log do.
+        A future log there receives all records, then replaces the log. From then on the old `Log` refuses every call,
+        and its files are removed like those of a deleted log.
 
         Returns:
-            the log as it is now.
+            the log in its new directory.
 
         Raises:
-            LogDirNotFoundError: the directory is none of the manager's.
-            KafkaStorageError: it is offline, or the log is; or there is no such log.
-            IllegalStateError: another thread moves it.
+            LogDirNotFoundError: the manager has no such directory.
+            KafkaStorageError: the directory or the log is offline, or the log does not exist.
+            IllegalStateError: another thread moves the log.
         """
         pool = self._pool
         path = pool.fs.absolute_path(directory)
@@ -76,7 +76,7 @@ class Moves:
 
     @contextlib.contextmanager
     def _moving_alone(self, partition: TopicPartition) -> Iterator[None]:
-        """In the block no other thread moves this partition: it would drop the future log that this one fills."""
+        """Prevent other threads from moving this partition: they would drop the future log that this one fills."""
         with self._pool.lock:
             if partition in self._moving:
                 raise IllegalStateError(f"Another thread moves {partition}")
@@ -88,7 +88,7 @@ class Moves:
                 self._moving.discard(partition)
 
     def _future_log(self, partition: TopicPartition, path: str) -> Log:
-        """The log that is to take a partition's place; one in another directory, or of another topic, is dropped."""
+        """Return the future log in this directory; drop one in another directory, or of another topic."""
         with self._pool.creation:
             current, future = self._pool.get(partition), self._pool.get(partition, is_future=True)
             topic_id = None if current is None else current.topic_id
@@ -98,13 +98,13 @@ class Moves:
             return self._creation.get_or_create_log(partition, is_new=True, is_future=True, topic_id=topic_id)
 
     def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
-        """Let the future log of a partition, which has all that the current one has, take its place.
+        """Replace the current log of a partition with its future log, which must have all records of the current log.
 
-        The caller has paused the partition's cleaning, and prevents appends meanwhile. Cleaning is resumed. The old log
-        is not closed: its readers may continue until its files are removed.
+        The caller must have paused the partition's cleaning, and must prevent appends meanwhile. This resumes cleaning.
+        The old log is not closed: its readers may continue until its files are removed.
 
         Raises:
-            KafkaStorageError: one of the two is missing; or the disk.
+            KafkaStorageError: one of the two logs is missing; or the disk failed.
         """
         pool = self._pool
         with pool.creation:
@@ -120,8 +120,8 @@ class Moves:
 
     def _replace(self, partition: TopicPartition, current: Log, future: Log) -> None:
         pool, source, target = self._pool, current.parent_directory, future.parent_directory
-        # A crash between the two renames leaves two whole logs, and the next start refuses them. The other way round
-        # it would find none, and make an empty one.
+        # A crash between the two renames leaves two whole logs, and the next start refuses them. In the reverse order
+        # it would leave no log, and the next start would create an empty one.
         future.update_high_watermark(current.high_watermark)
         self._make_current(partition, future)
         if pool.cleaner is not None:
@@ -142,11 +142,10 @@ class Moves:
             pool.future.pop(partition, None)
 
     def recover_abandoned_future_logs(self, directory_of: Callable[[TopicPartition], uuid.UUID | None]) -> None:
-        """Finish moves that were cut off after they were decided: a future log in the directory that its partition is
-        assigned to takes the place of the current one.
+        """Finish interrupted moves: make a future log current if its partition is assigned to its directory.
 
         Args:
-            directory_of: the id of the directory to which a partition is assigned; None: nobody says.
+            directory_of: returns the id of a partition's assigned directory; None: unassigned.
         """
         pool = self._pool
         for partition, future in list(pool.future.items()):
@@ -165,11 +164,11 @@ class Moves:
 
 
 def _copy(current: Log, future: Log) -> None:
-    """Append to a future log all that it lacks, flushed on return."""
+    """Append to a future log all records that it lacks; flushed on return."""
     if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
         future.truncate_fully_and_start_at(current.log_start_offset)
     while True:
-        with current.unchanged():  # not in the middle of a truncation that is counted already
+        with current.unchanged():  # so that no truncation is counted but not finished
             truncations, start = current.truncations, future.log_end_offset
         if start >= (end := current.log_end_offset):
             break
@@ -181,11 +180,11 @@ def _copy(current: Log, future: Log) -> None:
             continue
         with current.unchanged():
             if current.truncations != truncations:
-                continue  # what was read may be gone; the future log was cut off, too
+                continue  # the records may be truncated; the future log was truncated, too
             if data.records:
                 future.append_as_follower(data.records, _ANY_EPOCH)
             else:
-                future.go_on_at(end)  # a clean has left nothing from there on
+                future.go_on_at(end)  # a clean has removed all records from there on
     future.maybe_increment_high_watermark(future.log_end_offset)
     future.maybe_increment_log_start_offset(current.log_start_offset)
     future.flush(force_active_segment=True)

@@ -1,4 +1,4 @@
-"""The keys and values that a caller appends: converted to records or refused with a reason, and cut into batches."""
+"""The keys and values of an append: converts them to records, or refuses them with a reason, and cuts batches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cordwood.types import NONE
 
 Text = str | bytes | None
 Headers = Mapping[str, Text] | Iterable[tuple[str, Text]]
-#: Keys and values, perhaps with headers; a value that is None deletes its key.
+#: Keys and values, perhaps with headers; a value of None deletes its key.
 Pairs = Mapping[Any, Text] | Iterable[tuple[Text, Text] | tuple[Text, Text, Headers]]
 
 
 def to_records(pairs: Pairs, timestamp_ms: int) -> list[Record]:
-    """The records of an append, from offset 0 on.
+    """Return the records of an append, with offsets from 0 on.
 
     Raises:
-        TypeError, ValueError: something is not what a record is made of.
+        TypeError, ValueError: a key, value, header or timestamp is not valid.
     """
     check_number("timestamp_ms", timestamp_ms, NONE, LONG_MAX)
     if isinstance(pairs, str | bytes | bytearray | memoryview) or not isinstance(pairs, Iterable):
@@ -62,11 +62,11 @@ def _encoded(text: object, what: str) -> bytes | None:
 
 
 def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], limit: int) -> Iterator[bytes]:
-    """Batches that are within a limit of bytes: one if possible.
+    """Yield batches within a limit of bytes: a single batch if possible.
 
     Args:
-        records: at least one, from offset 0 on.
-        encode: makes a batch of some of them, from offset 0 on; called for a batch once the one before it was used.
+        records: at least one record, with offsets from 0 on.
+        encode: encodes some of the records as a batch; called for a batch only after the previous batch was used.
 
     Raises:
         RecordTooLargeError: a record alone is above the limit; no batch was yielded.
@@ -81,10 +81,10 @@ def batches_of(records: list[Record], encode: Callable[[list[Record]], bytes], l
 
 
 def _cuts(records: list[Record], limit: int) -> list[tuple[int, int]]:
-    """[first, end) of the records of each batch: as many as certainly fit."""
+    """Return [first, end) of the records of each batch, with as many records as certainly fit."""
     cuts, first, taken = [], 0, HEADER.size
     for at, record in enumerate(records):
-        # Counted from the first record of all, its offset takes at least as many bytes as from the first of a batch.
+        # Relative to the first record of all, a record's offset takes at least as many bytes as within its batch.
         size = len(encode_record(record, base_offset=0, base_timestamp=record.timestamp))
         if taken + size > limit:
             _check_alone(record, at, limit)

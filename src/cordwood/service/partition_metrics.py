@@ -1,8 +1,7 @@
-"""Gauges of `run`, which Kafka does not have: of partitions what is dirty, since when, and what cannot be cleaned; of
-disks the free space.
+"""Gauges of `run` that Kafka does not have: dirty data and its age, failed cleans, free disk space.
 
-A server of metrics keeps each series for weeks. So of very many partitions there are only sums, and the gauges of the
-worst ones; a gauge says so.
+A metrics server keeps each series for weeks. So with very many partitions there are only sums, and gauges of the worst
+partitions; a gauge reports this limit.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from cordwood.report.live import PartitionStatus, worst_first
 from cordwood.service.cleaner_manager import MARKED
 from cordwood.service.metrics import MetricName
 
-#: Up to so many partitions each has its gauges, Kafka's among them.
+#: Up to this number, each partition has its own gauges, Kafka's among them.
 PARTITIONS_MAX = 2_000
-#: Of more, only so many.
+#: With more partitions than that, number of worst partitions that have their own gauges.
 _WORST = 100
 _GROUP = "cordwood.log"
 
 
 def of_partitions(found: Sequence[PartitionStatus], longest_due_ms: int) -> Iterator[tuple[MetricName, int | float]]:
-    """The sums, and the gauges of each partition, or of the worst.
+    """Yield the sums, and the gauges of each partition, or of the worst partitions.
 
     Args:
-        longest_due_ms: for how long the log that waits longest for its clean has been due.
+        longest_due_ms: time since which the log that waits longest for its clean has been due.
     """
     shown = found if len(found) <= PARTITIONS_MAX else worst_first(found)[:_WORST]
     due = [one for one in found if one.is_due and not one.failures]
@@ -52,14 +51,14 @@ def of_partitions(found: Sequence[PartitionStatus], longest_due_ms: int) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The space of the disk of a log directory, as at the last look."""
+    """The space on the disk of a log directory at the last look."""
 
     free_bytes: int
     size_bytes: int
 
 
 def disk_spaces(fs: LocalFileSystem, log_dirs: Iterable[str]) -> dict[str, DiskSpace]:
-    """The disk space of log directories; unknown ones are left out."""
+    """Return the disk space of log directories, except where it is unknown."""
     found = {}
     for path in log_dirs:
         with contextlib.suppress(OSError):  # such a directory is about to go offline
@@ -70,7 +69,7 @@ def disk_spaces(fs: LocalFileSystem, log_dirs: Iterable[str]) -> dict[str, DiskS
 
 
 def of_disks(spaces: Mapping[str, DiskSpace]) -> Iterator[tuple[MetricName, int]]:
-    """The gauges of the disks of log directories."""
+    """Yield the gauges of the disks of log directories."""
     for path, space in spaces.items():
         tags = (("logDirectory", path),)
         yield MetricName(_GROUP, "LogDirectory", "free-bytes", tags), space.free_bytes

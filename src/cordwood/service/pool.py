@@ -1,7 +1,7 @@
 """The logs of a manager by partition, and the state that its parts share.
 
-Three locks, taken in this order: `creation`, held while a log is made, moved or deleted, even while waiting for cleans;
-a log's own; and `lock`, for the maps of logs, which is never held while waiting.
+Three locks, acquired in this order: `creation`, held while a log is created, moved or deleted, even while waiting for
+cleans; a log's own; and `lock`, for the maps of logs, which is never held while waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.types import TopicPartition
 
 
 def check_partition(partition: object) -> None:
-    """Refuse what is not a topic and a whole number; `True` would be the partition 1."""
+    """Raise TypeError unless this is a topic and a whole number; `True` would be the partition 1."""
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"a partition is a TopicPartition, not {shown(partition)}")
     check_whole("the number of a partition", partition.partition)
@@ -37,13 +37,13 @@ def check_partition(partition: object) -> None:
 
 @dataclass
 class LogPool:
-    """The logs, and what belongs to all of them.
+    """The logs, and the objects that they share.
 
     Attributes:
-        fs: of many logs only some files are open.
-        cleaner: cleans the compacted logs while the manager runs; None: `log.cleaner.enable` is false.
-        current, future: the logs by partition; a future log is to take the place of a current one.
-        remembers_configs: the explicit configs of a log are kept in a file beside it.
+        fs: keeps only some of the files open, as there may be many logs.
+        cleaner: cleans the compacted logs while the manager runs; None if `log.cleaner.enable` is false.
+        current, future: the logs by partition; a future log will replace the current one.
+        remembers_configs: keep the explicit configs of a log in a file beside it.
     """
 
     fs: PooledFileSystem
@@ -61,20 +61,20 @@ class LogPool:
     remembers_configs: bool = True
 
     def of(self, *, is_future: bool) -> dict[TopicPartition, Log]:
-        """One of the two maps."""
+        """Return the map of current or of future logs."""
         return self.future if is_future else self.current
 
     def get(self, partition: TopicPartition, *, is_future: bool = False) -> Log | None:
-        """The log of a partition, if it is here."""
+        """Return the log of a partition, or None."""
         check_partition(partition)
         with self.lock:
             return self.of(is_future=is_future).get(partition)
 
     def add(self, partition: TopicPartition, log: Log, *, is_future: bool) -> None:
-        """Take in a log that was loaded; its configs are those of its topic by now.
+        """Add a loaded log, and update it to the current configs of its topic.
 
         Raises:
-            IllegalStateError: the partition has one already.
+            IllegalStateError: the partition has a log already.
         """
         with self.lock:
             logs = self.of(is_future=is_future)
@@ -92,14 +92,14 @@ class LogPool:
             logs[partition] = log
 
     def _truncate_future(self, partition: TopicPartition, log: Log, offset: int) -> None:
-        """What is cut off a log must not come back with the future log that takes its place."""
+        """Truncate the future log, too, so that truncated records do not reappear when it becomes current."""
         future = self.get(partition, is_future=True)
         if future is not None and future is not log:
-            with contextlib.suppress(KafkaStorageError):  # then no future log is left
+            with contextlib.suppress(KafkaStorageError):  # its directory failed, so the future log is gone
                 future.truncate_to(offset)
 
     def recall_configs(self, directory: str, topic: str) -> None:
-        """Use what is remembered beside a log that is about to be loaded."""
+        """Read the configs remembered beside a log before it is loaded."""
         if self.remembers_configs:
             self.configs.recall(self.fs, directory, topic)
 
@@ -107,7 +107,7 @@ class LogPool:
         """Write the explicit configs of a topic beside one of its logs.
 
         Raises:
-            KafkaStorageError: it failed, and took the log directory offline.
+            KafkaStorageError: the write failed, and took the log directory offline.
         """
         if not self.remembers_configs:
             return
@@ -118,7 +118,7 @@ class LogPool:
                 self.fs.put(path, log_configs.encode(found), beside=f"{path}.tmp")
 
     def pop_all_in(self, path: str) -> list[Log]:
-        """Take out the logs in a directory."""
+        """Remove and return the logs in a directory."""
         with self.lock:
             maps = (self.current, self.future)
             found = [(logs, name) for logs in maps for name, log in logs.items() if log.parent_directory == path]
@@ -136,13 +136,13 @@ class LogPool:
             return [*self.current.items(), *self.future.items()]
 
     def current_logs(self) -> Mapping[TopicPartition, Log]:
-        """The current logs, as of now."""
+        """Return a copy of the map of current logs."""
         with self.lock:
             return dict(self.current)
 
     @contextlib.contextmanager
     def paused(self, partition: TopicPartition) -> Iterator[LogCleaner | None]:
-        """In the block, no clean of this partition runs; gives the cleaner."""
+        """Prevent cleans of this partition during the block; yields the cleaner."""
         cleaner = self.cleaner
         if cleaner is None:
             yield None

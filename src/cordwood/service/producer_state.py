@@ -1,11 +1,12 @@
 """The last batches, the epoch and the open transaction of each producer, which decide what it may append next.
 
-A producer with an id numbers its records. The log keeps its last five batches: a resent batch is answered with the
-offsets that it already has, and a batch that does not follow the last one is refused. A transaction is open from a
+A producer with an id numbers its records. The log keeps its last five batches: a resent batch gets the offsets of its
+stored copy as the answer, and a batch that does not follow the last one is refused. A transaction is open from a
 producer's first transactional batch to its marker, and readers of committed data stop before the earliest open one.
 
-`storage.recovery.replay` says how a batch changes its producer's state; this module adds the refusals of a live log. An
-append is checked against a copy of the state (`ProducerAppend`), which counts only once the bytes are written.
+`storage.recovery.replay` defines how a batch changes its producer's state; this module adds the refusals of a live log.
+An append is checked against a copy of the state (`ProducerAppend`), which replaces the state only once the bytes are
+written.
 
 Source: Kafka ProducerStateManager, ProducerAppendInfo.
 """
@@ -48,7 +49,7 @@ UNKNOWN_VERSION = -1
 
 
 class AppendOrigin(Enum):
-    """The origin of an append; see the table of checks in `ProducerAppend`."""
+    """Who appends; see the table of checks in `ProducerAppend`."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -58,7 +59,7 @@ class AppendOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What the record of a marker says."""
+    """A decoded transaction marker."""
 
     kind: ControlType
     coordinator_epoch: int
@@ -66,10 +67,10 @@ class Marker:
 
 
 def read_marker(records: Sequence[Record]) -> Marker | None:
-    """What the records of a control batch say; None: a clean has emptied it.
+    """Decode the marker in a control batch; return None if a clean has emptied the batch.
 
     Raises:
-        InvalidRecordError: they are not what a marker is.
+        InvalidRecordError: the first record is not a valid marker.
     """
     if not records:
         return None
@@ -84,11 +85,11 @@ def read_marker(records: Sequence[Record]) -> Marker | None:
 
 @dataclass(slots=True)
 class Verification:
-    """The coordinator was asked whether a producer's transaction may write to this partition.
+    """A request to the coordinator whether a producer's transaction may write to this partition.
 
     Attributes:
-        guard: a number that is never used twice; the append that was verified brings it.
-        lowest_sequence, epoch: the lowest sequence of the appends that asked, and their epoch.
+        guard: a number that is never used twice; the verified append passes it.
+        lowest_sequence, epoch: lowest sequence of the appends that requested verification, and their epoch.
         supports_epoch_bump: whether the producer uses transactions of version 2.
     """
 
@@ -99,14 +100,14 @@ class Verification:
     supports_epoch_bump: bool
 
     def widen(self, sequence: int, epoch: int) -> None:
-        """Take note of another append that asks."""
+        """Include another append that requests verification."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:
             self.lowest_sequence = min(self.lowest_sequence, sequence)
 
 
-#: A guard that no append needs: the transaction is open already.
+#: The guard of appends that need no verification, because the transaction is open already.
 NO_GUARD = 0
 _guards = itertools.count(1)
 
@@ -130,7 +131,7 @@ class ProducerAppend:
         self.updated = self.current
 
     def add(self, batch: Batch) -> None:
-        """Check a batch of data, and take it in."""
+        """Check a batch of data, and apply it."""
         self._check_epoch(batch.producer_epoch, batch.base_offset)
         if self.origin is AppendOrigin.CLIENT:
             self._check_sequence(batch)
@@ -146,7 +147,7 @@ class ProducerAppend:
             self.started.append(batch.base_offset)
 
     def end(self, batch: Batch, marker: Marker, transaction_version: int) -> CompletedTransaction | None:
-        """Check a marker, and take it in; returns the transaction that it ends, if one is open."""
+        """Check a marker, and apply it; return the transaction that it ends, or None if no transaction is open."""
         if marker.kind not in (ControlType.ABORT, ControlType.COMMIT):
             raise IllegalArgumentError(f"a marker of kind {marker.kind.name} ends no transaction")
         self._check_marker_epoch(batch, transaction_version)
@@ -174,7 +175,7 @@ class ProducerAppend:
     def _check_marker_epoch(self, batch: Batch, transaction_version: int) -> None:
         """Under version 2 the coordinator raises the epoch with each marker, so that late data of the producer fails.
 
-        An equal epoch is a repeated marker if no transaction is open, and possible where no higher epoch exists.
+        An equal epoch is valid in two cases: a repeated marker, as no transaction is open; or no higher epoch exists.
         """
         if transaction_version == UNKNOWN_VERSION and self.origin is not AppendOrigin.REPLICATION:
             raise IllegalArgumentError("the transaction version of a marker must be known, unless it is replicated")
@@ -204,7 +205,7 @@ class ProducerAppend:
                 )
             return
         if current.epoch == NONE:
-            return  # nothing is known of it: its batches may all have been deleted
+            return  # an unknown producer: its batches may all have been deleted
         if self.updated.batches:
             last = self.updated.last_sequence
         else:
@@ -220,7 +221,7 @@ class ProducerState(Producers):
     """All producers of a log that is written to, and its transactions.
 
     Attributes:
-        end_offset: the state covers the batches below.
+        end_offset: the state covers all batches below this offset.
     """
 
     def __init__(self, *, expiration_ms: int, transaction_verification: bool = False) -> None:
@@ -234,21 +235,21 @@ class ProducerState(Producers):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is known: no producer, and no transaction that waits for its replication."""
+        """Whether there is no producer, and no transaction whose marker still has to be replicated."""
         return not self.by_id and not self._unreplicated
 
     def of(self, producer_id: int) -> Producer | None:
-        """The state of a producer; None: unknown."""
+        """Return the state of a producer; None if it is unknown."""
         return self.by_id.get(producer_id)
 
     def fresh(self) -> ProducerState:
-        """An empty state with the same limits."""
+        """Return an empty state with the same limits."""
         return ProducerState(expiration_ms=self.expiration_ms, transaction_verification=self.transaction_verification)
 
     # ---- an append ---------------------------------------------------------------------------------------------------
 
     def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppend:
-        """The state of a producer, to check an append with."""
+        """Return a copy of a producer's state for the checks of an append."""
         current = self.by_id.get(producer_id, _UNKNOWN)
         return ProducerAppend(producer_id, origin, current, self._verifications.get(producer_id))
 
@@ -260,11 +261,11 @@ class ProducerState(Producers):
         origin: AppendOrigin,
         transaction_version: int = UNKNOWN_VERSION,
     ) -> CompletedTransaction | None:
-        """Check a batch of a producer, and take it into its append; returns the transaction that it ends.
+        """Check a batch of a producer, and apply it to the producer's append; return the transaction that it ends.
 
         Args:
-            appends: by producer; one is added if there is none.
-            marker: of a control batch that is not empty.
+            appends: appends by producer; a missing one is added.
+            marker: decoded marker of a control batch that is not empty.
         """
         append = appends.get(batch.producer_id)
         if append is None:
@@ -276,22 +277,22 @@ class ProducerState(Producers):
             completed = append.end(batch, marker, transaction_version)
         if batch.is_transactional:
             asked = self.verification(batch.producer_id)
-            # After a marker under transactions version 2 the next transaction may have begun to ask already.
+            # Under transactions version 2 the next transaction may have requested verification before this marker.
             if asked and not (asked.supports_epoch_bump and batch.is_control and batch.producer_epoch == asked.epoch):
                 self.end_verification(batch.producer_id)
         return completed
 
     def update(self, append: ProducerAppend, *, is_replayed: bool = False) -> None:
-        """Take in an append whose bytes are written; `is_replayed`: long ago."""
+        """Apply an append whose bytes are written; `is_replayed`: they were written before the log was loaded."""
         self.by_id[append.producer_id] = append.updated
         for offset in append.started:
             bisect.insort(self.ongoing, OpenTransaction(offset, append.producer_id, is_placed=not is_replayed))
 
     def take(self, batches: Iterable[tuple[Batch, Marker | None]]) -> Iterator[AbortedTransaction]:
-        """Take in batches of producers that the log has; yields the transactions that were aborted meanwhile.
+        """Apply stored batches of producers; yield the transactions that they abort.
 
         Args:
-            batches: each with what its marker says, if it has one.
+            batches: each with its decoded marker or None.
         """
         for batch, marker in batches:
             appends: dict[int, ProducerAppend] = {}
@@ -309,17 +310,17 @@ class ProducerState(Producers):
                 f"Attempted to complete a transaction which was not started: producer {completed.producer_id}, "
                 f"first offset {completed.first_offset}"
             )
-        # It is unstable until its marker is replicated.
+        # The transaction is unstable until its marker is replicated.
         bisect.insort(self._unreplicated, ended._replace(last_offset=completed.last_offset))
         return ended
 
     # ---- offsets -----------------------------------------------------------------------------------------------------
 
     def first_unstable(self) -> tuple[int, bool] | None:
-        """Where the earliest transaction starts that is open, or whose marker is not replicated.
+        """Find the earliest transaction that is open, or whose marker is not replicated.
 
         Returns:
-            its first offset, and whether it is known that a batch begins there; None without such a transaction.
+            its first offset, and whether a batch certainly begins there; None without such a transaction.
         """
         if not (self.ongoing or self._unreplicated):
             return None
@@ -327,29 +328,29 @@ class ProducerState(Producers):
         return first.first_offset, first.is_placed
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """(first offset, producer id) of the transactions of `first_unstable`, in order."""
+        """Return (first offset, producer id) of the transactions of `first_unstable`, in order."""
         return sorted((one.first_offset, one.producer_id) for one in (*self.ongoing, *self._unreplicated))
 
     def on_high_watermark(self, offset: int) -> None:
-        """The high watermark rose: markers below it are replicated."""
+        """Drop transactions whose markers are below the new high watermark, and so are replicated."""
         if self._unreplicated:
             self._unreplicated = [one for one in self._unreplicated if one.last_offset >= offset]
 
     def on_log_start(self, offset: int) -> None:
-        """The log start offset rose."""
+        """Follow a rise of the log start offset."""
         self.on_high_watermark(offset)
         self.end_offset = max(self.end_offset, offset)
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything except verifications in progress."""
+        """Forget all producers and transactions, but not verifications in progress."""
         self.by_id = ProducerTable.empty()
         self.ongoing = []
         self._unreplicated = []
 
     def expire_all(self, now_ms: int) -> None:
-        """Forget producers, and verifications, that are too old."""
+        """Forget producers and verifications that are too old."""
         self.expire(now_ms=now_ms, expiration_ms=self.expiration_ms)
         old = [id for id, one in self._verifications.items() if now_ms - one.timestamp >= self.expiration_ms]
         for producer_id in old:
@@ -365,7 +366,7 @@ class ProducerState(Producers):
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool
     ) -> int:
-        """A guard for the appends of a producer's transaction; NO_GUARD: its transaction is open already."""
+        """Return a guard for the appends of a producer's transaction; NO_GUARD if the transaction is open already."""
         current = self.by_id.get(producer_id)
         if current is not None:
             if epoch < current.epoch:
@@ -384,16 +385,16 @@ class ProducerState(Producers):
         return asked.guard
 
     def is_verified(self, producer_id: int, guard: int) -> bool:
-        """Whether an append brings the guard that its producer was given."""
+        """Return whether an append passes the guard of its producer."""
         asked = self._verifications.get(producer_id)
         return asked is not None and guard != NO_GUARD and guard == asked.guard
 
     def verification(self, producer_id: int) -> Verification | None:
-        """The verification of a producer that was asked for and not used yet."""
+        """Return the requested but unused verification of a producer."""
         return self._verifications.get(producer_id)
 
     def end_verification(self, producer_id: int) -> None:
-        """A batch of the transaction was checked, so it needs no verification any more."""
+        """Drop the verification, because a batch of the transaction has passed the checks."""
         self._verifications.pop(producer_id, None)
 
 

@@ -1,7 +1,7 @@
-"""Which segments of a live log retention deletes. Only the oldest go, up to the first one that must stay.
+"""Which segments of a live log retention deletes: the oldest ones, up to the first segment that must stay.
 
 A segment stays if it holds offsets from the high watermark on: a new leader may have other records there. The last
-segment stays while it is empty, as a deletion would only replace it by another empty one.
+segment stays while it is empty, as a deletion would only replace it with another empty one.
 
 Source: Kafka UnifiedLog.deletableSegments and its callers.
 """
@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 
 from cordwood.service.segment import LogSegment
 
-#: Whether a segment may go, given the next one (None: it is the last). Called for segments in order, oldest first.
+#: Whether a segment may be deleted, given the next one (None: it is the last). Called in order, oldest first.
 IsDeletable = Callable[[LogSegment, LogSegment | None], bool]
 
 
 def below(log_start_offset: int) -> IsDeletable:
-    """Segments whose offsets are all below the log start offset."""
+    """Select segments whose offsets are all below the log start offset."""
     return lambda _, following: following is not None and following.base_offset <= log_start_offset
 
 
 def beyond_size(size_bytes: int, limit_bytes: int) -> IsDeletable:
-    """As many segments as leave a log of some size with at least `retention.bytes`; below 0, there is no limit."""
+    """Select segments as long as at least `retention.bytes` remain of a log of this size; below 0: select none."""
     too_much = size_bytes - limit_bytes if limit_bytes >= 0 else -1
 
     def is_too_much(segment: LogSegment, _: LogSegment | None) -> bool:
@@ -36,14 +36,14 @@ def beyond_size(size_bytes: int, limit_bytes: int) -> IsDeletable:
 
 
 def older_than(limit_ms: int, now_ms: int) -> IsDeletable:
-    """Segments whose largest timestamp is more than `retention.ms` ago; below 0, there is no limit."""
+    """Select segments whose largest timestamp is more than `retention.ms` ago; below 0: select none."""
     return lambda segment, _: limit_ms >= 0 and now_ms - segment.largest_timestamp > limit_ms
 
 
 def deletable(
     segments: Sequence[LogSegment], high_watermark: int, log_end_offset: int, is_deletable: IsDeletable
 ) -> list[LogSegment]:
-    """The oldest segments, as far as they are deletable and below the high watermark."""
+    """Return the oldest segments, up to the first that is not deletable or reaches above the high watermark."""
     found = []
     for segment, following in zip(segments, (*segments[1:], None), strict=True):
         upper = log_end_offset if following is None else following.base_offset

@@ -1,10 +1,10 @@
-"""The live logs of `cordwood run`, on directories that another program made: from the start to the shutdown.
+"""The live logs of `cordwood run`, in directories from another program: from the start to the shutdown.
 
 open      find the node's directories and the configs of its topics; only explicit settings count
 start     lock, load, recover; high watermarks and replicas as `plan` sees them
-serve     metrics and health over HTTP; pages, if asked for
+serve     metrics and health over HTTP; pages, if requested
 run       until a stop is requested; a reload request reads the configs again
-stop      a clean shutdown, as a broker does it; none if the disk hangs
+stop      a clean shutdown, as a broker does it; skipped if the disk hangs
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from cordwood.web.access import HEADERS
 from cordwood.web.http_server import HOST, HttpServer
 
 _log = logging.getLogger(__name__)
-#: How often health is looked at.
+#: Time between two looks at health.
 LOOK_SECONDS = 2.0
-#: Looking takes at most one part in so many.
+#: Looks may take at most this fraction of the time (1/20).
 _LOOK_SHARE = 20
-#: How long a shutdown may wait for one thing, such as the flush of one log.
+#: Longest time that a shutdown waits for one step, such as the flush of one log.
 PATIENCE_MS = 15_000
 _POLL_SECONDS = 0.1
 
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveOptions:
-    """What `run` is asked for."""
+    """The options of `run`."""
 
     overrides: Annotated[
         Sequence[str],
@@ -120,7 +120,7 @@ class LiveOptions:
 
 
 class LiveNode:
-    """The logs of one broker's directories, kept alive by this program."""
+    """The logs of one broker's directories, run by this program."""
 
     def __init__(
         self,
@@ -131,15 +131,15 @@ class LiveNode:
         is_new: bool = False,
         clock: Clock = monotonic_clock,
     ) -> None:
-        """Look at the directories; nothing is locked yet.
+        """Look at the directories; lock nothing yet.
 
         Args:
-            clock: by which the pages of live logs tell how far looks are apart.
+            clock: measures the time between looks for the pages of live logs.
 
         Raises:
-            NotFoundError: nothing is there.
+            NotFoundError: a path does not exist.
             RequestError: a path is a file or a partition; or the directories belong to different brokers.
-            ConfigError: a config that Kafka would refuse.
+            ConfigError: Kafka would refuse a config.
         """
         self._fs = fs
         self._log_dirs = list(log_dirs)
@@ -169,15 +169,15 @@ class LiveNode:
 
     @property
     def port(self) -> int:
-        """Where metrics and health are."""
+        """Port for metrics and health."""
         assert self._server is not None, "after the start"
         return self._server.port
 
     def startup(self, on_progress: OnProgress | None = None) -> None:
-        """Take the port, lock the directories, load the logs, begin to clean; health says so meanwhile.
+        """Bind the port, lock the directories, load the logs, start to clean; health reports the progress.
 
         Raises:
-            RequestError: the port is taken.
+            RequestError: the port is in use.
             LockedError: a broker, or another manager, has a directory.
             CordwoodError: a log cannot be loaded; see `LogManager.startup`.
         """
@@ -205,7 +205,7 @@ class LiveNode:
         self._server = server
 
     def _serve(self, server: HttpServer) -> None:
-        """Answer from now on."""
+        """Start to answer requests."""
         for_programs = routes(self.metrics, self._watch.health)
         if self._view is None:
             server.start(for_programs)
@@ -215,11 +215,11 @@ class LiveNode:
 
     @property
     def waiting(self) -> Waiting:
-        """What the thread waits for that starts, looks or shuts down."""
+        """The current wait of the thread that starts, looks or shuts down."""
         return self._watch.waiting
 
     def _adopt(self) -> None:
-        """Give each log what only the metadata and the user know; let none be cleaned that is being moved."""
+        """Apply facts from the metadata and the options to each log; pause the cleans of partitions being moved."""
         for partition, log in self.manager.logs.items():
             replicas = self._node.replica_count(partition)
             log.deletes_for_good = self._options.single_copy or replicas == 1
@@ -243,7 +243,7 @@ class LiveNode:
         """Read the configs again, and use them.
 
         Raises:
-            CordwoodError: they cannot be used; the old ones stay.
+            CordwoodError: the new configs cannot be used; the old ones stay.
         """
         node, explicit = self._read_configs()
         self.manager.reconfigure(explicit.layers)
@@ -251,7 +251,7 @@ class LiveNode:
         self._warn_if_idle()
 
     def _warn_if_idle(self) -> None:
-        """Warn if no config lets anything be cleaned or deleted, ever."""
+        """Warn if no config allows any clean or deletion."""
         logs = self.manager.logs
         if not logs or any(_may_shrink(log) for log in logs.values()):
             return
@@ -260,7 +260,7 @@ class LiveNode:
         _log.warning("nothing of %s will ever be cleaned or deleted: %s", number(len(logs), "log"), why)
 
     def look(self) -> tuple[list[PartitionStatus], Health]:
-        """The state of each log, and the health of all; what is served shows the last look."""
+        """Look at the state of each log and the health of all; pages and metrics show the last look."""
         now_ms, explicit = system_clock(), self._explicit
         found = statuses(self.manager, now_ms, explicit.left_alone, explicit.only_compacted, self.waiting.begin)
         health = self._watch.look(self.manager, found, now_ms)
@@ -274,7 +274,7 @@ class LiveNode:
         return found, health
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """What `/metrics` shows: Kafka's metrics as they are now, those of partitions and disks as at the last look."""
+        """Return the metrics of `/metrics`: Kafka's as of now, those of partitions and disks as of the last look."""
         seen = self._seen
         of_all = max(len(seen), len(self.manager.logs)) <= PARTITIONS_MAX
         return self.manager.metrics(of_logs=of_all) | {
@@ -288,10 +288,10 @@ class LiveNode:
         reload: threading.Event,
         show: Callable[[Sequence[PartitionStatus], Health], None] = lambda _statuses, _health: None,
     ) -> None:
-        """Go on until asked to stop.
+        """Run until `stop` is set.
 
         Args:
-            reload: set when configs are to be read again; cleared here.
+            reload: set by the caller to read the configs again; cleared here.
 
         Raises:
             KafkaStorageError: all log directories have failed.
@@ -319,20 +319,20 @@ class LiveNode:
             _log.error("configs were not read anew, the old ones stay: %s", error)
 
     def shutdown(self) -> None:
-        """Flush and close all logs; directories in which all goes well are marked as shut down properly."""
+        """Flush and close all logs; mark each directory without errors as shut down properly."""
         if self._server is not None:
             self._server.close()
         self.manager.shutdown(on_wait=self.waiting.begin)
 
 
 def _may_shrink(log: Log) -> bool:
-    """Whether a config lets a log be compacted, or deleted from by a limit."""
+    """Return whether a config allows compaction or deletion by a limit."""
     config = log.config
     return config.compact or (config.delete and (config.retention_ms >= 0 or config.retention_bytes >= 0))
 
 
 def _log_directories(fs: LocalFileSystem, paths: Sequence[str]) -> list[str]:
-    """The log directories to run on: those given, and the disks in a folder of them."""
+    """Return the log directories to run on: the given ones, and the disks in a given folder of disks."""
     directories: list[str] = []
     for found in [look(fs, path) for path in paths]:
         if not found.directories:
@@ -347,10 +347,10 @@ def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, p
     """Run work that a disk may block forever in a separate thread, which is abandoned if it hangs after `stop`.
 
     Args:
-        patience_ms: how long it may wait for one thing then.
+        patience_ms: longest time that a single step may take after `stop`.
 
     Raises:
-        HangingError: it is abandoned. Its threads still run; the process must end without them.
+        HangingError: the thread is abandoned. Its threads still run; the process must end without them.
     """
     future = in_background(work, "cordwood-run")
     asked_ms: int | None = None

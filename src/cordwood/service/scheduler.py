@@ -15,9 +15,9 @@ from cordwood.clock import Clock, monotonic_clock
 from cordwood.types import override
 
 Task = Callable[[], None]
-#: The longest wait that a condition can be asked for.
+#: The longest wait that a condition supports.
 _WAIT_MS_MAX = 3_600_000
-#: All are started at once; Kafka's, of which a config may ask for two billion, with the first task that needs one.
+#: Limit, as all threads start at once. Kafka starts threads when tasks need them, and a config may set two billion.
 _THREADS_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(order=True, slots=True)
 class Scheduled:
-    """A task that waits for its time; the earliest, then the first that was asked for, comes first.
+    """A task that waits for its time; sorted by time, then by the order of the calls.
 
     Attributes:
         period_ms: milliseconds to the next run; 0: it runs once.
@@ -44,7 +44,7 @@ class Scheduled:
 
 
 class Scheduler(Protocol):
-    """Runs tasks after a delay, once or again and again."""
+    """Runs tasks after a delay, once or periodically."""
 
     clock: Clock
 
@@ -53,16 +53,16 @@ class Scheduler(Protocol):
         """Run a task.
 
         Args:
-            period_ms: between runs; 0: one run.
+            period_ms: time between runs; 0: one run.
         """
 
 
 class ThreadScheduler(Scheduler):
-    """Runs tasks in threads of its own.
+    """Runs tasks in its own threads.
 
-    A task never runs beside itself. What a task raises is logged, and ends that run only. Tasks that come before
-    `startup` or after `shutdown` are dropped, as are those that wait at the shutdown. Periods that a task has missed,
-    because it ran for long or the machine was suspended, are made up by one run.
+    A task never runs twice at the same time. An error in a task is logged, and ends only that run. Tasks scheduled
+    before `startup` or after `shutdown` are dropped, as are tasks that still wait at the shutdown. If a task misses
+    periods, because it ran for long or the machine was suspended, one run makes up for all of them.
     """
 
     def __init__(self, threads: int = 10, clock: Clock = monotonic_clock) -> None:
@@ -78,13 +78,13 @@ class ThreadScheduler(Scheduler):
         self._is_running = False
 
     def startup(self) -> None:
-        """Begin to take tasks."""
+        """Start to accept tasks."""
         self._is_running = True
         for thread in self._threads:
             thread.start()
 
     def shutdown(self) -> None:
-        """Take no more tasks, and wait for those that run."""
+        """Accept no more tasks, and wait for running tasks."""
         with self._changed:
             self._is_running = False
             self._queue.clear()
@@ -103,7 +103,7 @@ class ThreadScheduler(Scheduler):
 
     @property
     def running(self) -> list[tuple[str, int]]:
-        """The tasks that run now: the name, and since when on the clock."""
+        """Running tasks: each name with its start on the clock."""
         return list(self._running.values())
 
     def _work(self) -> None:
@@ -122,7 +122,7 @@ class ThreadScheduler(Scheduler):
                         self._changed.notify()
 
     def _next(self) -> Scheduled | None:
-        """Wait for a task that is due; None: the scheduler is shut down."""
+        """Wait for a task that is due; return None once the scheduler is shut down."""
         with self._changed:
             while self._is_running:
                 if self._queue and self._queue[0].is_cancelled:
@@ -130,7 +130,7 @@ class ThreadScheduler(Scheduler):
                 elif self._queue and self._queue[0].due_ms <= (now_ms := self.clock()):
                     scheduled = heapq.heappop(self._queue)
                     if scheduled.period_ms > 0:
-                        # The next period that has not begun: this run is for all that have.
+                        # Set the next period that has not begun yet: this run counts for all that have.
                         late_ms = now_ms - scheduled.due_ms
                         scheduled.due_ms = now_ms + scheduled.period_ms - late_ms % scheduled.period_ms
                     return scheduled
@@ -141,13 +141,13 @@ class ThreadScheduler(Scheduler):
 
 
 class SteppedScheduler(Scheduler):
-    """Runs tasks in the caller's thread: those without a delay at once, the others when `run_due` is called.
+    """Runs tasks in the caller's thread: tasks without a delay at once, the others when `run_due` is called.
 
     With a clock that moves by hand, months pass in seconds.
     """
 
     def __init__(self, clock: Clock, *, shortest_period_ms: int = 0) -> None:
-        """No task waits yet.
+        """Begin without tasks.
 
         Args:
             shortest_period_ms: replaces shorter periods: a test that simulates a month in steps of minutes needs no
@@ -170,9 +170,9 @@ class SteppedScheduler(Scheduler):
         return scheduled
 
     def run_due(self) -> None:
-        """Run what the clock has reached, in the order of its time; a periodic task once, however late it is.
+        """Run the due tasks in order of their time; a periodic task runs once, however late it is.
 
-        What a task raises ends that run of it only; the first error is raised once all have run.
+        An error ends only that run; the first error is raised after all tasks have run.
         """
         again: list[Scheduled] = []
         errors: list[Exception] = []
@@ -194,12 +194,12 @@ class SteppedScheduler(Scheduler):
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next task is due; None: none waits."""
+        """The time of the next task; None if no task waits."""
         while self._queue and self._queue[0].is_cancelled:
             heapq.heappop(self._queue)
         return self._queue[0].due_ms if self._queue else None
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The names of the tasks that wait, the next one first."""
+        """Names of waiting tasks, the next one first."""
         return tuple(one.name for one in sorted(self._queue) if not one.is_cancelled)

@@ -2,7 +2,7 @@
 
 Only one thread at a time writes. Readers take no lock: they see the bytes up to `size_bytes`, which grows after the
 bytes are written, and an open file stays the same file when it is renamed or removed. Files are opened by name when
-they are first needed, under a lock that a rename takes, too.
+they are first needed, under a lock that a rename acquires, too.
 
 Source: Kafka LogSegment.
 """
@@ -47,14 +47,14 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 
 class SegmentGoneError(Exception):
-    """The files of a segment were removed during a read. The log has new ones by now: start the read again."""
+    """The files of a segment were removed during a read. The log has new segments by now: start the read again."""
 
 
 class Place(NamedTuple):
     """Where a batch is in a segment.
 
     Attributes:
-        base_offset: of its first record; NONE of a wrapper, which does not say it: see `first_offset`.
+        base_offset: offset of the first record; NONE for a wrapper, whose header lacks it: see `first_offset`.
     """
 
     position: int
@@ -68,8 +68,8 @@ class LogSegment:
     """A segment, opened for reading and appending. Its indexes are opened when they are first needed.
 
     Attributes:
-        base_offset: in the names of its files.
-        size_bytes: of its batches; a preallocated file is longer.
+        base_offset: the offset in the names of its files.
+        size_bytes: size of its batches; a preallocated file is longer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LogSegment:
         """Open a segment.
 
         Args:
-            config: of the topic; the interval and size of its indexes are kept.
+            config: configs of the topic; the segment keeps the interval and the size of its indexes.
             is_new: its files do not exist; with `preallocate` the new file gets its full size at once.
         """
         self.base_offset = base_offset
@@ -107,10 +107,10 @@ class LogSegment:
             self.size_bytes = self._file.size()
         self.created_ms = self._clock()
         self._bytes_since_index_entry = 0
-        #: (timestamp, last offset of the batch) of the largest timestamp; None: not read yet.
+        #: (timestamp, last offset of its batch) of the largest timestamp; None: not read yet.
         self._largest: tuple[int, int] | None = None
-        #: A clean has written it since the log was loaded: Kafka's cleaner remembers the largest timestamp it wrote. Of
-        #: a segment that was loaded, the time index says it when it is first asked for.
+        #: Whether a clean has written it since the log was loaded: Kafka's cleaner remembers the largest timestamp that
+        #: it wrote. For a loaded segment, Kafka reads it from the time index when it is first needed.
         self.was_cleaned = False
         self._rolling_timestamp: int | None = None
         self._offset_index: LiveOffsetIndex | None = None
@@ -126,7 +126,7 @@ class LogSegment:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def path(self, kind: FileKind) -> str:
-        """Where one of its files is, or would be."""
+        """Return the path of one of its files, which may not exist."""
         return f"{self.directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
     def file_names(self) -> list[str]:
@@ -136,7 +136,7 @@ class LogSegment:
 
     @property
     def offset_index(self) -> LiveOffsetIndex:
-        """The offset index; its file is made if it is missing."""
+        """The offset index; a missing file is created."""
         if self._offset_index is None:
             with self._names:
                 self._check_there()
@@ -146,16 +146,16 @@ class LogSegment:
         return self._offset_index
 
     def has_offset_index(self) -> bool:
-        """Whether the file of the offset index is there."""
+        """Return whether the file of the offset index exists."""
         return self._fs.exists(self.path(FileKind.OFFSET_INDEX))
 
     def has_time_index(self) -> bool:
-        """Whether the file of the time index is there."""
+        """Return whether the file of the time index exists."""
         return self._fs.exists(self.path(FileKind.TIME_INDEX))
 
     @property
     def time_index(self) -> LiveTimeIndex:
-        """The time index; its file is made if it is missing."""
+        """The time index; a missing file is created."""
         if self._time_index is None:
             with self._names:
                 self._check_there()
@@ -183,7 +183,7 @@ class LogSegment:
             raise SegmentGoneError(self.path(FileKind.LOG))
 
     def resize_indexes(self, max_bytes: int) -> None:
-        """Give both indexes room for more entries, in memory and on disk."""
+        """Set the size of both indexes, in memory and on disk."""
         self._index_bytes = max_bytes
         self.offset_index.resize(max_bytes)
         self.time_index.resize(max_bytes)
@@ -195,11 +195,11 @@ class LogSegment:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether its files wait for their removal."""
+        """Whether its files are renamed and will be removed."""
         return self._suffix is Temporary.DELETED
 
     def change_suffix(self, suffix: Temporary) -> None:
-        """Rename all files; index files that are missing are passed over."""
+        """Rename all files; missing index files are skipped."""
         with self._names:
             for kind in (FileKind.LOG, *_INDEX_KINDS):
                 old = self.path(kind)
@@ -209,18 +209,18 @@ class LogSegment:
             self.take_suffix(suffix)
 
     def take_suffix(self, suffix: Temporary) -> None:
-        """Its files were renamed, by a caller that holds `names`."""
+        """Follow a rename of its files by a caller that holds `names`."""
         self._suffix = suffix
         self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
 
     def move_to(self, directory: str) -> None:
-        """The partition's directory was renamed, by a caller that holds `names`."""
+        """Follow a rename of the partition's directory by a caller that holds `names`."""
         self.directory = directory
         self._transactions.path = self.path(FileKind.TRANSACTION_INDEX)
 
     @property
     def names(self) -> threading.RLock:
-        """To be held while the files' names change."""
+        """The lock to hold while the files' names change."""
         return self._names
 
     def delete_files(self) -> None:
@@ -228,15 +228,15 @@ class LogSegment:
         with self._names:
             self._is_gone = True
             for kind in (FileKind.LOG, *_INDEX_KINDS):
-                # The directory may have got another name: then all in it goes.
+                # The directory may have been renamed for its deletion, which removes all its files.
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.unlink(self.path(kind))
 
     def flush(self) -> bool:
-        """Make everything durable: the log, then its indexes; those that are missing are made.
+        """Make the segment durable: the log, then its indexes; missing index files are created.
 
         Returns:
-            whether the name of the transaction index is not durable, as the file was made since the last flush.
+            whether the directory must be synced, because the transaction index was created since the last flush.
         """
         self._file.sync()
         self.offset_index.flush()
@@ -245,14 +245,14 @@ class LogSegment:
             return self._transactions.flush()
 
     def become_inactive(self) -> None:
-        """The log rolls to another segment: the last entry of the time index, and files without spare room."""
+        """End appends, because the log rolls: write the last time index entry, and cut spare room off the files."""
         self.time_index.maybe_append(*self.largest_timestamp_so_far, is_last=True)
         self.offset_index.trim()
         self.time_index.trim()
         self._trim_log()
 
     def close(self) -> bool:
-        """Write what only memory knows, cut the indexes that were used, sync what no start rebuilds; as `flush`."""
+        """Write the last time index entry, cut used indexes, and sync files that no start rebuilds; as `flush`."""
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, is_last=True)
         for index in (self._offset_index, self._time_index):
@@ -282,7 +282,7 @@ class LogSegment:
         """Append batches.
 
         Args:
-            data: their bytes, nothing else.
+            data: exactly the bytes of the batches.
 
         Raises:
             LogSegmentOffsetOverflowError: an offset is too far above the base; nothing was written.
@@ -293,7 +293,7 @@ class LogSegment:
             raise LogSegmentOffsetOverflowError(
                 f"Detected offset overflow at offset {last_offset} in segment {self.path(FileKind.LOG)}"
             )
-        offset_index = self.offset_index  # a loader recovers a segment that has none
+        offset_index = self.offset_index  # a loader recovers a segment without an offset index
         position = self.size_bytes
         self._file.write(position, data)
         self.size_bytes = position + len(data)
@@ -309,25 +309,25 @@ class LogSegment:
             self._bytes_since_index_entry += size_bytes
 
     def fits(self, offset: int) -> bool:
-        """Whether an offset can be in this segment."""
+        """Return whether this segment can hold an offset."""
         return 0 <= offset - self.base_offset < MAX_OFFSETS
 
     @property
     def largest_timestamp_so_far(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of its batch: (NONE, base offset) if there is none."""
+        """The largest timestamp, and the last offset of its batch; (NONE, base offset) without a timestamp."""
         if self._largest is None:
             self._largest = self.time_index.last_entry
         return self._largest
 
     @property
     def largest_timestamp(self) -> int:
-        """The largest timestamp; of a segment without any, the modification time of its file."""
+        """The largest timestamp; without any timestamp, the modification time of the file."""
         timestamp = self.largest_timestamp_so_far[0]
         return timestamp if timestamp >= 0 else self.last_modified_ms
 
     @property
     def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch; NONE without any."""
+        """The largest timestamp of the first batch; NONE without a batch."""
         if self._rolling_timestamp is None:
             first = next(self.places(0), None)
             if first is not None:
@@ -335,14 +335,14 @@ class LogSegment:
         return NONE if self._rolling_timestamp is None else self._rolling_timestamp
 
     def waited_ms(self, clock: Clock, timestamp: int) -> int:
-        """How long a segment that gets a record with this timestamp has been open."""
+        """Return the age of the segment when it gets a record with this timestamp."""
         first = self.first_timestamp
         return timestamp - first if first >= 0 else clock() - self.created_ms
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def places(self, position: int) -> Iterator[Place]:
-        """The batches from a position on, from their headers; ends where no whole batch follows."""
+        """Yield the batches from a position on, from their headers, up to the first that is not whole."""
         end = self.size_bytes
         data, start = b"", position
         while end - position > MAGIC_END:
@@ -369,9 +369,9 @@ class LogSegment:
             position += size
 
     def find(self, offset: int) -> Place | None:
-        """The batch that holds an offset, else the first one behind it.
+        """Return the batch that holds an offset, or the first batch after it.
 
-        Where a follower was given batches that overlap, the last one that begins at the offset or below counts.
+        If a follower received overlapping batches, return the last one that begins at or below the offset.
 
         Source: Kafka FileRecords.searchForOffsetFromPosition.
         """
@@ -384,14 +384,14 @@ class LogSegment:
         return before if before is not None and before.last_offset >= offset else None
 
     def first_offset(self, place: Place) -> int:
-        """The offset of a batch's first record; that of a wrapper is read from its messages."""
+        """Return the offset of a batch's first record; for a wrapper, read it from its messages."""
         if place.base_offset != NONE:
             return place.base_offset
         entry = self.read_bytes(place.position, place.size_bytes)
         return read_records(entry, next(read_batches(entry)))[0].offset
 
     def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchRows]:
-        """The headers of the batches from a position on, as rows; ends where no whole batch follows."""
+        """Yield the headers of the batches from a position on, as rows, up to the first batch that is not whole."""
         end = self.size_bytes if end is None else min(end, self.size_bytes)
         for item in read_headers(self._file, base_offset=self.base_offset, start=start, end=end, search=False):
             if isinstance(item, Gap):
@@ -399,7 +399,7 @@ class LogSegment:
             yield item
 
     def windows(self) -> Iterator[BatchWindow]:
-        """All batches, whole, with their checksums computed; ends where no whole batch follows."""
+        """Yield all batches, whole, with their checksums computed, up to the first that is not whole."""
         reader = WindowReader(self._file, Checks.WHOLE, base_offset=self.base_offset, end=self.size_bytes, search=False)
         for item in reader:
             if isinstance(item, Gap):
@@ -407,11 +407,11 @@ class LogSegment:
             yield item
 
     def read_bytes(self, position: int, size_bytes: int) -> bytes:
-        """Bytes of the log; fewer only at its end."""
+        """Read bytes of the log; fewer only at its end."""
         return self._file.read(position, min(size_bytes, self.size_bytes - position))
 
     def read_next_offset(self) -> int:
-        """The offset behind the last batch; the base offset of an empty segment."""
+        """Return the offset after the last batch; the base offset of an empty segment."""
         position = self.offset_index.lookup(MAX_OFFSETS + self.base_offset)
         last = NONE
         for place in self.places(position):
@@ -421,10 +421,10 @@ class LogSegment:
     # ---- truncating --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Remove the batches from the first one on whose last offset is at an offset or above.
+        """Remove the batches from the first one on that ends at an offset or above.
 
         Returns:
-            how many bytes were removed.
+            the number of bytes removed.
         """
         place = self.find(offset)
         if self.was_cleaned:
@@ -444,7 +444,7 @@ class LogSegment:
         return removed
 
     def cut(self, size_bytes: int) -> int:
-        """Cut the `.log` file; returns how many bytes were removed."""
+        """Cut the `.log` file; return the number of bytes removed."""
         removed = self.size_bytes - size_bytes
         if removed:
             self._file.truncate(size_bytes)
@@ -459,17 +459,17 @@ class LogSegment:
         return largest
 
     def reset_indexes(self) -> None:
-        """Drop all entries of all indexes: the segment is being recovered."""
+        """Drop all entries of all indexes before a recovery of the segment."""
         self.offset_index.reset(self._index_bytes)
         self.time_index.reset(self._index_bytes)
         self._transactions.reset()
         self._largest = (NONE, self.base_offset)
 
     def finish_recovery(self, largest: tuple[int, int], indexes: Mapping[FileKind, bytes]) -> None:
-        """Write the rebuilt indexes: files without spare room.
+        """Write the rebuilt indexes, as files without spare room.
 
         Args:
-            indexes: the bytes of both files, with the last entry of the time index.
+            indexes: bytes of both files, with the last entry of the time index.
         """
         self._largest = largest
         self.offset_index.fill(indexes[FileKind.OFFSET_INDEX])

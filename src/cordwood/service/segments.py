@@ -16,12 +16,12 @@ _BASE = attrgetter("base_offset")
 
 
 class LogSegments:
-    """A sorted collection. Readers see it as it was before or after a change, without a lock."""
+    """A sorted collection. Readers see it as it is before or after a change, without a lock."""
 
     def __init__(self) -> None:
-        #: Ascending. It grows at its end; any other change makes a new list.
+        #: Ascending. An append extends this list; any other change creates a new list.
         self._segments: list[LogSegment] = []
-        #: The list that it is of, and its segments.
+        #: The tuple of all segments, and the list from which it was made.
         self._all: tuple[list[LogSegment], tuple[LogSegment, ...]] = self._segments, ()
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class LogSegments:
 
     @property
     def all(self) -> tuple[LogSegment, ...]:
-        """All of them, ascending: the same tuple until there is a change."""
+        """All segments, ascending: the same tuple until there is a change."""
         segments, known = self._segments, self._all
         if known[0] is not segments or len(known[1]) != len(segments):
             self._all = known = segments, tuple(segments)
@@ -37,12 +37,12 @@ class LogSegments:
 
     @property
     def active(self) -> LogSegment:
-        """The last one, which is appended to."""
+        """The last segment, which gets the appends."""
         return self._segments[-1]
 
     @property
     def first(self) -> LogSegment:
-        """The one with the smallest base offset."""
+        """The segment with the smallest base offset."""
         return self._segments[0]
 
     @property
@@ -55,7 +55,7 @@ class LogSegments:
         added, removed = tuple(added), tuple(removed)
         segments = self._segments
         if len(added) == 1 and not removed and (not segments or segments[-1].base_offset < added[0].base_offset):
-            # A roll, or the next segment of a load: it takes as long with many segments as with few.
+            # A roll, or the next segment of a load: its cost must not grow with the number of segments.
             segments.append(added[0])
             return
         kept = {segment.base_offset: segment for segment in segments}
@@ -65,24 +65,24 @@ class LogSegments:
         self._segments = sorted(kept.values(), key=_BASE)
 
     def get(self, base_offset: int) -> LogSegment | None:
-        """The segment with exactly this base offset."""
+        """Return the segment with exactly this base offset."""
         segment = self.floor(base_offset)
         return segment if segment is not None and segment.base_offset == base_offset else None
 
     def floor(self, offset: int) -> LogSegment | None:
-        """The segment with the largest base offset at or below an offset."""
+        """Return the segment with the largest base offset at or below an offset."""
         segments = self._segments
         at = bisect_right(segments, offset, key=_BASE)
         return segments[at - 1] if at else None
 
     def higher(self, offset: int) -> LogSegment | None:
-        """The segment with the smallest base offset above an offset."""
+        """Return the segment with the smallest base offset above an offset."""
         segments = self._segments
         at = bisect_right(segments, offset, key=_BASE)
         return segments[at] if at < len(segments) else None
 
     def values(self, start: int, end: int) -> tuple[LogSegment, ...]:
-        """From the segment that holds `start`, or would, up to the first one whose base is at `end` or above."""
+        """Return the segments that may hold offsets [start, end), beginning with the segment at or below `start`."""
         if end < start:
             raise IllegalArgumentError(f"Invalid log segment range: requested segments in the range [{start}, {end})")
         if start == end:
@@ -92,6 +92,6 @@ class LogSegments:
         return tuple(segments[first : bisect_left(segments, end, key=_BASE)])
 
     def non_active_from(self, offset: int) -> tuple[LogSegment, ...]:
-        """From the segment that holds an offset up to the active one, which is left out."""
+        """Return the segments from the one that holds an offset on, without the active segment."""
         active = self.active.base_offset
         return () if offset > active else self.values(offset, active)

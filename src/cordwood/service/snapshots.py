@@ -21,7 +21,7 @@ class ProducerSnapshots:
     """A producer state that is saved to files, and loaded from them."""
 
     def __init__(self, fs: LocalFileSystem, directory: str, state: ProducerState, offsets: list[int]) -> None:
-        """`offsets`: of the snapshots that the directory has, ascending."""
+        """Keep `offsets`: the offsets of the directory's snapshots, ascending."""
         self.state = state
         self.directory = directory
         self._fs = fs
@@ -29,16 +29,16 @@ class ProducerSnapshots:
         self._last_offset = 0
 
     def fresh(self) -> ProducerSnapshots:
-        """An empty state beside the same files: each of the two objects knows what the other writes and removes."""
+        """Return an empty state for the same files; both objects share the list of snapshots."""
         return ProducerSnapshots(self._fs, self.directory, self.state.fresh(), self._offsets)
 
     @property
     def latest_offset(self) -> int | None:
-        """Of the newest snapshot."""
+        """Offset of the newest snapshot."""
         return self._offsets[-1] if self._offsets else None
 
     def _forget(self, offset: int) -> bool:
-        """Drop an offset; returns whether there was a snapshot of it."""
+        """Drop an offset from the list; return whether it had a snapshot."""
         at = bisect_left(self._offsets, offset)
         is_known = self._offsets[at : at + 1] == [offset]
         if is_known:
@@ -46,11 +46,11 @@ class ProducerSnapshots:
         return is_known
 
     def path(self, offset: int) -> str:
-        """Where the snapshot of an offset is."""
+        """Return the path for the snapshot of an offset."""
         return f"{self.directory}/{offset_name(offset, FileKind.PRODUCER_SNAPSHOT)}"
 
     def take(self, *, sync: bool = True) -> str | None:
-        """Write a snapshot, if the state has moved on since the last one; returns its path."""
+        """Write a snapshot and return its path; None if the state covers no more than the last snapshot."""
         offset = self.state.end_offset
         if offset <= self._last_offset:
             return None
@@ -67,13 +67,13 @@ class ProducerSnapshots:
         return path
 
     def delete(self, offset: int) -> None:
-        """Remove a snapshot; one that is gone is passed over."""
+        """Remove a snapshot, if it exists."""
         self._forget(offset)
         if self._fs.exists(self.path(offset)):
             self._fs.unlink(self.path(offset))
 
     def mark_deleted(self, offset: int) -> str | None:
-        """Rename a snapshot, to be removed later; returns its new path."""
+        """Rename a snapshot, to be removed later; return its new path."""
         if not self._forget(offset):
             return None
         target = self.path(offset) + Temporary.DELETED
@@ -89,7 +89,7 @@ class ProducerSnapshots:
             self.delete(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Load the newest snapshot of a log that begins and ends there; those outside are removed."""
+        """Load the newest snapshot between the log's start and end; remove snapshots outside."""
         offsets = self._offsets
         before, behind = bisect_right(offsets, log_start_offset), bisect_right(offsets, log_end_offset)
         for offset in (*offsets[:before], *offsets[max(before, behind) :]):
@@ -110,13 +110,13 @@ class ProducerSnapshots:
         self._last_offset = self.state.end_offset = log_start_offset
 
     def on_log_start(self, offset: int) -> None:
-        """The log start offset rose."""
+        """Follow a rise of the log start offset."""
         self.state.on_log_start(offset)
         latest = self.latest_offset
         self._last_offset = offset if latest is None else latest
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Forget everything, and remove all snapshots."""
+        """Clear the state, and remove all snapshots."""
         self.state.clear()
         for one in tuple(self._offsets):
             self.delete(one)

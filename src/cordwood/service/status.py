@@ -1,6 +1,6 @@
-"""The state of each live log, with its reason: for people, and for the health of the whole.
+"""The state of each live log, with its reason: for users, and for the health of all logs.
 
-The words about a compacted log are those of `plan`: the same rules decide, applied to the segments in memory.
+The reasons for a compacted log are the same as in `plan`: the same rules decide, applied to the segments in memory.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def statuses(
     only_compacted: Mapping[str, Reason],
     waiting_for: Callable[[str], None] = lambda _: None,
 ) -> list[PartitionStatus]:
-    """The status of each current log, by partition.
+    """Return the status of each current log, sorted by partition.
 
     Args:
-        left_alone: why a topic is neither compacted nor deleted from; see `ExplicitConfigs`.
-        only_compacted: why a topic's limits of time and size do not count.
-        waiting_for: called with what may take long, before each.
+        left_alone: reasons by topic, for topics without any compaction or retention; see `ExplicitConfigs`.
+        only_compacted: reasons by topic, for topics whose limits of time and size are ignored.
+        waiting_for: called before each step that may take long, with its name.
     """
     waiting_for("the cleaner's checkpoints")
     cleaner = None if manager.cleaner is None else manager.cleaner.manager
@@ -137,7 +137,7 @@ def _with_compaction(
 
 
 def _facts(log: Log, checkpoint: int | None) -> LogFacts:
-    """A live log as planning wants it: its headers only as far as they decide when it is due."""
+    """Return a live log's facts for planning, with the headers only of segments that decide when it is due."""
     segments = log.log_segments
     first_dirty, _ = selection.first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
     first = max([one.base_offset for one in segments if one.base_offset <= first_dirty], default=0)
@@ -166,7 +166,7 @@ def _facts(log: Log, checkpoint: int | None) -> LogFacts:
 
 
 def thread_statuses(cleaner: LogCleaner | None) -> tuple[ThreadStatus, ...]:
-    """What each thread of a cleaner does now, and how far it is."""
+    """Return the current work of each thread of a cleaner, with its progress."""
     return () if cleaner is None else tuple(_thread_status(thread) for thread in cleaner.threads)
 
 

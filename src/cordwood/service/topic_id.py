@@ -1,4 +1,4 @@
-"""The id of the topic that a live log belongs to, and the file that keeps it.
+"""The id of a live log's topic, and its file.
 
 Source: Kafka PartitionMetadataFile.
 """
@@ -17,24 +17,24 @@ from cordwood.storage.log.files import read_file
 
 
 class TopicIdFile:
-    """The topic id of a log. A new one is in memory first; `maybe_flush` writes it.
+    """The topic id of a log. A new id is only in memory until `maybe_flush` writes it.
 
     Attributes:
-        topic_id: None: the log has none.
+        topic_id: None if the log has no topic id.
     """
 
     def __init__(self, fs: LocalFileSystem, directory: str, name: str) -> None:
-        """Read the file, if it is there.
+        """Read the file, if it exists.
 
         Raises:
-            OSError: it cannot be read, or is not in its format.
-            CorruptFileError: it ends too early, or has no topic id; a broker would not start.
+            OSError: the file cannot be read, or is not in its format.
+            CorruptFileError: the file ends too early, or has no topic id; a broker would not start.
         """
         self.topic_id: uuid.UUID | None = None
         self._fs = fs
         self._name = name
         self._is_written = True
-        #: Held while the file is written or gets another name: a task writes it, too.
+        #: Held while the file is written or renamed, because a scheduled task writes it, too.
         self._lock = threading.Lock()
         self._path = f"{directory}/{FileKind.PARTITION_METADATA}"
         if fs.exists(self._path):
@@ -46,14 +46,14 @@ class TopicIdFile:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the id is in memory only."""
+        """Whether the id is only in memory."""
         return not self._is_written
 
     def assign(self, topic_id: uuid.UUID) -> None:
-        """Take an id; it is written by the next `maybe_flush`.
+        """Set the id; the next `maybe_flush` writes it.
 
         Raises:
-            InconsistentTopicIdError: the log has another one.
+            InconsistentTopicIdError: the log has another id.
         """
         with self._lock:
             if self.topic_id is None:
@@ -66,7 +66,7 @@ class TopicIdFile:
                 )
 
     def maybe_flush(self) -> None:
-        """Write an id that is in memory only; durable on return."""
+        """Write an id that is only in memory; durable on return."""
         if self._is_written:
             return
         with self._lock:
@@ -76,6 +76,6 @@ class TopicIdFile:
                 self._is_written = True
 
     def move_to(self, directory: str) -> None:
-        """The partition's directory was renamed."""
+        """Follow a rename of the partition's directory."""
         with self._lock:
             self._path = f"{directory}/{FileKind.PARTITION_METADATA}"

@@ -1,11 +1,11 @@
-"""Readers let appends go first.
+"""Makes readers give way to appends.
 
 Python runs one thread of a process at a time. A thread that appends releases the interpreter at each write. To get it
 back it competes with all readers, each of which may keep it for 5 ms (`sys.getswitchinterval`), and the longest waiter
-is not preferred: beside eight busy readers an append took up to a second. So a reader that finds an append in progress
-sleeps before its next batch, in proportion to what it has computed since it slept last and to how many readers sleep.
-One reader takes about a quarter of the time, and eight not much more. The interpreter is one per process, and so are
-these turns.
+is not preferred: beside eight busy readers an append took up to a second. So during an append a reader sleeps before
+its next batch, in proportion to its CPU time since its last sleep and to the number of sleeping readers. One reader
+uses about a quarter of the time, and eight not much more. There is one interpreter per process, so these variables are
+global.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 
-#: How long a reader computes before it sleeps, and the longest time that counts: the system switches threads then.
+#: CPU time of a reader before it sleeps, and the longest time that counts: after that the system switches threads.
 _TURN_SECONDS, _TURN_SECONDS_MAX = 0.0002, 0.005
-#: How long it sleeps for each second that it has computed, and for each reader that sleeps.
+#: Seconds of sleep per second of CPU time and per sleeping reader.
 _SHARE = 3
-#: An entry for each append in progress, and for each reader that sleeps. All calls on them are atomic.
+#: An entry for each append in progress, and for each sleeping reader. All calls on these lists are atomic.
 _appending: list[None] = []
 _sleeping: list[None] = []
-#: `begin_append(None)` and `end_append()`: in between, readers give way.
+#: `begin_append(None)` and `end_append()`: readers give way between these two calls.
 begin_append, end_append = _appending.append, _appending.pop
 
 
 class _Reader(threading.local):
-    """What a thread had computed, in CPU seconds, when it slept last."""
+    """CPU seconds of a thread at its last sleep."""
 
     since = 0.0
 
@@ -35,7 +35,7 @@ _reader = _Reader()
 
 
 def give_way(sleep: Callable[[float], object] = time.sleep) -> None:
-    """Called by a reader before each batch: sleep, if an append is in progress and it has had its turn."""
+    """Sleep if an append is in progress and this reader has used its turn; readers call this before each batch."""
     if not _appending:
         return
     now = time.thread_time()

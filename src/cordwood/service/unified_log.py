@@ -75,7 +75,7 @@ _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 
 
 class FetchIsolation(Enum):
-    """Up to where a read goes."""
+    """The upper bound of a read."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"
@@ -85,7 +85,7 @@ class FetchIsolation(Enum):
 class UnifiedLog:
     """The log of one partition.
 
-    Its state, by what guards it:
+    Its state, by the lock that guards it:
 
         the lock of the log     producers and their snapshots, leader epochs, segments, log end, recovery point
         locks of their own      watermarks, topic id, the file of the leader epochs
@@ -97,10 +97,11 @@ class UnifiedLog:
         retention_size_percent: `RetentionSizeInPercent`, as of the last retention run.
         deletes_for_good: whether a clean removes expired tombstones and markers. Another replica that has not yet seen
             such a delete could bring its key back.
-        appended_bytes, deleted_bytes: since it was loaded; the latter of old segments. Only the lock's holder adds.
-        removed_bytes: bytes that left the log since it was loaded, by the reason. Replaced as a whole.
-        truncations: how often records were cut off at the end, since it was loaded. Only the lock's holder adds.
-        before_truncation: called, with the lock, with the offset from which on records are about to be cut off.
+        appended_bytes, deleted_bytes: bytes appended, and bytes of deleted old segments, since the log was loaded. Only
+            the lock's holder adds to them.
+        removed_bytes: bytes removed since the log was loaded, by reason. Replaced as a whole.
+        truncations: number of truncations at the end since the log was loaded. Only the lock's holder adds to it.
+        before_truncation: called under the lock before a truncation, with the offset from which on it removes records.
     """
 
     def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
@@ -112,7 +113,7 @@ class UnifiedLog:
         self.appended_bytes = self.deleted_bytes = self.truncations = 0
         self.removed_bytes: dict[Removal, int] = {}
         self.before_truncation: Callable[[int], object] = lambda _: None
-        #: The producers of `transaction` blocks that have not ended.
+        #: The producers of open `transaction` blocks.
         self.producers_in_use: set[int] = set()
         self._lock = threading.RLock()
         self._limits = limits = environment.limits
@@ -132,7 +133,7 @@ class UnifiedLog:
     def __repr__(self) -> str:
         return f"Log({self._local.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
 
-    # ---- what it is --------------------------------------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -141,62 +142,62 @@ class UnifiedLog:
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The id of the topic; None: the log has none."""
+        """The id of the topic; None if the log has no topic id."""
         return self._topic_id.topic_id
 
     @property
     def directory(self) -> str:
-        """Of the partition."""
+        """The partition's directory."""
         return self._local.directory
 
     @property
     def parent_directory(self) -> str:
-        """The log directory that it is in."""
+        """The log directory of the partition's directory."""
         return self._local.log_directory
 
     @property
     def config(self) -> LogConfig:
-        """The topic's configs as they are now."""
+        """The topic's current configs."""
         return self._local.config
 
     @property
     def log_start_offset(self) -> int:
-        """The lowest offset that a consumer gets."""
+        """The lowest offset that a consumer can read."""
         return self._watermarks.now.log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """Of the next record."""
+        """Offset of the next record."""
         return self._local.log_end_offset
 
     @property
     def high_watermark(self) -> int:
-        """What lies below it is on all replicas that count."""
+        """All in-sync replicas have the records below this offset."""
         return self._watermarks.now.high_watermark
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest transaction starts that is open, or whose marker is not replicated."""
+        """The start of the earliest transaction that is open, or whose marker is not replicated."""
         return self._watermarks.now.first_unstable_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """What lies below it is decided: a reader of committed records stops here."""
+        """All transactions below this offset are decided; a reader of committed records stops here."""
         return self._watermarks.now.last_stable_offset
 
     @property
     def recovery_point(self) -> int:
-        """What lies below it is on disk."""
+        """All records below this offset are on disk."""
         return self._local.recovery_point
 
     @property
     def last_flush_ms(self) -> int:
-        """When the recovery point moved last."""
+        """Time of the last change of the recovery point."""
         return self._local.last_flush_ms
 
     @property
     def size_bytes(self) -> int:
-        """Of all batches."""
+        """Size of all batches."""
         return self._local.segments.size_bytes
 
     @property
@@ -206,7 +207,7 @@ class UnifiedLog:
 
     @property
     def active_segment(self) -> LogSegment:
-        """The segment that is appended to."""
+        """The segment that gets the appends."""
         return self._local.segments.active
 
     @property
@@ -220,10 +221,10 @@ class UnifiedLog:
         return self._producers
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Say which topic the log belongs to; the file `partition.metadata` is written soon, or by the next append.
+        """Set the topic of the log; `partition.metadata` is written soon, or by the next append.
 
         Raises:
-            InconsistentTopicIdError: it belongs to another one.
+            InconsistentTopicIdError: the log belongs to another topic.
         """
         if not isinstance(topic_id, uuid.UUID):
             raise TypeError(f"topic_id is a uuid.UUID, not {shown(topic_id)}")
@@ -237,21 +238,21 @@ class UnifiedLog:
                 self._topic_id.maybe_flush()
 
     def update_config(self, config: TopicConfig) -> None:
-        """Use other configs from now on."""
+        """Use these configs from now on."""
         with self._lock:
             self._local.config = LogConfig.of(config)
 
     def read_committed(self, start: int, max_bytes: int) -> FetchData:
-        """Batches up to the last stable offset, with the transactions among them that were aborted."""
+        """Read batches up to the last stable offset, with the aborted transactions among them."""
         return self.read(start, max_bytes, FetchIsolation.TXN_COMMITTED)
 
     @property
     def asks_for_verification(self) -> bool:
-        """Whether the append that opens a transaction needs a guard."""
+        """Whether an append that opens a transaction needs a guard."""
         return self._limits.transaction_verification
 
     def now_ms(self) -> int:
-        """The time of the log's clock."""
+        """Return the time of the log's clock."""
         return self._local.clock()
 
     # ---- appending ---------------------------------------------------------------------------------------------------
@@ -266,25 +267,26 @@ class UnifiedLog:
         transaction_version: int = 0,
         magic: int = 2,
     ) -> AppendInfo:
-        """Check batches, give them offsets, append them.
+        """Check batches, assign offsets, append them.
 
         Args:
             guard: from `maybe_start_transaction_verification`.
-            magic: format of the log; only tests of old logs want another than 2.
+            magic: format of the log; only tests of old logs pass a value other than 2.
 
         Raises:
-            LogError: the class says why it is refused; see the table of errors in the documentation.
+            LogError: the log refuses the batches; the class is the reason, see the table of errors in the
+                documentation.
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
         return self._append(records, origin, leader_epoch, assigned, guard, transaction_version)
 
     def append_record(self, record: Record) -> int | None:
-        """Append a record of no producer as a batch of its own, and commit it.
+        """Append a record without a producer as a batch of its own, and commit it.
 
-        The batch is made where it will be, so nothing of it has to be decoded or changed.
+        The batch is encoded with its final offset, so it needs no decoding or change.
 
         Returns:
-            its offset; None: the log does not take it as it is, and nothing was appended.
+            the record's offset; None if the log's configs require a change, and then nothing was appended.
 
         Raises:
             LogError: as `append_as_leader`.
@@ -310,13 +312,14 @@ class UnifiedLog:
             turns.end_append()
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
-        """Append batches with the offsets that their leader gave them.
+        """Append batches with the offsets that their leader assigned.
 
         Args:
-            leader_epoch: of the replica; batches of a later leader are left out.
+            leader_epoch: leader epoch of the replica; batches of a later leader are left out.
 
         Raises:
-            OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: it is refused.
+            OffsetsOutOfOrderError, UnexpectedAppendOffsetError, CorruptRecordError, LogError: the log refuses the
+                batches.
         """
         return self._append(records, AppendOrigin.REPLICATION, leader_epoch, None, NO_GUARD, UNKNOWN_VERSION)
 
@@ -352,9 +355,9 @@ class UnifiedLog:
     def _append_plain(
         self, data: bytearray, leader_epoch: int, guard: int, transaction_version: int
     ) -> AppendInfo | None:
-        """Append one batch of a client that needs no change but its offsets; None: it is not such a one.
+        """Append a client's single batch that needs only its offsets; return None for any other data.
 
-        Most appends are of this kind, and small: what is not needed for one is not made.
+        Most appends are of this kind, and small, so this skips all other work.
         """
         local = self._local
         with self._lock, local.appending:
@@ -392,7 +395,7 @@ class UnifiedLog:
         guard: int,
         transaction_version: int,
     ) -> AppendInfo:
-        """Append batches that have their offsets; the caller holds the lock."""
+        """Append batches that have their final offsets; the caller holds the lock."""
         local = self._local
         if info.last_offset >= LONG_MAX:
             raise IllegalArgumentError(f"The log end offset of partition {self.name} would be above {LONG_MAX}")
@@ -407,7 +410,7 @@ class UnifiedLog:
                 f"maximum configured segment size of {local.config.segment_bytes}."
             )
         if local.must_roll(len(data), info.max_timestamp, info.last_offset):
-            # A message set of magic 0 or 1 does not say where it begins.
+            # The header of a message set of magic 0 or 1 has no base offset.
             self.roll(info.first_offset if info.first_offset != NONE else info.last_offset - _INT_MAX)
         duplicate, appends, completed = self._check_producers(data, batches, origin, guard, transaction_version)
         if duplicate is not None:
@@ -432,7 +435,7 @@ class UnifiedLog:
     def _check_producers(
         self, data: bytearray, batches: Sequence[Batch], origin: AppendOrigin, guard: int, transaction_version: int
     ) -> tuple[RememberedBatch | None, dict[int, ProducerAppend], list[CompletedTransaction]]:
-        """Check what producers may do; returns a batch that is here already, else the new states."""
+        """Check the producers of the batches; return a batch that the log already has, or the producers' new states."""
         appends: dict[int, ProducerAppend] = {}
         completed: list[CompletedTransaction] = []
         state = self._producers
@@ -486,7 +489,7 @@ class UnifiedLog:
     def maybe_start_transaction_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
     ) -> int:
-        """A guard for the append that opens a transaction; the caller asks the coordinator meanwhile.
+        """Return a guard for the append that opens a transaction; the caller queries the coordinator meanwhile.
 
         Raises:
             InvalidProducerEpochError: the epoch is below the producer's.
@@ -503,7 +506,7 @@ class UnifiedLog:
         local = self._local
         with self._lock, local.guarded("rolling log segment"):
             segment = local.roll(expected_next_offset)
-            # With the new base offset: recovery of the segment can begin with this snapshot.
+            # Taken at the new base offset, so that recovery of the new segment can begin with this snapshot.
             self._producers.end_offset = segment.base_offset
             snapshot = self._snapshots.take(sync=False)
             if self.high_watermark >= local.log_end_offset:
@@ -512,7 +515,7 @@ class UnifiedLog:
             return segment
 
     def go_on_at(self, offset: int) -> None:
-        """Let the next record be at an offset above the log end; nothing lies in between."""
+        """Let the next record be at an offset above the log end; the offsets in between stay unused."""
         local = self._local
         with self._lock, local.guarded("rolling"):
             if offset > local.log_end_offset:
@@ -535,7 +538,7 @@ class UnifiedLog:
                 raise
 
     def flush(self, *, force_active_segment: bool = False) -> None:
-        """Make everything durable; an active segment that is empty only with `force_active_segment`."""
+        """Make the log durable; an empty active segment only with `force_active_segment`."""
         end = self._local.log_end_offset
         self._flush_to(end + 1 if force_active_segment else end, end)
 
@@ -543,11 +546,11 @@ class UnifiedLog:
         local = self._local
         with local.guarded("flushing log"):
             while offset > local.recovery_point:
-                with self._lock:  # not in the middle of a truncation that is counted already
+                with self._lock:  # so that no truncation is counted but not finished
                     truncations = self.truncations
                 local.flush(offset)
                 with self._lock:
-                    # What has taken the place of records that were cut off meanwhile is not on disk.
+                    # Records that were appended after a truncation meanwhile may not be on disk.
                     if self.truncations == truncations:
                         local.mark_flushed(recovery_point)
                         return
@@ -557,11 +560,11 @@ class UnifiedLog:
     # ---- offsets -----------------------------------------------------------------------------------------------------
 
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, between log start and log end; returns it."""
+        """Set the high watermark, limited to log start and log end; return it."""
         check_whole("offset", offset)
         with self._lock:
             start = self.log_start_offset
-            # As in Kafka, one that was below the log start is looked up, even at the log end.
+            # As in Kafka, an offset below the log start is looked up again, even at the log end.
             self._set_high_watermark(min(max(offset, start), self._local.log_end_offset), is_placed=offset >= start)
             return self.high_watermark
 
@@ -571,7 +574,7 @@ class UnifiedLog:
             self._raise_high_watermark(self._local.end.offset)
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
-        """Raise the high watermark; returns the old one, None if it is not below.
+        """Raise the high watermark; return the old one, or None if it is not lower.
 
         Raises:
             IllegalArgumentError: the offset is above the log end.
@@ -603,12 +606,12 @@ class UnifiedLog:
             return
         offset, is_placed = unstable
         if not is_placed or offset < self.log_start_offset:
-            # Only a batch's first offset will do: readers stop between batches.
+            # It must be the first offset of a batch: readers stop between batches.
             offset = self._local.base_of_batch(max(offset, self.log_start_offset))
         self._watermarks.set_first_unstable_offset(offset)
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start offset; returns whether it was below.
+        """Raise the log start offset; return whether it was lower.
 
         Raises:
             OffsetOutOfRangeError: the offset is above the high watermark.
@@ -637,10 +640,10 @@ class UnifiedLog:
             return True
 
     def delete_records(self, offset: int) -> int:
-        """Delete the records below an offset; -1: below the high watermark. Returns the log start offset.
+        """Delete the records below an offset; -1: below the high watermark. Return the log start offset.
 
         Raises:
-            PolicyViolationError: the topic is compacted, and not deleted from.
+            PolicyViolationError: the topic's policy is `compact` without `delete`.
             OffsetOutOfRangeError: the offset is negative, or above the high watermark.
         """
         if self.config.compact and not self.config.delete:
@@ -658,11 +661,11 @@ class UnifiedLog:
     # ---- leader epochs -----------------------------------------------------------------------------------------------
 
     def assign_epoch_start_offset(self, epoch: int, start_offset: int) -> None:
-        """A leader takes over at an offset.
+        """Note that a leader writes from an offset on.
 
         Raises:
-            TypeError, ValueError: what no epoch or no offset can be; nothing has changed.
-            IllegalArgumentError: one of them is negative.
+            TypeError, ValueError: the epoch or the offset is not a valid number; nothing has changed.
+            IllegalArgumentError: the epoch or the offset is negative.
         """
         check_number("epoch", epoch, _INT_MIN, _INT_MAX)
         check_number("start_offset", start_offset, -LONG_MAX - 1, LONG_MAX)
@@ -672,7 +675,7 @@ class UnifiedLog:
             self._epochs.assign(epoch, start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, offset) where an epoch ended; see `LeaderEpochCache.end_offset_for`."""
+        """Return the (epoch, offset) at which an epoch ended; see `LeaderEpochCache.end_offset_for`."""
         return self._epochs.end_offset_for(epoch, self.log_end_offset)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -688,9 +691,9 @@ class UnifiedLog:
         """Read batches from an offset on.
 
         Args:
-            start_offset: of the first record that is wanted; its whole batch is returned.
-            max_bytes: how much to return; the last batch may be cut off.
-            isolation: up to where; with TXN_COMMITTED the aborted transactions are returned, too.
+            start_offset: offset of the first requested record; its whole batch is returned.
+            max_bytes: largest size to return; the last batch may be cut off.
+            isolation: upper bound of the read; with TXN_COMMITTED the aborted transactions are returned, too.
             min_one_message: return the first batch even if it is larger.
 
         Raises:
@@ -712,7 +715,7 @@ class UnifiedLog:
                 segments = local.segments.all
                 with contextlib.suppress(SegmentGoneError):
                     data = self._read(start_offset, max_bytes, isolation, min_one_message)
-                    # Otherwise the bound may have been of other segments than those that were read.
+                    # If the segments changed, the bound may be in segments other than those of the read.
                     if local.segments.all is segments:
                         return data
 
@@ -723,9 +726,9 @@ class UnifiedLog:
         return self._local.read(start_offset, max_bytes, bound, min_one_message=min_one_message, with_aborted=committed)
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> FoundRecord | None:
-        """The first record with this timestamp or a later one; None: there is none.
+        """Return the first record with this timestamp or a later one; None without such a record.
 
-        LATEST and EARLIEST give the log end and the log start offset, without a timestamp; MAX_TIMESTAMP gives the
+        LATEST and EARLIEST return the log end and the log start offset, without a timestamp; MAX_TIMESTAMP returns the
         record with the largest timestamp.
         """
         check_whole("timestamp", timestamp)
@@ -748,10 +751,10 @@ class UnifiedLog:
     # ---- retention ---------------------------------------------------------------------------------------------------
 
     def delete_old_segments(self) -> int:
-        """Delete segments behind the log start, or that `retention.bytes` or `retention.ms` limit; returns how many."""
+        """Delete segments below the log start or beyond `retention.bytes` or `retention.ms`; return their number."""
         config = self.config
         try:
-            with self._lock:  # of two calls at once each would delete what is too much
+            with self._lock:  # otherwise two calls at once would each delete the excess
                 start, now_ms = self.log_start_offset, self._local.clock()
                 below = f"below the log start offset {start}"
                 deleted = self._delete_oldest(Removal.LOG_START_OFFSET, below, retention.below(start))
@@ -768,7 +771,7 @@ class UnifiedLog:
             self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
 
     def _delete_oldest(self, why: Removal, words: str, is_deletable: retention.IsDeletable) -> int:
-        """Delete what `retention.deletable` names; returns how many segments."""
+        """Delete the segments that `retention.deletable` returns; return their number."""
         with self._lock, self._local.guarded("deleting segments"):
             segments = self._local.segments.all
             chosen = retention.deletable(segments, self.high_watermark, self.log_end_offset, is_deletable)
@@ -780,7 +783,7 @@ class UnifiedLog:
         local = self._local
         removed = list(deletable)
         if len(local.segments) == len(deletable) and deletable[-1].base_offset == self.roll().base_offset:
-            removed.pop()  # the roll has replaced it already
+            removed.pop()  # the roll has already replaced it
         local.check_open()
         if removed:
             following = local.segments.higher(removed[-1].base_offset)
@@ -795,7 +798,7 @@ class UnifiedLog:
     def _note_removed(
         self, why: Removal, words: str, start_offset: int, end_offset: int, segments: int, size_bytes: int
     ) -> None:
-        """Leave a trail of records that are gone: a line in the log, and counts."""
+        """Report removed records: write a line to the program's log, and count them."""
         self._count_removed(why, segments, size_bytes)
         fields = {
             "topic": self._local.topic_partition.topic,
@@ -818,7 +821,7 @@ class UnifiedLog:
         self._stats.removed(why, segments, size_bytes)
 
     def _delete_snapshots(self, segments: Sequence[LogSegment]) -> None:
-        """Remove the producer snapshots of segments that are gone, later."""
+        """Schedule the removal of removed segments' producer snapshots."""
         local = self._local
         paths = [self._snapshots.mark_deleted(segment.base_offset) for segment in segments]
         marked = [path.rpartition("/")[2] for path in paths if path is not None]
@@ -841,19 +844,19 @@ class UnifiedLog:
             return self._producers.rows()
 
     def swap_in(self, replacement: Replacement) -> None:
-        """Put the outputs of a clean in the place of the segments of a group. Readers are not disturbed."""
+        """Replace the segments of a group with the outputs of a clean. Readers are not interrupted."""
         with self._lock, self._local.guarded("swapping in cleaned segments"):
             local = self._local
             segments, size_bytes = len(local.segments), self.size_bytes
             self._delete_snapshots(local.swap_in(replacement))
-            # The cleaner writes a line for each clean.
+            # Without a line here, because the cleaner writes a line for each clean.
             removed = max(0, segments - len(local.segments)), max(0, size_bytes - self.size_bytes)
             self._count_removed(Removal.COMPACTION, *removed)
 
     # ---- truncation --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove the records at an offset and above, and the whole batch that holds it; returns whether any.
+        """Remove the records at an offset and above, and the whole batch that holds it; return whether any existed.
 
         Raises:
             IllegalArgumentError: the offset is negative.
@@ -867,7 +870,7 @@ class UnifiedLog:
             local.guarded(f"truncating log to offset {offset}"),
         ):
             if offset >= local.log_end_offset:
-                # A new leader may have begun an epoch here that this replica knows otherwise.
+                # A new leader may have begun an epoch here, while this replica has another epoch from here on.
                 self._epochs.truncate_from_end(local.log_end_offset)
                 return False
             local.check_open()
@@ -886,10 +889,10 @@ class UnifiedLog:
             return True
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Remove everything, and go on at an offset.
+        """Remove all records, and continue at an offset.
 
         Raises:
-            TypeError, ValueError: an offset that no record can have; nothing has changed.
+            TypeError, ValueError: no record can have such an offset; nothing has changed.
         """
         check_number("offset", offset, 0, LONG_MAX)
         if log_start_offset is not None:
@@ -910,7 +913,7 @@ class UnifiedLog:
             self._set_high_watermark(local.log_end_offset)
 
     def _note_truncated(self, start_offset: int, end_offset: int, segments: int, size_bytes: int) -> None:
-        """Leave a trail of a truncation, given the log's end, segments and size before it."""
+        """Report a truncation, given the log's end, segments and size before it."""
         removed = max(0, segments - len(self._local.segments)), max(0, size_bytes - self.size_bytes)
         self._note_removed(Removal.TRUNCATION, "a truncation", start_offset, end_offset, *removed)
 
@@ -927,24 +930,24 @@ class UnifiedLog:
     # ---- producers ---------------------------------------------------------------------------------------------------
 
     def remove_expired_producers(self, now_ms: int) -> None:
-        """Forget producers that have been silent for too long."""
+        """Forget producers that have not written for too long."""
         with self._lock:
             self._producers.expire_all(now_ms)
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """(first offset, producer id) of each transaction that is open, or whose marker is not replicated."""
+        """Return (first offset, producer id) of each transaction that is open, or whose marker is not replicated."""
         with self._lock:
             return self._producers.open_transactions()
 
     def has_late_transaction(self, now_ms: int) -> bool:
-        """Whether a transaction has been open for longer than any may be."""
+        """Return whether a transaction has been open for longer than the limit."""
         with self._lock:
             return self._producers.has_late_transaction(now_ms, self._limits.transaction_max_timeout_ms + 300_000)
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close properly: a snapshot of the producers, the indexes cut, the log synced."""
+        """Close properly: write a producer snapshot, cut the indexes, sync the log."""
         local = self._local
         with self._lock:
             local.check_open()
@@ -955,26 +958,26 @@ class UnifiedLog:
                 local.close()
 
     def close_handlers(self) -> None:
-        """Release all files without writing anything: the disk has failed."""
+        """Release all files without writing, because the disk has failed."""
         with self._lock:
             self._expiry.cancel()
             self._local.close_handlers()
 
     def check_open(self) -> None:
-        """Raise KafkaStorageError if it was closed, deleted or moved: it takes no appends any more."""
+        """Raise KafkaStorageError if the log was closed, deleted or moved, and so takes no more appends."""
         self._local.check_open()
 
     def refuse_changes(self) -> None:
-        """Every later call that changes something fails; readers go on until the files are removed."""
+        """Let every later change fail; reads still work until the files are removed."""
         with self._lock:
             self._local.refuse_changes()
 
     def unchanged(self) -> AbstractContextManager[object]:
-        """In the block no other thread appends to the log, or changes it."""
+        """Prevent other threads from appending to the log, or changing it, during the block."""
         return self._lock
 
     def rename_directory(self, directory: str) -> None:
-        """Give the partition's directory another name, in the same log directory; readers are not disturbed."""
+        """Rename the partition's directory, in the same log directory; readers are not interrupted."""
         with self._lock, self._local.guarded("renaming the directory"):
             self._topic_id.maybe_flush()
             self._local.rename_directory(directory)
@@ -983,7 +986,7 @@ class UnifiedLog:
             self._topic_id.move_to(directory)
 
     def delete(self) -> None:
-        """Remove the partition's directory, with all that is in it."""
+        """Remove the partition's directory with all its files."""
         local = self._local
         with self._lock, local.guarded("deleting the log"):
             self.close_handlers()

@@ -1,9 +1,9 @@
-"""A leader checks the batches of a producer, assigns their offsets, and recompresses them if the config says so.
+"""Checks a producer's batches as a leader, assigns their offsets, and recompresses them if the config requires it.
 
-Of most batches only a few header fields change (*in place*). A batch in another format or codec than the log's, or with
+In most batches only a few header fields change (*in place*). A batch in another format or codec than the log's, or with
 gaps in its offsets, is rebuilt from its records.
 
-The checks come in Kafka's order, and fail with Kafka's errors. Source: Kafka LogValidator, UnifiedLog.
+The checks run in Kafka's order, and fail with Kafka's errors. Source: Kafka LogValidator, UnifiedLog.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ from cordwood.types import NONE, Codec, TimestampType
 
 _c_char = ctypes.c_char
 _LONG, _INT, _SHORT, _UINT = Struct(">q"), Struct(">i"), Struct(">h"), Struct(">I")
-#: What stays of attributes that are changed.
+#: The attribute bits that are kept when attributes change.
 _KNOWN_ATTRIBUTES = CODEC_MASK | TRANSACTIONAL | CONTROL | DELETE_HORIZON
-#: The most bytes that a batch has, and that its records decompress to.
+#: Largest size of a batch, and of its decompressed records.
 _INT_MAX = 2**31 - 1
 
 
 def read_batches(data: bytes | bytearray) -> Iterator[Batch]:
-    """The headers of the batches in a buffer; a partial batch at the end is left out.
+    """Yield the headers of the batches in a buffer, without a partial batch at the end.
 
     The checksums are not computed: `computed_crc` equals `crc`. A wrapper (compressed, magic 0 and 1) has no base
     offset.
 
     Raises:
-        CorruptRecordError, IllegalArgumentError: a size or a magic that no batch has.
+        CorruptRecordError, IllegalArgumentError: a size or a magic is impossible.
     """
     at, end = 0, len(data)
     while end - at >= PREFIX.size:
@@ -136,7 +136,7 @@ def check_crc(data: bytes | bytearray, batch: Batch) -> None:
     """Compare a batch's checksum with its bytes.
 
     Raises:
-        CorruptRecordError: they differ, or the batch is too small for a header.
+        CorruptRecordError: the checksum differs, or the batch is too small for a header.
     """
     if batch.magic == 2 and batch.size_bytes < HEADER.size:
         raise CorruptRecordError(
@@ -155,11 +155,11 @@ def check_crc(data: bytes | bytearray, batch: Batch) -> None:
 
 
 class Validated(NamedTuple):
-    """Batches as the log will hold them.
+    """Batches in the form in which the log stores them.
 
     Attributes:
-        data: their bytes; none if there is no record.
-        max_timestamp: the largest of their records; with LogAppendTime, now.
+        data: bytes of the batches; empty without a record.
+        max_timestamp: largest timestamp of the records; with LogAppendTime, now.
     """
 
     data: bytearray
@@ -169,7 +169,7 @@ class Validated(NamedTuple):
 
 
 class _Arrays(threading.local):
-    """What kernels work with, made once per thread."""
+    """Working arrays of kernels, allocated once per thread."""
 
     def __init__(self) -> None:
         self.rows = np.empty(1, RECORD_ROW)
@@ -183,14 +183,13 @@ _arrays = _Arrays()
 def assign_plain(
     data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
 ) -> tuple[Batch, int] | None:
-    """Give the batch of a client's append its offsets, if it is one that the log takes as it is: most are.
+    """Assign offsets to the batch of a client's append, if it needs no other change; most do not.
 
     Args:
         data: the append; changed in place.
 
     Returns:
-        its header as it is now, and the leader epoch that it had; None: nothing was changed, `Leader.validate` says
-        what becomes of it.
+        the new header, and the sent leader epoch; None if nothing was changed, because `Leader.validate` must decide.
     """
     size = len(data)
     if not HEADER.size <= size <= config.max_message_bytes or config.log_append_time or config.codec:
@@ -206,10 +205,10 @@ def assign_plain(
 def encode_plain(
     record: Record, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
 ) -> tuple[bytearray, Batch] | None:
-    """Encode a record of no producer as a batch at an offset, just as `assign_plain` would leave it there.
+    """Encode a record without a producer as a batch at an offset, with the same bytes as `assign_plain` would leave.
 
     Returns:
-        the batch and its header; None: the log does not take it as it is.
+        the batch and its header; None if the log would have to change the record or refuse it.
     """
     timestamp = record.timestamp
     body = encode_record(record, base_offset=record.offset, base_timestamp=timestamp)
@@ -231,7 +230,7 @@ def encode_plain(
 
 
 def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
-    """The limits of timestamps, as `check_records` takes them."""
+    """Return the limits of timestamps in the form that `check_records` expects."""
     limits = _arrays.limits
     limits[validate.NOW] = now_ms
     limits[validate.BEFORE_MAX] = config.timestamp_before_max_ms
@@ -241,11 +240,11 @@ def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """What a leader validates with.
+    """The facts with which a leader validates batches.
 
     Attributes:
-        leader_epoch: of this leader; written into each batch.
-        magic: the format of the log; only tests of old logs want another than 2.
+        leader_epoch: epoch of this leader; written into each batch.
+        magic: format of the log; only tests of old logs pass a value other than 2.
     """
 
     config: LogConfig
@@ -255,15 +254,15 @@ class Leader:
     magic: int = 2
 
     def validate(self, data: bytearray, batches: Sequence[Batch], offset: int) -> Validated:
-        """Check batches, and give their records offsets from `offset` on.
+        """Check batches, and assign offsets from `offset` on to their records.
 
         Args:
-            data: their bytes; changed in place where that is enough.
-            batches: their headers, with right checksums.
+            data: bytes of the batches; changed in place if that is enough.
+            batches: headers of the batches, whose checksums are already verified.
 
         Raises:
             InvalidRecordError, RecordValidationError, CorruptRecordError, UnsupportedForMessageFormatError,
-            IllegalArgumentError, KafkaError: as Kafka's LogValidator does.
+            IllegalArgumentError, KafkaError: in the same cases as Kafka's LogValidator.
         """
         first = batches[0]
         source = next((batch.codec for batch in reversed(batches) if batch.attributes & CODEC_MASK), Codec.NONE)
@@ -290,7 +289,7 @@ class Leader:
             assigned = [self._assign(data, batch, *end) for batch, end in zip(batches, ends, strict=True)]
             return Validated(data, assigned, next_offset - 1, largest)
         if is_partial and first.attributes & CODEC_MASK:
-            # Kafka has skipped their keys and values, so cannot rebuild the batch.
+            # Kafka has skipped the records' keys and values, and so cannot rebuild the batch.
             raise KafkaError("the offsets of the records of a compressed batch have gaps")
         self._check_producer(first)
         if next_offset == offset and self.config.log_append_time:
@@ -299,7 +298,7 @@ class Leader:
         return Validated(data, list(read_batches(data)), next_offset - 1, largest)
 
     def _is_in_place(self, batches: Sequence[Batch], source: Codec, target: Codec) -> bool:
-        """Whether the batches stay as they are but for their headers, if the offsets of their records are right."""
+        """Return whether only headers change, provided that the offsets of the records have no gaps."""
         first = batches[0]
         if source is target is Codec.NONE:
             return all(batch.magic == self.magic for batch in batches)
@@ -350,11 +349,11 @@ class Leader:
             raise UnsupportedForMessageFormatError(f"Idempotent records cannot be used with magic version {self.magic}")
 
     def _check_records(self, data: bytearray, batch: Batch, *, is_partial: bool) -> tuple[int, int, bool]:
-        """How many records a batch has, the largest timestamp, and whether their offsets have gaps."""
+        """Return a batch's number of records, the largest timestamp, and whether the offsets have gaps."""
         if batch.magic < 2:
             return self._check_messages(data, batch)
         if batch.record_count == 0:
-            return 0, NONE, False  # nobody looks at the body
+            return 0, NONE, False  # Kafka does not read the body, either
         is_compressed = batch.attributes & CODEC_MASK != 0
         body, failure = _body(data, batch)
         limits = _limits(self.config, self.now_ms)
@@ -392,10 +391,10 @@ class Leader:
         return len(records), largest if batch.magic else NONE, has_gaps
 
     def _refuse(self, batch: Batch, records: Iterable[tuple[bool, int, int]]) -> None:
-        """Raise a RecordValidationError if records are not what the topic takes.
+        """Raise a RecordValidationError if the topic's configs forbid a record.
 
         Args:
-            records: of each, whether it has a key, its timestamp and its offset.
+            records: for each, whether it has a key, its timestamp and its offset.
         """
         problems, timestamps = [], False
         config = self.config
@@ -432,7 +431,7 @@ class Leader:
     # ---- in place ----------------------------------------------------------------------------------------------------
 
     def _assign(self, data: bytearray, batch: Batch, last_offset: int, max_timestamp: int) -> Batch:
-        """Change a batch's header where it is; returns what it is now."""
+        """Change a batch's header in place; return the new header."""
         at = batch.position
         late = self.config.log_append_time
         timestamp = self.now_ms if late else max_timestamp
@@ -466,7 +465,7 @@ class Leader:
             covered = memoryview(data)[at + LEGACY_CRC_START : at + batch.size_bytes]
             _UINT.pack_into(data, at + LEGACY_CRC_AT, zlib.crc32(covered))
 
-    # ---- built anew --------------------------------------------------------------------------------------------------
+    # ---- rebuilt -----------------------------------------------------------------------------------------------------
 
     def _rebuild(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
         if self.magic < 2:
@@ -496,7 +495,7 @@ class Leader:
 
     @staticmethod
     def _check_producer(first: Batch) -> None:
-        """For rebuilt batches, Kafka's builder checks the producer, too."""
+        """Check the producer of rebuilt batches, as Kafka's builder does."""
         if first.producer_id == NONE:
             if first.is_transactional:
                 raise IllegalArgumentError("Cannot write transactional messages without a valid producer ID")
@@ -516,7 +515,7 @@ class Leader:
         late = self.config.log_append_time and self.magic == 1
         placed = []
         for at, record in enumerate(records, offset):
-            # As Kafka's builder: with LogAppendTime the messages in a wrapper have the append time, too.
+            # As in Kafka's builder: with LogAppendTime the messages in a wrapper have the append time, too.
             timestamp = self.now_ms if late else record.timestamp if self.magic else NONE
             placed.append(Record(at, timestamp, record.key, record.value))
         kind = TimestampType.LOG_APPEND_TIME if late else TimestampType.CREATE_TIME
@@ -527,12 +526,12 @@ class Leader:
 
 
 def _as_long(number: int) -> int:
-    """What Java's 64 bits make of a number."""
+    """Return a number as Java's 64 bits represent it."""
     return (number + LONG_MAX + 1) % (1 << 64) - LONG_MAX - 1
 
 
 def _body(data: bytearray, batch: Batch) -> tuple[U8Array, DataError | None]:
-    """The records of a batch of magic 2 as bytes; if decompressing them fails, as far as that went, and the error."""
+    """Return the records of a batch of magic 2 as bytes; if decompression fails, the bytes before the error, and it."""
     view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
     if not batch.attributes & CODEC_MASK:
         return np.frombuffer(view, np.uint8), None
@@ -546,17 +545,17 @@ def _body(data: bytearray, batch: Batch) -> tuple[U8Array, DataError | None]:
 
 
 def records_of(data: bytes | bytearray, batches: Sequence[Batch]) -> Iterator[Record]:
-    """The records of adjacent batches of a buffer, in order.
+    """Yield the records of adjacent batches in a buffer, in order.
 
     Raises:
-        InvalidRecordError, CorruptRecordError: those of a batch cannot be read. All before it were yielded.
+        InvalidRecordError, CorruptRecordError: the records of a batch cannot be read; all before it were yielded.
     """
     for columns in _columns(data, batches):
         yield from to_records(columns.data, columns.rows)
 
 
 def read_records(data: bytes | bytearray, batch: Batch) -> list[Record]:
-    """The records of one batch of a buffer; errors as of `records_of`."""
+    """Return the records of one batch in a buffer; raises the same errors as `records_of`."""
     return list(records_of(data, [batch]))
 
 
@@ -578,7 +577,7 @@ def _columns(data: bytes | bytearray, batches: Sequence[Batch]) -> Iterator[Reco
 
 
 def _encode(columns: RecordColumns, header: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
-    """The records of a piece, relative to a header."""
+    """Encode the records of a piece, relative to a header."""
     rows = np.ascontiguousarray(columns.rows)
     keep, chosen = np.ones(rows.size, bool), np.ones(1, bool)
     index_of = np.zeros(int(rows["batch"].max(initial=0)) + 1, np.int64)

@@ -1,7 +1,7 @@
-"""Where readers of a live log begin and stop: log start offset, high watermark, first unstable offset.
+"""The offsets between which readers of a live log read: log start offset, high watermark, first unstable offset.
 
 Readers take no lock: the offsets are one value, which is replaced as a whole. Writers of the log also hold the log's
-lock. A reader makes one change, and reads bytes for it: it moves a high watermark that lies inside a batch to the first
+lock. A reader makes only one change, for which it reads bytes: it moves a high watermark inside a batch to the first
 offset of the batch, unless another thread has set a new one meanwhile.
 
 Source: Kafka UnifiedLog.fetchHighWatermarkMetadata, UnifiedLog.fetchLastStableOffsetMetadata.
@@ -21,9 +21,9 @@ class Marks(NamedTuple):
     """The offsets at one moment.
 
     Attributes:
-        high_watermark: what lies below it is on all replicas that count.
-        first_unstable_offset: where the earliest transaction starts that is open, or whose marker is not replicated.
-        placed: where the batch of the high watermark begins, and in which segments; None: it was not looked up yet.
+        high_watermark: all in-sync replicas have the records below this offset.
+        first_unstable_offset: start of the earliest transaction that is open, or whose marker is not replicated.
+        placed: start of the high watermark's batch, and the segments in which it was found; None: not looked up yet.
     """
 
     log_start_offset: int
@@ -33,7 +33,7 @@ class Marks(NamedTuple):
 
     @property
     def last_stable_offset(self) -> int:
-        """What lies below it is decided: a reader of committed records stops here."""
+        """All transactions below this offset are decided; a reader of committed records stops here."""
         unstable = self.first_unstable_offset
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
@@ -69,7 +69,7 @@ class Watermarks:
             self.now = Marks(start, offset, unstable, placed)
 
     def bound(self, *, committed: bool) -> Bound:
-        """Where a reader stops: at the high watermark, or with `committed` at the last stable offset.
+        """Return the end of reads: the high watermark, or with `committed` the last stable offset.
 
         Raises:
             SegmentGoneError: the segments have changed meanwhile.
@@ -84,12 +84,12 @@ class Watermarks:
         bound, segments = marks.placed
         if committed and marks.last_stable_offset < bound.offset:
             return self._local.bound(marks.last_stable_offset)
-        # Of batches that overlap, as a follower may have them, the offset alone would find another one.
+        # With overlapping batches, as a follower may have them, a search by offset would find another batch.
         return bound if segments is self._local.segments.all else self._local.bound(bound.offset)
 
     def _place(self, offset: int) -> tuple[Bound, tuple[LogSegment, ...]]:
-        """Where the first batch begins whose last offset is at or above an offset; the end of the log without one."""
-        # In this order: if there is no such batch, none has been appended since `end` was read.
+        """Find the start of the first batch that ends at or above an offset; the end of the log without one."""
+        # In this order: if there is no such batch, no batch has been appended since `end` was read.
         segments, end = self._local.segments.all, self._local.end
         found = self._local.find(offset) if offset < end.offset else None
         if found is None:

@@ -1,8 +1,8 @@
-"""The folders that cleans of a log write to, in `.cordwood` in the partition's directory.
+"""The output folders of a log's cleans, in `.cordwood` in the partition's directory.
 
-A clean makes a folder with a unique name, and removes that folder only: a slow clean that was aborted may still run
+A clean creates a folder with a unique name, and removes only that folder: a slow clean that was aborted may still run
 beside its successor. Leftovers of a dead process are removed when the log is loaded, before any clean can use the
-directory. Anything else in `.cordwood` has another owner, and stays: key indexes, above all.
+directory. All other files in `.cordwood` have another owner, and stay: key indexes, above all.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats.filenames import WORK_FOLDER
 
-#: Cleans in place name their folders in the same way, and have one for the counters of all tasks.
+#: Cleans in place name their folders in the same way, and have a folder for the counters of all tasks.
 _OF_CLEANS = re.compile(f"[0-9a-f]{{32}}|{PROGRESS}")
-#: How often a folder is made again, if a clean that has just ended removed the folder around it.
+#: Number of attempts to create a folder, as a clean that has just ended may remove the parent folder.
 _ATTEMPTS = 10
 
 
 def new_folder(directory: str) -> str:
-    """A path for the folder of one clean."""
+    """Return a new path for the folder of one clean."""
     return f"{directory}/{WORK_FOLDER}/{uuid4().hex}"
 
 
 def make(fs: LocalFileSystem, folder: str) -> None:
-    """Make the folder of a clean."""
+    """Create the folder of a clean."""
     for attempt in range(_ATTEMPTS):
         with contextlib.suppress(FileExistsError):
             fs.make_directory(folder.rpartition("/")[0])
@@ -42,7 +42,7 @@ def make(fs: LocalFileSystem, folder: str) -> None:
 
 
 def remove(fs: LocalFileSystem, folder: str) -> None:
-    """Remove the folder of a clean, and the one around it if that is empty now."""
+    """Remove the folder of a clean, and its parent if that is empty now."""
     with contextlib.suppress(OSError):
         remove_tree(fs, folder)
     with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ def remove(fs: LocalFileSystem, folder: str) -> None:
 
 
 def remove_leftovers(fs: LocalFileSystem, directory: str) -> None:
-    """Remove what cleans left that ended with their processes. No clean of the log may run."""
+    """Remove the folders of cleans whose processes have died. No clean of the log may run."""
     parent = f"{directory}/{WORK_FOLDER}"
     if not fs.exists(parent) or not fs.stat(parent).is_directory or fs.is_link(parent):
         return
