@@ -89,6 +89,30 @@ def test_the_python_function_gives_findings_that_print_well(tmp_path: Path) -> N
     assert finding.severity is cordwood.Severity.DAMAGE
 
 
+def test_the_result_shows_itself_in_a_notebook_as_the_command_prints_it(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    flip(f"{FIRST}.log", 943)(partition)
+    result = cordwood.check(str(partition.parent))
+    assert result._repr_html_().startswith(f"<pre>{result.start.line}\n\nERRORS: a broker would")
+    assert result.document()["summary"]["damage"] == len(result) == 1
+
+
+def test_a_partition_that_is_named_beside_its_directory_is_checked_once(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    for paths in ([partition, partition.parent], [partition.parent, partition]):
+        assert cordwood.check(*map(str, paths)).summary.partitions.total() == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"written.ms=x\n", b"written.ms=5\nretention.ms=abc\n", b"\\uzzzz"])
+def test_remembered_configs_that_cannot_be_read_are_a_note(data: bytes, tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    (partition / "cordwood.properties").write_bytes(data)
+    (finding,) = cordwood.check(str(partition))
+    assert (finding.kind, finding.severity) == (Kind.LOG_CONFIGS_UNREADABLE, cordwood.Severity.NOTE)
+    (partition / "cordwood.properties").write_text("written.ms=5\nretention.ms=7\n")
+    assert cordwood.check(str(partition)) == []
+
+
 # ---- crashes ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,14 +7,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import cordwood.report.listing  # noqa: F401 - so that a listing can show itself
+import cordwood.report.check
+import cordwood.report.listing  # noqa: F401 - so that results can show themselves
 from cordwood.arguments import AnyPath, no_path, text_paths
 from cordwood.commands.opening import open_node
 from cordwood.commands.selection import ListOptions
 from cordwood.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.storage.check import Check, Finding
+from cordwood.storage.check import Check, CheckResult, Finding
 from cordwood.storage.check.warnings import warnings
 from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.storage.log.view import open_log_as
@@ -121,7 +122,7 @@ def list_node(
     )
 
 
-def check(*paths: AnyPath, fs: Store | None = None) -> list[Finding]:
+def check(*paths: AnyPath, fs: Store | None = None) -> CheckResult:
     """Everything that is wrong with the files at some paths. Damage has `Severity.DAMAGE`.
 
     Args:
@@ -134,4 +135,5 @@ def check(*paths: AnyPath, fs: Store | None = None) -> list[Finding]:
     given = text_paths(paths)
     if not given:
         raise no_path("check")
-    return list(Check(fs or file_system_for(given)).run(given))
+    found = Check(fs or file_system_for(given))
+    return CheckResult(list(found.run(given)), found.summary, found.start)

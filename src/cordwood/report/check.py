@@ -7,8 +7,10 @@ named and the others counted. The meaning of a finding for a broker appears once
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from cordwood.storage.check import Behind, Finding, Kind, Severity, Summary
+from cordwood.presentable import register
+from cordwood.storage.check import Behind, CheckResult, Finding, Kind, Severity, Summary
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.node.start import Start
 from cordwood.text import bytes_text, number, printable
@@ -147,3 +149,11 @@ def summary_line(summary: Summary) -> str:
 def megabytes(size_bytes: int) -> str:
     """Return a size in megabytes, or in bytes if it is small."""
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 50_000 else f"{size_bytes:,} bytes"
+
+
+def _document(result: CheckResult) -> dict[str, Any]:
+    findings = [finding_document(one) for one in result]
+    return {"findings": findings, "summary": summary_document(result.summary, result.start)}
+
+
+register(CheckResult, lines=lambda result: lines(result, result.summary, result.start), document=_document)

@@ -11,7 +11,7 @@
 The check is read-only, and an error in one partition does not stop the check of the others.
 """
 
-from cordwood.storage.check.directory import Check, Summary
+from cordwood.storage.check.directory import Check, CheckResult, Summary
 from cordwood.storage.check.findings import KINDS, Behind, Finding, Kind, Severity
 
-__all__ = ["KINDS", "Behind", "Check", "Finding", "Kind", "Severity", "Summary"]
+__all__ = ["KINDS", "Behind", "Check", "CheckResult", "Finding", "Kind", "Severity", "Summary"]

@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cordwood.clock import system_clock
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.fs.base import FileInfo, Store
+from cordwood.presentable import Presentable
 from cordwood.storage.check.findings import CLEANER_ENDS, STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
@@ -101,6 +102,15 @@ class Summary:
         return self.findings[Severity.DAMAGE] > 0
 
 
+class CheckResult(list[Finding], Presentable):
+    """The findings of a check, and what a broker does when it starts on the checked files."""
+
+    def __init__(self, findings: Iterable[Finding], summary: Summary, start: Start) -> None:
+        super().__init__(findings)
+        self.summary = summary
+        self.start = start
+
+
 class Check:
     """Checks paths, and counts files and findings.
 
@@ -133,9 +143,10 @@ class Check:
         directories: list[LogDirectory] = []
         lost: list[NotFoundError] = []
         files: list[str] = []
+        partitions: list[str] = []
         for path in dict.fromkeys(path.rstrip("/") or "/" for path in paths):
             try:
-                todo += self._plan(path, directories, files)
+                todo += self._plan(path, directories, partitions, files)
             except NotFoundError as error:
                 # One of a broker's disks that is not mounted is what a check is to find.
                 if len(paths) == 1:
@@ -147,6 +158,11 @@ class Check:
                 self._findings.add(Kind.DIRECTORY_MISSING, path, what, meaning=meaning, effect=effect)
         if lost and not directories:
             raise lost[0]
+        known = {directory.path for directory in directories}
+        for path in partitions:
+            if posixpath.dirname(path) not in known:
+                self._count(self.fs.list(path))
+                todo.append(functools.partial(self._lone_partition, path))
         self._nodes = nodes_of(self.fs, directories, files)
         for node in self._nodes:
             node.check_directories(self._findings)
@@ -242,7 +258,7 @@ class Check:
         self._on_progress(self)
 
     def _plan(
-        self, path: str, directories: list[LogDirectory], files: list[str]
+        self, path: str, directories: list[LogDirectory], partitions: list[str], files: list[str]
     ) -> list[Callable[[], Iterator[Finding]]]:
         found = look(self.fs, path)
         if found.kind is PathKind.FILE:
@@ -253,10 +269,13 @@ class Check:
                 return []
             return [lambda: self._file(path)]
         if found.kind is PathKind.PARTITION:
-            self._count(self.fs.list(found.path))
-            return [lambda: self._lone_partition(found.path)]
+            partitions.append(found.path)
+            return []
         steps: list[Callable[[], Iterator[Finding]]] = []
+        known = {directory.path for directory in directories}
         for one in found.directories:
+            if one in known:
+                continue
             directory = LogDirectory.open(self.fs, one)
             directories.append(directory)
             self._count(directory.entries)

@@ -103,6 +103,7 @@ class Kind(StrEnum):
     KEY_INDEX_WITHOUT_LOG = "key-index-without-log"
     CLEAN_STATE_UNREADABLE = "clean-state-unreadable"
     CLEAN_STATE_STALE = "clean-state-stale"
+    LOG_CONFIGS_UNREADABLE = "log-configs-unreadable"
     # the log directory
     CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
     CHECKPOINT_OFFSET = "checkpoint-offset"
@@ -244,6 +245,10 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.KEY_INDEX_WITHOUT_LOG: (_N, "brokers ignore it"),
     Kind.CLEAN_STATE_UNREADABLE: (_N, _RESTARTS),
     Kind.CLEAN_STATE_STALE: (_N, _RESTARTS),
+    Kind.LOG_CONFIGS_UNREADABLE: (
+        _N,
+        "brokers ignore it; a live log without it keeps everything until its configs are set again",
+    ),
     Kind.CHECKPOINT_UNREADABLE: (_D, OFFLINE),
     Kind.CHECKPOINT_OFFSET: (_D, "no offset can be negative; a broker takes it for 0 or fails on it"),
     Kind.CHECKPOINT_BEYOND_END: (_D, "the log was longer once: records beyond its end are lost"),

@@ -24,7 +24,7 @@ from cordwood.storage.check.indexes import (
     TransactionIndexCheck,
 )
 from cordwood.storage.check.key_indexes import KeyIndexes
-from cordwood.storage.formats import offset_index, properties, quorum_state, time_index
+from cordwood.storage.formats import log_configs, offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     FIXED_KINDS,
@@ -198,6 +198,13 @@ class PartitionCheck:
             except CorruptFileError as error:
                 meaning = OFFLINE if error.kind is TextProblem.MALFORMED else STOPS
                 self.findings.add(Kind.PARTITION_METADATA, path, error.what, position=error.position, meaning=meaning)
+        path = f"{self.log.path}/{FileKind.LOG_CONFIGS}"
+        data = self._read(path)
+        if data is not None:
+            try:
+                log_configs.decode(data, path)
+            except CorruptFileError as error:
+                self.findings.add(Kind.LOG_CONFIGS_UNREADABLE, path, error.what, position=error.position)
         path = f"{self.log.path}/{FileKind.QUORUM_STATE}"
         data = self._read(path)
         if data is not None:
@@ -347,7 +354,7 @@ class PartitionCheck:
         )
 
 
-_FIXED_KINDS = (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE)
+_FIXED_KINDS = (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE, FileKind.LOG_CONFIGS)
 _FIXED_NAMES = tuple(map(str, FIXED_KINDS))
 
 
