@@ -1,22 +1,22 @@
-"""What Cordwood needs of a file system. Nothing outside this folder opens a file.
+"""The file system operations that Cordwood needs. No module outside this folder opens a file.
 
 There are three protocols; each extends the promises of its predecessor:
 
-    Store             files are read at positions, and written and deleted as a whole
-    TargetStore       makes new directories, each whole or not there: files are created and renamed within one target,
+    Store             reads files at positions, and writes and deletes whole files
+    TargetStore       makes new directories, each complete or absent: files are created and renamed within one target,
                       which stays invisible to others until it is published
     LocalFileSystem   changes files and directories in place, with atomic renames, links and locks, and durably in the
                       order that the caller chooses
 
-An object store is a `TargetStore`. A function takes the least that it needs: one that reads takes a `Store`, one that
-makes a copy a `TargetStore`, and one that changes something in place a `LocalFileSystem`, so that the type checker
-refuses it a bucket.
+An object store is a `TargetStore`. A function requires the least protocol that it needs: a reader a `Store`, a function
+that makes a copy a `TargetStore`, and a function that changes files in place a `LocalFileSystem`, so that the type
+checker rejects passing it a bucket.
 
 Paths are plain strings with `/`. Errors are Python's own: FileNotFoundError, FileExistsError, IsADirectoryError,
 NotADirectoryError, otherwise OSError with POSIX's errno. A verb that a file system does not support fails with an error
-for which `is_unsupported` is true; `copy`, `shares_blocks` and `free_bytes` have an answer for that case instead.
+for which `is_unsupported` is true; `copy`, `shares_blocks` and `free_bytes` have a result for that case instead.
 
-Every implementation derives from its protocol, so a missing verb is an error when the object is made.
+Every implementation derives from its protocol, so a missing verb is an error when the object is created.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cordwood.types import override
 OWNER_WRITES = 0o600
 #: All permissions that a file other than a program can have.
 ALL_READ_AND_WRITE = 0o666
-#: What goes to or from a disk past the system's memory has positions, sizes and addresses that are multiples of this.
+#: Direct I/O requires positions, sizes and addresses that are multiples of this.
 DIRECT_BLOCK_BYTES = 4_096
 #: Buffer size for copying through this process.
 COPY_BUFFER_BYTES = 1 << 20
@@ -53,12 +53,12 @@ Bytes = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What `list` and `stat` return about a file or directory. Times are in nanoseconds since the epoch.
+    """Attributes of a file or directory, from `list` and `stat`. Times are in nanoseconds since the epoch.
 
     A store without devices, inodes, owners or permissions leaves those fields 0.
 
     Attributes:
-        allocated_bytes: of the blocks that it takes on the disk, as `du` counts; None: the store has none.
+        allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.
     """
 
     name: str
@@ -74,7 +74,7 @@ class FileInfo:
 
     @property
     def disk_bytes(self) -> int:
-        """What it takes on the disk. A sparse index takes less than its size, a small file a whole block."""
+        """Bytes used on disk. A sparse index uses less than its size, a small file a whole block."""
         return self.size_bytes if self.allocated_bytes is None else self.allocated_bytes
 
 
@@ -82,16 +82,17 @@ class PutMode(Enum):
     """Whether `Store.put` may replace a file."""
 
     CREATE = "create"  #: the name must be free, else FileExistsError
-    REPLACE = "replace"  #: a file of that name is replaced
+    REPLACE = "replace"  #: an existing file is replaced
 
 
 @dataclass(frozen=True, slots=True)
 class CachedReads:
-    """How a kernel itself reads what the system holds in memory of an open file.
+    """Arguments for a kernel that reads bytes of an open file directly from the page cache.
 
     Attributes:
         function: address of the C function preadv2.
-        descriptor, flags: its first and its last argument; a read of what is not in memory fails.
+        descriptor: its first argument.
+        flags: its last argument; it makes a read of uncached bytes fail.
     """
 
     function: int
@@ -100,12 +101,12 @@ class CachedReads:
 
 
 def view_of(data: Bytes) -> memoryview:
-    """A flat view of the bytes of `data`, without a copy."""
+    """Return a flat view of the bytes of `data`, without a copy."""
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
 def refuse_lock_file(path: str) -> None:
-    """Raise RequestError for a `.lock`: every way of opening a file calls this first.
+    """Raise RequestError for a `.lock`: every function that opens a file calls this first.
 
     Its lock is a POSIX record lock, which the process loses as soon as it closes *any* descriptor of that file.
     """
@@ -114,7 +115,7 @@ def refuse_lock_file(path: str) -> None:
 
 
 class ReadableFile(Protocol):
-    """A file that is open for reading. Every read states its position; there is no cursor.
+    """A file that is open for reading. Every read passes its position; there is no cursor.
 
     An open file stays the same file when its name is replaced or removed. A `with` block closes it.
     """
@@ -123,7 +124,7 @@ class ReadableFile(Protocol):
 
     @abstractmethod
     def size(self) -> int:
-        """The current length in bytes."""
+        """Return the current length in bytes."""
 
     @abstractmethod
     def read_into(self, position: int, target: memoryview) -> int:
@@ -131,17 +132,17 @@ class ReadableFile(Protocol):
 
     @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Up to `size_bytes` from `position`; shorter only at the end of the file."""
+        """Return up to `size_bytes` from `position`; fewer only at the end of the file."""
 
     def read_direct_into(self, position: int, target: memoryview) -> int:
-        """As `read_into`, but what is not in memory may be read from the disk past it: nobody else wants it soon.
+        """Like `read_into`, but may bypass the page cache for uncached bytes that no one needs again soon.
 
         Position, size and address are multiples of DIRECT_BLOCK_BYTES; see `fs.direct`.
         """
         return self.read_into(position, target)
 
     def cached_reads(self) -> CachedReads | None:
-        """How a kernel reads the file, which stays open meanwhile; None: it cannot."""
+        """Return how a kernel can read the file, which must stay open meanwhile; None if it cannot."""
         return None
 
     @abstractmethod
@@ -163,16 +164,16 @@ class File(ReadableFile, Protocol):
         """Write all of `data` at `position`, extending the file where needed."""
 
     def write_direct(self, position: int, data: Bytes) -> None:
-        """As `write`, but the bytes may go to the disk past the system's memory: nobody wants to read them soon.
+        """Like `write`, but may bypass the page cache, for bytes that no one reads again soon.
 
         Position, size and address are multiples of DIRECT_BLOCK_BYTES; see `fs.direct`. Only `sync` makes them durable.
         """
         self.write(position, data)
 
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
-        """Write bytes that `source` has at `source_position`, sharing its blocks on disk where that is supported.
+        """Write bytes that `source` contains at `source_position`, sharing its blocks on disk if supported.
 
-        By default they are written as any others are.
+        The default is a plain `write`.
         """
         self.write(position, data)
 
@@ -242,19 +243,19 @@ class Store(Protocol):
 
     @property
     def concurrency(self) -> int:
-        """How many concurrent operations suit this store; with 1, callers do them one after the other, in order."""
+        """Number of concurrent operations that suit this store; with 1, callers run them one at a time, in order."""
         return 1
 
     def location(self) -> Location[Store]:
-        """A small picklable value that opens this store again in the process where a task runs.
+        """Return a small picklable value that opens this store again in the process that runs a task.
 
-        The default works only in this process, and returns this object.
+        The default can be opened only in this process, and returns this object.
         """
         return location_in_this_process(self)
 
     @abstractmethod
     def list(self, path: str) -> Sequence[FileInfo]:
-        """The entries of a directory, sorted by name. An entry that is deleted during the listing is left out.
+        """Return the entries of a directory, sorted by name, without entries that are deleted during the listing.
 
         Raises:
             FileNotFoundError: the path does not exist. A store without directories may return an empty list instead.
@@ -263,7 +264,7 @@ class Store(Protocol):
 
     @abstractmethod
     def stat(self, path: str) -> FileInfo:
-        """The size, times and other attributes of a file or directory; does not open it.
+        """Return the size, times and other attributes of a file or directory, without opening it.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -271,7 +272,7 @@ class Store(Protocol):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether `stat` would succeed."""
+        """Return whether `stat` would succeed."""
 
     @abstractmethod
     def open(self, path: str) -> ReadableFile:
@@ -302,35 +303,35 @@ class Store(Protocol):
         """
 
     def absolute_path(self, path: str) -> str:
-        """The path by which every process finds the same file; by default the path as it is."""
+        """Return the path by which every process finds the same file; the default returns `path` unchanged."""
         return path
 
     def real_path(self, path: str) -> str:
-        """The absolute path, without symlinks, `.` and `..`. Components that do not exist are kept."""
+        """Return the absolute path without symlinks, `.` and `..`. Components that do not exist are kept."""
         return self.absolute_path(path)
 
     def is_link(self, path: str) -> bool:
-        """Whether a path is a symlink itself: other verbs follow it, `unlink` removes it."""
+        """Return whether a path itself is a symlink: other verbs follow it, `unlink` removes it."""
         return False
 
     def dead_links(self, path: str) -> Sequence[str]:
-        """The names of symlinks in a directory whose targets are missing; `list` leaves them out."""
+        """Return the names of symlinks in a directory whose targets are missing; `list` omits them."""
         return ()
 
     def path_on_disk(self, path: str) -> str | None:
-        """The path by which other programs on this machine find the file; None: it is on no disk of this machine."""
+        """Return the path by which other programs on this machine find the file; None if it is not on a local disk."""
         return None
 
     def reads_by_request(self, path: str) -> bool:
-        """Whether each read of a file is a request to a server, so that few reads matter more than few bytes."""
+        """Return whether each read is a request to a server, so that few reads matter more than few bytes."""
         return False
 
     def disk_size(self, path: str) -> int | None:
-        """How many bytes the disk of a path holds, used or free; None if that is unknown, or has no limit."""
+        """Return the total size in bytes of the disk of a path; None if it is unknown or unlimited."""
         return None
 
     def lock_holder(self, path: str) -> LockHolder | None:
-        """The process that holds the lock of a log directory; None: no process holds it, or the holder is unknown.
+        """Return the process that holds the lock of a log directory; None if it is free, or the holder is unknown.
 
         The directory's `.lock` is not opened. A store on which no broker can run has no locks.
         """
@@ -338,22 +339,22 @@ class Store(Protocol):
 
 
 class Link(Enum):
-    """Kinds of links: another name for a file, which takes no space for its bytes."""
+    """Kinds of links: another name for a file, which needs no space for its bytes."""
 
     HARD = "hard"  #: a second name of the same file, on the same disk; the original's link count changes
-    SYMBOLIC = "symbolic"  #: a file that names another one, on any disk; the original does not change at all
+    SYMBOLIC = "symbolic"  #: a file that contains the path of another, on any disk; the original does not change
 
 
 class Target(Protocol):
-    """A new directory that is being made. It is whole, or it is not there; an unfinished one is removed.
+    """A new directory that is being made. It appears complete or not at all.
 
-    Used as a `with` block: what was not published when the block ends is removed.
+    Used as a `with` block, which removes the directory at its end unless it was published.
 
     Attributes:
-        target: what the new directory will be called.
-        path: the folder that all of it is in meanwhile.
-        data: where the files of the new directory are made.
-        outputs: where tasks write files, which are then renamed into `data`.
+        target: final path of the new directory.
+        path: the folder that contains all of it until then.
+        data: the folder in which the files of the new directory are created.
+        outputs: the folder in which tasks write files, which are then renamed into `data`.
     """
 
     target: str
@@ -364,10 +365,10 @@ class Target(Protocol):
 
     @abstractmethod
     def publish(self) -> None:
-        """Give the new directory its name, once all that is in it is durable. Its files must be synced already.
+        """Give the new directory its name, once all of its content is durable. Its files must be synced already.
 
         Raises:
-            OSError: it does not get its name, and does not count.
+            OSError: it did not get its name, so the output is not used.
             LockedError: another run makes the same directory.
         """
 
@@ -381,10 +382,10 @@ class Target(Protocol):
 
 
 class TargetStore(Store, Protocol):
-    """A `Store` in which new directories are made.
+    """A `Store` in which new directories can be made.
 
-    The verbs below are for files of one target, and for temporary files, which no other process reads yet. So none need
-    be atomic, and names need not be durable before the target is published.
+    The verbs below are for files of one target, and for temporary files, which no other process reads yet. So they need
+    not be atomic, and names need not be durable before the target is published.
     """
 
     @override
@@ -396,11 +397,11 @@ class TargetStore(Store, Protocol):
         """Begin a new directory.
 
         Args:
-            path: of the directory; nothing is there, or an empty directory.
+            path: the directory; must be absent or empty.
             sources: directories that are only read; the new one may not be within one of them.
 
         Raises:
-            RequestError: the directory cannot be made there.
+            RequestError: the directory cannot be made at this path.
         """
 
     @abstractmethod
@@ -418,10 +419,10 @@ class TargetStore(Store, Protocol):
         """
 
     def make_temporary_directory(self, prefix: str) -> str:
-        """Make a new directory for temporary files that no other user can read; return its path.
+        """Make a directory for temporary files that no other user can read; return its path.
 
-        On this machine's disks, directories of the same prefix whose processes were killed are removed; see
-        `fs.temporary`. By default unsupported: an object store has no place for temporary files.
+        On this machine's disks, remove directories with the same prefix whose processes were killed; see
+        `fs.temporary`. Unsupported by default: an object store does not hold temporary files.
         """
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), prefix)
 
@@ -431,11 +432,11 @@ class TargetStore(Store, Protocol):
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:
-        """Give a file of a target another name there. A file that has the name is replaced."""
+        """Rename a file within a target, replacing a file of the new name."""
 
     @abstractmethod
     def unlink(self, path: str) -> None:
-        """Remove one name of a file. The file stays under its other names, and for processes that have it open."""
+        """Remove one name of a file. Its other names stay, and processes that have it open can still use it."""
 
     @abstractmethod
     def sync_file(self, path: str) -> None:
@@ -457,15 +458,15 @@ class TargetStore(Store, Protocol):
             copy_bytes(original, copied)
 
     def try_link(self, link: Link, source: str, target: str) -> bool:
-        """Make a link instead of a copy; return False where that is not supported for these paths."""
+        """Make a link instead of a copy; return False if that is not supported for these paths."""
         return False
 
     def shares_blocks(self, path: str) -> bool:
-        """Whether copies on this directory's disk share blocks. May create small files there, and removes them."""
+        """Return whether copies on this directory's disk share blocks. May create and remove small files there."""
         return False
 
     def free_bytes(self, path: str) -> int | None:
-        """How many bytes this process may still write to the disk of a path; None if that is unknown."""
+        """Return the bytes that this process may still write to the disk of a path; None if unknown."""
         return None
 
 
@@ -483,7 +484,7 @@ class LocalFileSystem(TargetStore, Protocol):
     @override
     @abstractmethod
     def open(self, path: str) -> File:
-        """Open a file for reading. Writing to it fails with EBADF; `sync` makes the writes of others durable."""
+        """Open a file for reading. Writing fails with EBADF; `sync` makes other processes' writes durable."""
 
     @abstractmethod
     def open_for_update(self, path: str) -> File:
@@ -500,7 +501,7 @@ class LocalFileSystem(TargetStore, Protocol):
 
     @abstractmethod
     def link(self, source: str, target: str) -> None:
-        """Give a file another name (a hard link); all its names are equal. The file's data does not change.
+        """Add a hard link to a file; all its names are equal. The file's data does not change.
 
         The name must be free (FileExistsError). Unsupported between file systems, and on some file systems.
         """
@@ -535,24 +536,24 @@ class LocalFileSystem(TargetStore, Protocol):
     def lock_directory(self, path: str) -> DirectoryLock:
         """Lock a log directory, so that neither a broker nor another clean starts on it.
 
-        A partition's lock is that of its log directory (`cordwood.fs.locks.directories_to_lock`).
+        The lock of a partition is the lock of its log directory (`cordwood.fs.locks.directories_to_lock`).
 
         Raises:
             LockedError: the lock is held already; the message names the holder if it is known.
-            RequestError: the lock cannot be taken: the directory is read-only, or belongs to another user.
+            RequestError: locking failed: the directory is read-only, or belongs to another user.
         """
 
     @override
     @abstractmethod
     def absolute_path(self, path: str) -> str:
-        """The path from the root, without `.` and `..`. Symlinks are not resolved."""
+        """Return the path from the root, without `.` and `..`. Symlinks are not resolved."""
 
     @override
     @abstractmethod
     def real_path(self, path: str) -> str: ...
 
     def network_kind(self, path: str) -> str | None:
-        """The kind of network file system that a path is on (`nfs4`, `cifs`); None: a local disk, or unknown.
+        """Return the kind of network file system (`nfs4`, `cifs`) of a path; None for a local disk, or if unknown.
 
         Locks on a network file system do not keep out brokers on other hosts.
         """
@@ -579,9 +580,9 @@ class LocalFileSystem(TargetStore, Protocol):
 
         Args:
             mode: whether a file may be replaced.
-            like: the file gets the owner, group and permissions of this one; None: those of a new file.
-            beside: the temporary path. A file that an interrupted run left there is overwritten, so no two writers may
-                use it at once. None: a random path; an interrupted run leaves a file there that nothing removes.
+            like: copy owner, group and permissions of this file; None for the defaults of a new file.
+            beside: the temporary path. A file that an interrupted run left there is overwritten, so two writers must
+                not use it at once. None: a random path; a file left there by an interrupted run is never removed.
         """
         is_new = beside is None
         beside = beside or f"{path}.{secrets.token_hex(4)}.tmp"
@@ -610,7 +611,7 @@ class LocalFileSystem(TargetStore, Protocol):
 
 
 def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
-    """Copy a file's bytes from a position on to the same position of another file, through this process."""
+    """Copy a file's bytes, from a position on, to the same position of another file, through this process."""
     size = source.size()
     buffer = memoryview(bytearray(min(COPY_BUFFER_BYTES, max(0, size - position))))
     while position < size and (count := source.read_into(position, buffer)):
@@ -619,7 +620,7 @@ def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the disk is full, a quota is used up, or a file reached the limit of its size."""
+    """Return whether the disk is full, a quota is used up, or a file reached the maximum size."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -627,5 +628,5 @@ _UNSUPPORTED = frozenset([errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSU
 
 
 def is_unsupported(error: OSError) -> bool:
-    """Whether `link` or `symlink` failed because the file system does not support it for these two paths."""
+    """Return whether `link` or `symlink` failed because the file system does not support it for these two paths."""
     return error.errno in _UNSUPPORTED

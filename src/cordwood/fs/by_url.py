@@ -1,7 +1,7 @@
-"""The store that a path leads to: URLs of object stores, `file://` URLs and paths of this machine side by side.
+"""Choose the store for a path: URLs of object stores, `file://` URLs and paths of this machine side by side.
 
-So a command can read a bucket and write to a directory of this machine, and the layers below the commands know a single
-store.
+So a command can read a bucket and write to a directory of this machine, while the layers below the commands use a
+single store.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
 
-#: With three slashes, or with one, as Spark writes it.
+#: A file URL with three slashes, or with one, as Spark writes it.
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)
 
 
-#: The names that Hadoop has for S3, and one slash too few or too many.
+#: Hadoop's schemes for S3, and URLs with one slash too few or too many.
 _MISSPELT = re.compile(r"(s3a|s3n|s3|gs|az):/+(?=[^/])")
 
 
 def is_url(path: str) -> bool:
-    """Whether a path is a URL: of an object store, or of a file."""
+    """Return whether a path is a URL of an object store or of a file."""
     return is_object_url(path) or _FILE.fullmatch(path) is not None
 
 
 def _check(path: str) -> None:
-    """Refuse what looks like a URL and cannot be read, in words that say what to write instead."""
+    """Raise RequestError for an unsupported URL, with advice on the right form."""
     refuse_secrets(path)
     if is_object_url(path):
-        place_of(path)  # or it names no bucket
+        place_of(path)  # raises if it names no bucket
     elif (misspelt := _MISSPELT.match(path)) is not None:
         better = f"{misspelt[1][:2]}://{path[misspelt.end() :]}"
         raise RequestError(f"{path} is not a URL that can be read. Write it as {better}")
@@ -50,7 +50,7 @@ def _check(path: str) -> None:
 
 
 def named(path: str) -> str:
-    """A path, unless it is empty: most often a variable that is not set, and never meant as a directory.
+    """Return the path unless it is empty, which is usually an unset variable and never meant as a directory.
 
     Raises:
         NotFoundError: it is empty.
@@ -61,10 +61,10 @@ def named(path: str) -> str:
 
 
 def file_system_for(paths: Iterable[str | None]) -> TargetStore:
-    """What the paths of a user lead to: this machine's file system, unless one is a URL.
+    """Return the store for a user's paths: this machine's file system, unless one of them is a URL.
 
     Raises:
-        RequestError: a path is a URL of some other kind, names no bucket, or holds credentials.
+        RequestError: a path is a URL of some other kind, names no bucket, or contains credentials.
         NotFoundError: a path is empty.
     """
     given = [named(path) for path in paths if path is not None]
@@ -77,31 +77,31 @@ def file_system_for(paths: Iterable[str | None]) -> TargetStore:
 
 @dataclass(frozen=True, slots=True)
 class UrlLocation:
-    """All that paths and URLs lead to, from the machine on which the location is opened."""
+    """The location of the store for all paths and URLs, as seen by the machine that opens it."""
 
     objects: ObjectTargetsLocation
 
     @property
     def in_this_process(self) -> bool:
-        """Never; see `UrlStore.location`."""
+        """False; see `UrlStore.location`."""
         return False
 
     def open(self) -> UrlStore:
-        """The store."""
+        """Open the store."""
         return UrlStore(self.objects.open())
 
 
 class UrlStore(WrappedTargetStore):
-    """The files that paths and URLs lead to. A path of this machine is passed on to its file system.
+    """A store for paths and URLs. Paths of this machine are delegated to its file system.
 
     Args:
-        in_this_process: these include some of `memory://`, which no other process sees.
+        in_this_process: some URLs are `memory://`, which no other process can read.
     """
 
     def __init__(self, objects: ObjectTargetStore | None = None, *, in_this_process: bool = False) -> None:
         self._objects = objects or ObjectTargetStore()
         self._local = PosixFileSystem()
-        super().__init__(self._local)  # which has the temporary files
+        super().__init__(self._local)  # temporary files are local
         self._in_this_process = in_this_process
 
     @override
@@ -149,10 +149,10 @@ class UrlStore(WrappedTargetStore):
 
 
 def local_path(path: str, advice: str = "Give a directory of this machine") -> str:
-    """The path on this machine that a user means: of a `file:` URL the path in it, any other path as it is.
+    """Return the path on this machine: the path in a `file:` URL, or any other path unchanged.
 
     Raises:
-        RequestError: the URL names an object store, or another machine, or is none that can be read.
+        RequestError: the URL refers to an object store or another machine, or is unsupported.
     """
     _check(path)
     if is_object_url(path):

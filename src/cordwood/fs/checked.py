@@ -1,4 +1,4 @@
-"""A file system that asks, every few MiB, whether its user may go on.
+"""A file system that checks every few MiB whether its user may continue.
 
 A clean that is aborted stops at its next read or write. A task in another process cannot be notified; it checks for a
 folder that is removed once the task's result is no longer wanted.
@@ -17,33 +17,33 @@ from cordwood.fs.paced import PacedTargetStore
 
 #: Called repeatedly; raises once its caller must stop.
 Check = Callable[[], None]
-#: A look at a folder costs a system call, so that it is not done for every few bytes.
+#: Minimum interval between two looks at the folder, each of which costs a system call.
 _LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Checking:
-    """A pace that asks before each piece."""
+    """A pace that runs a check before each piece."""
 
     check: Check
     piece_bytes: int = 4 << 20
 
     def wait_for(self, _: int) -> None:
-        """Ask."""
+        """Run the check."""
         self.check()
 
 
 def checked(store: TargetStore, check: Check) -> TargetStore:
-    """A store on which every read and write of a few MiB is asked for."""
+    """Return a store that runs a check for every few MiB it reads or writes."""
     return PacedTargetStore(store, lambda: _Checking(check))
 
 
 @dataclass(frozen=True, slots=True)
 class WantedLocation:
-    """Where a file system is, for a task whose result is wanted as long as a folder is there.
+    """The location of a file system, for a task whose result is wanted as long as a folder exists.
 
     Attributes:
-        folder: every read and write fails with FileNotFoundError soon after it was removed.
+        folder: every read and write fails with FileNotFoundError soon after this folder was removed.
     """
 
     location: Location[TargetStore]
@@ -51,11 +51,11 @@ class WantedLocation:
 
     @property
     def in_this_process(self) -> bool:
-        """As the location below it."""
+        """Same as for the location below it."""
         return self.location.in_this_process
 
     def open(self) -> TargetStore:
-        """The file system."""
+        """Open the file system, with the check."""
         fs, folder, looked = self.location.open(), self.folder, 0.0
 
         def check() -> None:

@@ -1,4 +1,4 @@
-"""A store that counts the bytes that are read from it."""
+"""A store that counts the bytes read from it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cordwood.types import override
 
 
 class CountedStore(WrappedStore):
-    """Delegates to another store, and counts the reads of all threads.
+    """Delegates to another store, and counts the bytes that all threads read.
 
     Args:
-        suffix: only files are counted whose names end so, or in one of these ways.
+        suffix: count only files with this suffix, or one of these suffixes.
     """
 
     def __init__(self, store: Store, *, suffix: str | tuple[str, ...] = "") -> None:
@@ -28,7 +28,7 @@ class CountedStore(WrappedStore):
         return _CountedFile(file, self) if path.endswith(self._suffix) else file
 
     def add(self, count: int) -> None:
-        """So many bytes were read."""
+        """Add bytes that were read."""
         with self._lock:
             self.bytes_read += count
 

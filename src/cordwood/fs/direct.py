@@ -1,11 +1,11 @@
-"""Large files that are written once, and read again at most once: past the system's memory, where the disk is fast.
+"""Write large files, which are read again at most once, without the page cache if the disk is fast.
 
-What goes through the page cache is copied there, page by page, and pushes out what others want to read again. A fast
-disk takes the bytes directly at less than half of that cost. A slow one should not: what is written is soon checked,
-and then memory has it. How fast it takes the first blocks tells which of them it is.
+Bytes written through the page cache are copied into it page by page, and displace pages that others will read again. A
+fast disk accepts direct writes at less than half of that CPU cost. A slow disk should use the cache: the output is soon
+read again for a check, and then comes from memory. The speed of the first blocks shows which kind of disk it is.
 
-    buffer    ├─ 4 KiB ─┼─ 4 KiB ─┼ … ┼─ 4 KiB ─┤   written in whole blocks, at positions that are multiples of them;
-                                                    what is left at the end goes through the page cache
+    buffer    ├─ 4 KiB ─┼─ 4 KiB ─┼ … ┼─ 4 KiB ─┤   written in whole blocks, at positions that are multiples of 4 KiB;
+                                                    the remaining bytes are written through the page cache
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from cordwood.fs.base import DIRECT_BLOCK_BYTES, File, ReadableFile
 
 U8Array = npt.NDArray[np.uint8]
 
-#: Bytes that are written at once: as many as disks over a network, too, take at full speed.
+#: Bytes per write: enough for full speed, also on network disks.
 _BUFFER_BYTES = 8 << 20
-#: Fewer bytes are written through the page cache.
+#: Smaller amounts are written through the page cache.
 DIRECT_BYTES_MIN = 1 << 20
-#: Fewer bytes are read through the page cache: the system reads ahead, so small pieces that lie one after the other do
-#: not wait for the disk one by one, as they would past it (24 KiB: 0.2 ms each, of which half is computed).
+#: Smaller amounts are read through the page cache: thanks to its read-ahead, small adjacent reads do not each wait for
+#: the disk, as direct reads would (24 KiB: 0.2 ms each, half of it for the CPU).
 DIRECT_READ_BYTES_MIN = 128 << 10
-#: Bytes per second of a disk for which the page cache is a detour, and how many a fast one may be late: a write that
-#: waits for others says nothing.
+#: Bytes per second from which a disk counts as fast, and how many bytes a fast disk may be late: a single write may be
+#: slow because it waited for others.
 _FAST, _LATE_BYTES = 500e6, 32 << 20
 
 
@@ -40,13 +40,13 @@ def aligned_buffer(size_bytes: int) -> U8Array:
 
 
 def read_cached(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
-    """Up to so many bytes of a file; fewer only at its end."""
+    """Read up to `size_bytes` of a file; fewer only at its end."""
     data = np.empty(size_bytes, np.uint8)
     return data[: file.read_into(position, memoryview(data))]
 
 
 def read_direct(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
-    """As `read_cached`, but much that is not in memory is read past it, where that works."""
+    """Like `read_cached`, but read a large uncached range directly, if supported."""
     if size_bytes < DIRECT_READ_BYTES_MIN:
         return read_cached(file, position, size_bytes)
     skipped = position % DIRECT_BLOCK_BYTES
@@ -57,7 +57,7 @@ def read_direct(file: ReadableFile, position: int, size_bytes: int) -> U8Array:
 
 
 class _Pace:
-    """How fast a disk takes what is written directly."""
+    """Measures how fast a disk accepts direct writes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -65,21 +65,21 @@ class _Pace:
 
     @property
     def is_fast(self) -> bool:
-        """Whether it is worth going on."""
+        """Whether direct writes still pay off."""
         return self._late_bytes <= _LATE_BYTES
 
     def write(self, file: File, position: int, data: U8Array | memoryview) -> None:
-        """Write past the memory."""
+        """Write directly, and measure the time."""
         began = self._clock()
         file.write_direct(position, data)
         self._late_bytes = max(0.0, self._late_bytes + _FAST * (self._clock() - began) - len(data))
 
 
 def copy_direct(source: ReadableFile, target: File, clock: Callable[[], float] = time.monotonic) -> int:
-    """Copy a file's bytes into a new one from the start, past the memory, as long as the disk is fast.
+    """Copy a file's bytes into a new one from the start, without the page cache, as long as the disk is fast.
 
     Returns:
-        how many bytes were copied: whole blocks. The caller copies the others.
+        the number of bytes copied, a multiple of the block size. The caller copies the remaining bytes.
     """
     end, position = _block(source.size()), 0
     buffer, pace = memoryview(aligned_buffer(min(_BUFFER_BYTES, end))), _Pace(clock)
@@ -93,14 +93,14 @@ def copy_direct(source: ReadableFile, target: File, clock: Callable[[], float] =
 
 
 class Appender:
-    """Appends to a new file, which nobody reads before `flush`.
+    """Appends to a new file, which must not be read before `flush`.
 
     Args:
-        will_sync: the file is synced in the end, so what goes through the page cache is on its way to the disk at once.
+        will_sync: the file is synced in the end, so start writing bytes from the page cache to the disk at once.
 
     Attributes:
-        file: that is appended to.
-        position: of the next byte.
+        file: the file to append to.
+        position: position of the next byte.
     """
 
     def __init__(self, file: File, clock: Callable[[], float] = time.monotonic, *, will_sync: bool = False) -> None:
@@ -108,13 +108,13 @@ class Appender:
         self.position = 0
         self._pace = _Pace(clock)
         self._will_sync = will_sync
-        #: Position of the first byte that is not written yet.
+        #: Position of the first unwritten byte.
         self._written = 0
-        #: The bytes from there on, each as far into a block as in the file.
+        #: The unwritten bytes, at the same offset within a block as in the file.
         self._buffer: U8Array | None = None
 
     def append(self, data: U8Array) -> None:
-        """Append bytes, which are copied."""
+        """Copy bytes to the end of the file."""
         while data.size:
             if self._buffer is None:
                 self._buffer = aligned_buffer(_BUFFER_BYTES)
@@ -127,19 +127,19 @@ class Appender:
                 self._write()
 
     def append_shared(self, data: U8Array, source: ReadableFile, source_position: int) -> None:
-        """Append bytes that another file has, sharing its blocks on the disk where that is supported."""
+        """Append bytes that another file contains, sharing its blocks on disk if supported."""
         self.flush()
         self.file.write_shared(self.position, data, source, source_position)
         self.position += data.size
         self._written = self.position
 
     def flush(self) -> None:
-        """Write what is not written yet, and let go of the memory. The bytes are durable after `sync` of the file."""
+        """Write the unwritten bytes and free the buffer. The bytes are durable after `sync` of the file."""
         self._write()
         self._buffer = None
 
     def _write(self) -> None:
-        """Write what is not written yet: whole blocks directly."""
+        """Write the unwritten bytes, whole blocks directly."""
         if self._buffer is None:
             return
         start, end = self._written, self.position
@@ -161,5 +161,5 @@ class Appender:
 
 
 def _block(position: int) -> int:
-    """Start of the block that a position is in."""
+    """Return the start of the block that contains a position."""
     return position // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES

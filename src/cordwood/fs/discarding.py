@@ -1,7 +1,7 @@
-"""A file system that accepts writes to one folder and discards them, for a clean on trial (`cordwood plan --exact`).
+"""A file system that accepts writes to one folder and discards them, for a trial clean (`cordwood plan --exact`).
 
 The bytes of logs are counted and discarded; small files (indexes) stay in memory and can be read back. Reads of all
-other paths go to the wrapped file system; creating a file elsewhere fails.
+other paths are delegated to the wrapped file system; creating a file elsewhere fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.fs.base import Bytes, File, FileInfo, Link, ReadableFile, TargetSt
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.types import override
 
-#: The bytes of these files are discarded.
+#: Suffix of the files whose bytes are discarded.
 _DISCARDED = ".log"
 
 

@@ -15,14 +15,14 @@ _REMOVE_PAUSE_SECONDS = 0.1
 
 
 def mode_of(fs: Store, *paths: str) -> int:
-    """The permissions for a copy of several directories: those that all of them have."""
+    """Return the permissions for a copy of several directories: the ones that all of them have, and the owner's."""
     return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
 
 
 def remove_tree(fs: TargetStore, path: str) -> None:
     """Remove a folder and its contents, even while an abandoned task still writes to it.
 
-    Of a link, here or within, only the link is removed: what it leads to is somebody else's.
+    A symlink, at the path or within, is removed without its target.
     """
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
@@ -52,7 +52,7 @@ def _remove(fs: TargetStore, path: str) -> None:
 
 @contextlib.contextmanager
 def temporary_directory(fs: TargetStore, prefix: str) -> Iterator[str]:
-    """A new directory that no other user can read; it is removed after the `with` block, with all that is in it."""
+    """Make a directory that no other user can read; remove it with its contents at the end of the `with` block."""
     path = fs.make_temporary_directory(prefix)
     try:
         yield path

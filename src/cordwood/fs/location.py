@@ -1,4 +1,4 @@
-"""Where a store is: a small picklable value that is sent with a task and opened where the task runs."""
+"""The location of a store: a small picklable value that is sent with a task and opened where the task runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = TypeVar("S", covariant=True)
 
 
 class Location(Protocol[S]):
-    """Where a store is."""
+    """A picklable value that opens a store."""
 
     @property
     def in_this_process(self) -> bool:
@@ -20,7 +20,7 @@ class Location(Protocol[S]):
         ...
 
     def open(self) -> S:
-        """The store itself."""
+        """Open the store."""
         ...
 
 
@@ -36,11 +36,11 @@ class ProcessLocation:
 
     @property
     def in_this_process(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def open(self) -> Any:
-        """The store itself.
+        """Return the store.
 
         Raises:
             LookupError: the store belongs to another process, or no longer exists.

@@ -1,15 +1,15 @@
-"""The lock of a log directory: finding its holder, and taking it.
+"""Find the holder of a log directory's lock, and lock it.
 
 A broker holds a POSIX record lock on `.lock` in its log directory, and so do we while we change the directory. Such a
 lock has three traps:
 
 * A process loses it as soon as it closes *any* descriptor of that file. So only this module opens the file, and never
-  twice: a table lists the locks of this process, and `cordwood.fs.base.refuse_lock_file` stops all other code. To find
-  the holder we do not open the file either: Linux lists all locks in `/proc/locks`, by device and inode. On other
+  twice: a table lists the locks of this process, and `cordwood.fs.base.refuse_lock_file` stops all other code. We do
+  not open the file to find the holder either: Linux lists all locks in `/proc/locks`, by device and inode. On other
   systems the holder is unknown.
-* It is on a file, not on a name. Since 4.0, a broker that stops releases the lock and then unlinks `.lock`. So after
-  taking the lock we check that the name still refers to the same file, and check again later (`confirm`). We never
-  unlink the file: another process may have it open, about to lock it.
+* It belongs to a file, not to a name. Since 4.0, a broker that stops releases the lock and then unlinks `.lock`. So
+  after locking the file we check that the name still refers to it, and check again later (`confirm`). We never unlink
+  the file: another process may have it open, about to lock it.
 * It covers this machine only. On a network file system it neither shows nor excludes a broker on another host.
 """
 
@@ -32,11 +32,11 @@ from cordwood.types import override
 _LOCKS = Path("/proc/locks")
 _MOUNTS = Path("/proc/self/mountinfo")
 _NAME = ".lock"
-#: How often we retry when `.lock` was replaced by another file before we could lock it.
+#: Maximum number of retries if `.lock` was replaced by another file before we locked it.
 _ATTEMPTS = 1000
-#: File systems whose files another host may have open. Most FUSE file systems (`fuse.sshfs`) belong here, too.
+#: File systems whose files another host may have open. Most FUSE file systems (`fuse.sshfs`) count as such, too.
 _NETWORK = frozenset(
-    # In this order: hosts share the disk; hosts share a server's files; a guest shares the files of its host.
+    # In this order: shared disks; file servers; folders that a host shares with its guests.
     {"gfs2", "gpfs", "lustre", "ocfs2"}
     | {"afs", "beegfs", "ceph", "cifs", "fuse", "ncpfs", "nfs", "nfs4", "orangefs", "pvfs2", "smb3", "smbfs"}
     | {"9p", "vboxsf", "virtiofs"}
@@ -51,7 +51,7 @@ _Identity = tuple[int, int]
 
 
 def lock_holder(directory: str) -> LockHolder | None:
-    """The process that holds the lock of a log directory; see `Store.lock_holder`."""
+    """Return the process that holds the lock of a log directory; see `Store.lock_holder`."""
     try:
         return _holder_of(*_identity(os.stat(f"{directory}/{_NAME}")))
     except OSError:
@@ -81,11 +81,11 @@ def _program(pid: int) -> str:
 
 
 def _told(file: Path) -> str:
-    """What the kernel tells in a file of /proc: names of programs and mounts in it may be any bytes."""
+    """Read a file of /proc, whose names of programs and mounts may contain any bytes."""
     return file.read_bytes().decode(errors="replace")
 
 
-# ---- taking the lock -------------------------------------------------------------------------------------------------
+# ---- locking ---------------------------------------------------------------------------------------------------------
 
 
 class RecordLock(DirectoryLock):
@@ -112,7 +112,7 @@ class RecordLock(DirectoryLock):
 
     @override
     def release(self) -> None:
-        """Release the lock, and leave the file. Releasing again does nothing."""
+        """Release the lock, and leave the file in place. Releasing again does nothing."""
         with _table:
             if self in _held:
                 _held.remove(self)
@@ -183,7 +183,7 @@ def _acquire(directory: str) -> int:
 
 
 def _open(path: str, directory: os.stat_result) -> int | None:
-    """Open the file, or create it for the directory's owner. None: it was just created or removed; try again."""
+    """Open the file, or create it for the directory's owner; return None if it was just created or removed (retry)."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         return os.open(path, flags)
@@ -260,7 +260,7 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def directories_to_lock(fs: LocalFileSystem, partitions: Iterable[str]) -> list[str]:
-    """The log directories whose locks protect some partitions: real paths, sorted, so that the order never varies.
+    """Return the log directories whose locks protect some partitions: real paths, sorted, so that the order is fixed.
 
     A partition that is a symlink has two, as a broker on either directory would use it.
     """
@@ -273,7 +273,7 @@ def directories_to_lock(fs: LocalFileSystem, partitions: Iterable[str]) -> list[
 
 
 def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
-    """The kind of network file system that a path is on (`nfs4`, `cifs`, `fuse.sshfs`); None: local, or unknown."""
+    """Return the kind of network file system (`nfs4`, `cifs`, `fuse.sshfs`) of a path; None if local or unknown."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except AttributeError:  # not Linux
@@ -286,7 +286,7 @@ def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
     finally:
         os.close(descriptor)
     mount = next((line.split()[1] for line in about.splitlines() if line.startswith("mnt_id:")), "")
-    # Not by Python's idea of lines and blanks: the kernel escapes only newlines, blanks and tabs in a path.
+    # Do not use Python's splitlines and split: the kernel escapes only newlines, blanks and tabs in a path.
     for line in mounted.split("\n"):
         # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
         fields, _, source = line.partition(" - ")
@@ -298,7 +298,7 @@ def network_file_system(path: str, mounts: Path = _MOUNTS) -> str | None:
 
 
 def check_local(fs: LocalFileSystem, path: str, *, no_broker_elsewhere: bool) -> None:
-    """Refuse to change a directory that a broker on another host may be using.
+    """Raise RequestError if a broker on another host may be using a directory.
 
     Raises:
         RequestError: the path is on a network file system, and `no_broker_elsewhere` is not set.

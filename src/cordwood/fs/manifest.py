@@ -1,14 +1,14 @@
-"""Two objects show the state of a copy in an object store: a manifest means whole, a run means being made.
+"""Two objects show the state of a copy in an object store: its manifest that it is complete, its run that it is not.
 
     s3://bucket/copy/
-      .cordwood-run.json       put first, if absent: which run makes this copy. Removed last
-      .cordwood/RUN/           outputs of that run's tasks, before they get their names
+      .cordwood-run.json       put first, if absent: the run that makes this copy. Removed last
+      .cordwood/RUN/           outputs of that run's tasks, before they are renamed
       orders-0/…               the files, as in a directory
       .cordwood-copy.json      the manifest, put last, if absent: every file with its size, CRC-32C and time
 
-An object store has no rename of a directory that would show a copy whole or not at all. So readers go by these two:
-with a manifest the files must be those that it lists; with a run and no manifest the copy is not finished, and does not
-count. A directory with neither was put there by other means, and its list of files is unknown.
+An object store cannot rename a directory, so a copy does not appear as a whole. Readers check these two objects
+instead: with a manifest, the files must match it; with a run and no manifest, the copy is unfinished, and must not be
+used. A directory with neither was not written by Cordwood, and its list of files is unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from cordwood.errors import CorruptFileError
 
 MANIFEST = ".cordwood-copy.json"
 RUN = ".cordwood-run.json"
-#: Of what a run has written and not yet named.
+#: The folder of files that a run has written and not yet renamed.
 WORK = ".cordwood"
-#: Names at the root of a copy that are not files of it.
+#: Names at the root of a copy that are not files of the log.
 OWN_NAMES = frozenset([MANIFEST, RUN, WORK])
-#: Larger than the manifest of any copy: one of 100,000 files has 20 MB.
+#: Larger than the manifest of any copy: with 100,000 files it has 20 MB.
 MANIFEST_BYTES_MAX = 256 << 20
 _VERSION = 1
 
@@ -38,8 +38,8 @@ class CopiedFile:
     """A file of a copy.
 
     Attributes:
-        mtime_ns: when the original was modified, in nanoseconds since the epoch; Kafka's retention goes by it.
-        e_tag: that the store gave the object; None: it gives none.
+        mtime_ns: modification time of the original, in nanoseconds since the epoch; Kafka's retention may use it.
+        e_tag: the object's ETag, or None if the store has no ETags.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Manifest:
 
     @cached_property
     def by_directory(self) -> Mapping[str, Mapping[str, CopiedFile | None]]:
-        """For each directory, by its path in the copy, its names; None stands for a directory."""
+        """The names in each directory, by its path in the copy; None marks a subdirectory."""
         found: dict[str, dict[str, CopiedFile | None]] = {"": {}}
         for file in self.files:
             directory, name = posixpath.split(file.path)
@@ -70,13 +70,13 @@ class Manifest:
         return found
 
     def encode(self) -> bytes:
-        """As it is stored."""
+        """Encode the manifest as JSON."""
         files = [asdict(file) for file in self.files]
         return json.dumps({"version": _VERSION, "run": self.run, "files": files}, indent=0).encode()
 
 
 def decode(data: bytes, path: str) -> Manifest:
-    """Read a manifest."""
+    """Decode a manifest; raise CorruptFileError if it is invalid."""
     try:
         found: Any = json.loads(data)
         if found["version"] != _VERSION:
@@ -100,10 +100,10 @@ def _check(file: CopiedFile) -> None:
 def differences(
     expected: Mapping[str, CopiedFile | None], found: Iterable[tuple[str, int, str | None]], directories: Iterable[str]
 ) -> list[str]:
-    """How a directory differs from what its manifest lists, in words.
+    """Describe how a directory differs from its manifest.
 
     Args:
-        found: name, size and ETag of the objects that are there.
+        found: name, size and ETag of the existing objects.
     """
     there = {name: (size_bytes, e_tag) for name, size_bytes, e_tag in found}
     words = []

@@ -1,10 +1,10 @@
-"""A file system in memory whose power can be cut, for testing every promise about crashes.
+"""A file system in memory whose power can be cut, to test every promise about crashes.
 
-There are two disks: the *live* disk is what a running program sees, the *durable* one what must survive a crash.
-Between them is the journal of changes; `memory_journal` says what of it a power cut may lose.
+There are two disks: a running program uses the *live* disk, and a crash leaves at least the *durable* disk. Between
+them is the journal of changes; `memory_journal` defines which of them a power cut may lose.
 
-With `can_crash=False` there is the live disk alone. Memory then holds the files that have a name or are open, however
-much was written and removed before.
+With `can_crash=False` there is only the live disk. Memory then holds the files that have a name or are open, but no
+bytes that were written earlier and removed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROOT = 1
 
 
 class PowerCut(BaseException):
-    """The machine is off. Not an Exception, so that no `except Exception` of the program under test handles it."""
+    """The power was cut. Not an Exception, so that no `except Exception` of the program under test handles it."""
 
 
 _P = ParamSpec("_P")
@@ -161,7 +161,7 @@ class MemoryFile(File):
 
 
 class MemoryLock(DirectoryLock):
-    """The lock of a directory in a MemoryFileSystem. It has no file, as no other process can see the directory."""
+    """The lock of a directory in a MemoryFileSystem. It needs no file, as no other process can see the directory."""
 
     def __init__(self, locked: set[int], inode: int) -> None:
         self._locked = locked
@@ -184,13 +184,13 @@ class MemoryFileSystem(LocalFileSystem):
     """Files in memory. Threads may share it; each operation is atomic.
 
     Attributes:
-        operations: what was done so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
+        operations: log of the operations so far, one line per change or sync: `create a/b`, `write a/b 0+100`,
             `truncate a/b 50`, `sync a/b`, `mtime a/b 7`, `owner a/b 0:0`, `mode a/b 640`, `rename a/b → a/c`,
-            `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given; an open file has the
-            path that it was opened by. Failed operations are left out. Without crashes there are none.
-        capacity_bytes: how many bytes the disk holds; None: no limit, and `free_bytes` is unknown.
-        can_clone: what `shares_blocks` returns. Copies take their full size in any case.
-        shared_bytes: how many were written that could have been shared.
+            `link a/c a/d`, `unlink a/c`, `mkdir d`, `rmdir d`, `sync dir a`. Paths are as given by the caller; an open
+            file has the path that it was opened by. Failed operations are omitted. Empty if `can_crash` is False.
+        capacity_bytes: size of the disk; None: no limit, and `free_bytes` is unknown.
+        can_clone: result of `shares_blocks`. Copies use their full size in any case.
+        shared_bytes: number of bytes written that could have been shared.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class MemoryFileSystem(LocalFileSystem):
 
         Args:
             now_ns: the clock, in nanoseconds since the epoch.
-            concurrency: how many threads callers should use; with 1 the order of operations is always the same.
-            can_crash: keep what a crash needs.
-            on_size: without crashes, called with the name of a file and the bytes that are there under it now and were
-                not before; fewer than 0 are gone. Zeros behind the last written byte are a hole, and count nothing. A
-                file that is renamed goes under the old name.
+            concurrency: number of threads that callers should use; with 1 the order of operations is always the same.
+            can_crash: keep the durable disk and the journal.
+            on_size: allowed only with `can_crash=False`; called when the bytes of files with some name grow or shrink,
+                with that name and the difference in bytes. Zeros behind the last written byte are a hole, and do not
+                count. A rename subtracts a file's bytes from the old name and adds them to the new one.
         """
         assert on_size is None or not can_crash, "only what survives has a size"
         self.operations: list[str] = []
@@ -225,11 +225,11 @@ class MemoryFileSystem(LocalFileSystem):
         self._on_size = on_size
         self._last_inode = _ROOT - 1
         self._live: Disk = {}
-        #: Without crashes: files that are open, and have no name any more.
+        #: With `can_crash=False`: open files without a name.
         self._unnamed: Disk = weakref.WeakValueDictionary()
         self._durable: Disk = {}
         self._journal: deque[Change] = deque()
-        #: Changes of the journal by an inode that must be synced first.
+        #: Changes of the journal by inode that must be synced first.
         self._waiting: defaultdict[int, list[Change]] = defaultdict(list)
         self._locked: set[int] = set()
         root = self._new_inode(is_directory=True, mode=0o777)
@@ -256,15 +256,15 @@ class MemoryFileSystem(LocalFileSystem):
 
     @_serialized
     def crash(self, choose: Callable[[Change], int]) -> MemoryFileSystem:
-        """Return a new file system with what survives a power cut now; this one does not change.
+        """Return a new file system in the state after a power cut now; this one does not change.
 
         Args:
-            choose: for each pending change, in order, how many of its parts survive: 0 (lost) to `parts` (kept).
+            choose: returns, for each pending change in order, how many parts survive: 0 (lost) to `parts` (kept).
         """
         return self._after([choose(change) for change in self.pending])
 
     def crashes(self) -> Iterator[MemoryFileSystem]:
-        """Every outcome of a power cut: each of n changes kept or lost, or a write torn in its middle. 2ⁿ to 3ⁿ."""
+        """Yield all 2ⁿ to 3ⁿ outcomes of a power cut: each of n changes kept or lost, or a write torn in its middle."""
         choices = [sorted({0, change.parts // 2, change.parts}) for change in self.pending]
         return (self._after(parts_kept) for parts_kept in itertools.product(*choices))
 
@@ -284,7 +284,7 @@ class MemoryFileSystem(LocalFileSystem):
         after._last_inode = max(after._live)
         return after
 
-    # Looking
+    # Reading
 
     @override
     @_serialized
@@ -488,7 +488,7 @@ class MemoryFileSystem(LocalFileSystem):
                 self._waiting[inode].append(change)
 
     def _apply_for_good(self, change: Change) -> None:
-        """Apply a change without crashes, and tell what became larger or smaller."""
+        """Apply a change without crashes, and report which names' bytes grew or shrank."""
         disk = self._live if change.inode in self._live else self._unnamed
         inode = disk[change.inode]
         name, size_bytes = inode.name, len(inode.written)
@@ -543,7 +543,7 @@ class MemoryFileSystem(LocalFileSystem):
         if not self._can_crash:
             return
         self._stop_waiting_for(inode)
-        # Apply from the front only: a change that is sure to survive may come after one that may be lost.
+        # Apply from the front only: a change that is sure to survive may follow one that may be lost.
         while self._journal and not self._journal[0].waits_for:
             change = self._journal.popleft()
             change.apply(self._durable, change.parts)
@@ -551,8 +551,8 @@ class MemoryFileSystem(LocalFileSystem):
     def _stop_waiting_for(self, inode: int) -> None:
         for change in self._waiting.pop(inode, ()):
             change.waits_for.discard(inode)
-            # A directory that is gone for good can no longer be synced, so a file that was moved out of it must not
-            # wait for that sync. (An inode with a second name is not gone yet.)
+            # A removed directory can no longer be synced, so a file that was moved out of it must not wait for that
+            # sync. (An inode with a second name is not removed yet.)
             if isinstance(change, Move) and change.target is None and len(self._live[change.inode].places) == 1:
                 self._stop_waiting_for(change.inode)
 
@@ -593,7 +593,7 @@ class MemoryFileSystem(LocalFileSystem):
         return number
 
     def _place(self, path: str) -> Place:
-        """The place of a name, which need not exist; its directory must."""
+        """Return the place of a name, which need not exist; its directory must."""
         names = _names(path)
         if not names:
             raise _error(errno.EBUSY if path else errno.ENOENT, path)
@@ -622,7 +622,7 @@ class MemoryFileSystem(LocalFileSystem):
 def every_cut(
     prepare: Callable[[], MemoryFileSystem], act: Callable[[MemoryFileSystem], object]
 ) -> Iterator[MemoryFileSystem]:
-    """Run `act` again and again: with the power cut before its first operation, its second, …, and finally not at all.
+    """Run `act` repeatedly: with the power cut before its first operation, its second, …, and finally without a cut.
 
     Each run gets a new file system from `prepare`. Yields that file system after the run, ready to `crash`.
     """
@@ -646,7 +646,7 @@ def _names(path: str) -> list[str]:
 
 
 def _error(code: int, path: str) -> OSError:
-    """The error for a code (FileNotFoundError, FileExistsError, …), as the operating system would raise it."""
+    """Return the error for a code (FileNotFoundError, FileExistsError, …), as raised by the operating system."""
     return OSError(code, os.strerror(code), path)
 
 

@@ -1,24 +1,24 @@
-"""What a disk in memory may lose in a power cut: its inodes, and the journal of their changes.
+"""The changes of a disk in memory that a power cut may lose: its inodes, and the journal of their changes.
 
-There are two disks. The *live* disk is what a running program sees. The *durable* disk is what must survive a crash.
-Between them is the journal: every change, in order, each with the inodes whose sync it still waits for. After a power
-cut, the disk is the durable one plus any part of the journal, replayed in order:
+There are two disks. A running program uses the *live* disk. The *durable* disk must survive a crash. Between them is
+the journal: every change, in order, each with the inodes whose sync it still waits for. After a power cut, the disk is
+the durable one plus any part of the journal, replayed in order:
 
     change                         waits for
     bytes, length, mtime, owner    sync of the file
     creation, link, unlink, …      sync_directory of the folder that holds the name
     rename                         sync_directory of both folders
 
-A change that waits for nothing always survives. For each of the others, the caller of `crash` chooses how much does:
+A change that waits for no sync always survives. For each other change, the caller of `crash` chooses how much survives:
 
-* A name operation survives or is lost as a whole. A rename is one operation, as on ext4: no crash shows half of it.
+* A name operation survives or is lost as a whole. A rename is one operation, as on ext4: no crash leaves half of it.
   But it may be lost until both folders are synced, and a later use of the same name then replaces it.
 * Any subset may be lost. A later rename may survive without an earlier one, although journals that keep the order never
   allow that; and a file's sync promises its bytes, not its name.
 * A write may survive up to any byte; its end without its start is not modelled. If it extends the file, the new length
   is a separate change: length without bytes reads as zeros, and so does the hole before a later write.
 * The names of a file are independent: each is created, moved and removed by separate changes. A rename that survives
-  moves the name from wherever the crash left it, or creates it if it did not survive. A file without a name is gone.
+  moves the name from wherever the crash left it, or creates it if it did not survive. A file without a name is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place = tuple[int, str]
 
 
 class Name(NamedTuple):
-    """One name of an inode. A rename does not change its number; the first is 0, and a directory has no other."""
+    """One name of an inode. A rename keeps its number; the first name is number 0, and a directory has only that."""
 
     inode: int
     number: int
@@ -48,10 +48,10 @@ class Inode:
     """A file or a directory.
 
     Attributes:
-        places: where each name is, by its number.
-        size_bytes: of the file.
-        written: its bytes up to the last one that was written since it was that short. Zeros follow, which take no
-            room: a live log has indexes of ten megabytes with a few entries.
+        places: current place of each name, by its number.
+        size_bytes: size of the file.
+        written: the file's bytes up to the last written one. The zeros behind it are not stored: a live log has
+            indexes of ten megabytes with a few entries.
     """
 
     is_directory: bool
@@ -66,27 +66,27 @@ class Inode:
 
     @property
     def name(self) -> str | None:
-        """The first of its names; None: it has none."""
+        """The first of its names, or None."""
         return next((place[1] for place in self.places.values() if place is not None), None)
 
     def copy(self) -> Inode:
-        """One that changes apart from this one."""
+        """Return an independent copy."""
         return replace(self, places=dict(self.places), written=self.written[:], entries=dict(self.entries))
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Its bytes from there on, as far as there are some."""
+        """Return up to `size_bytes` from a position; fewer at the end of the file."""
         end = min(position + size_bytes, self.size_bytes)
         found = bytes(self.written[position:end])
         return found + bytes(end - position - len(found)) if len(found) < end - position else found
 
     def write(self, position: int, data: bytes) -> None:
-        """Replace bytes, and add those that are not there yet; between its end and them there are zeros."""
+        """Replace or append bytes; a gap before them is filled with zeros."""
         self.written.extend(bytes(max(0, position - len(self.written))))
         self.written[position : position + len(data)] = data
         self.size_bytes = max(self.size_bytes, position + len(data))
 
     def resize(self, size_bytes: int) -> None:
-        """Cut its bytes off, or add zeros."""
+        """Truncate the file, or extend it with zeros."""
         del self.written[size_bytes:]
         self.size_bytes = size_bytes
 
@@ -101,7 +101,7 @@ class Change(ABC):
 
     Attributes:
         text: the operation that made it, as in `MemoryFileSystem.operations`.
-        waits_for: inodes that must be synced before it is sure to survive.
+        waits_for: inodes that must be synced before the change is sure to survive.
     """
 
     text: str
@@ -111,17 +111,17 @@ class Change(ABC):
 
     @property
     def parts(self) -> int:
-        """How many parts can survive separately: the bytes of a write, otherwise 1."""
+        """Number of parts that can survive separately: the bytes of a write, otherwise 1."""
         return 1
 
     @abstractmethod
     def apply(self, disk: Disk, parts: int) -> None:
-        """Apply the first `parts` of it, at least one."""
+        """Apply the first `parts` parts, at least one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Write(Change):
-    """Bytes are written; a part is a byte."""
+    """Writes bytes; each byte is a part."""
 
     position: int
     data: bytes
@@ -139,7 +139,7 @@ class Write(Change):
 
 @dataclass(slots=True, kw_only=True)
 class Resize(Change):
-    """A file gets another length."""
+    """Sets the length of a file."""
 
     size_bytes: int
 

@@ -1,12 +1,12 @@
-"""The making of a directory in an object store: complete with its manifest, or not there; see `cordwood.fs.manifest`.
+"""Make a directory in an object store: complete with its manifest, or absent; see `cordwood.fs.manifest`.
 
-    begin      the run's object is put if absent. If another run's is there, and that run is dead, it is replaced on the
-               condition that no other run has replaced it, and then the leftovers of the dead run are removed
-    work       tasks write below `.cordwood/RUN/`; only this process gives files their names
-    publish    every file must be as it was written; then the manifest is put if absent, then the run's object goes
+    begin      put the run's object if absent. If another run's object exists, and that run is dead, replace it on the
+               condition that no other run has replaced it, and then remove the leftovers of the dead run
+    work       tasks write below `.cordwood/RUN/`; only this process renames files to their final names
+    publish    check that every file is as it was written; put the manifest if absent; remove the run's object
 
-A run that was wrongly taken for dead notices when it publishes, as the run's object is another run's. Then its manifest
-is not written, or is removed; if it is killed in between, the manifest lists objects that are not there.
+A run that was wrongly considered dead notices this when it publishes, as the run's object belongs to another run. Then
+it does not write its manifest, or removes it; if it is killed in between, the manifest lists missing objects.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cordwood.fs.object_requests import normal_url
 from cordwood.fs.objects import ObjectStore
 from cordwood.types import override
 
-#: Runs of this process that are at work.
+#: Runs of this process that are in progress.
 _at_work: set[str] = set()
 
 
 class ObjectCopy(Target):
-    """The place of a new directory in an object store; nothing is made beside it.
+    """A new directory in an object store, made in its final place.
 
     Tasks write their progress to a folder of this machine.
     """
@@ -44,10 +44,10 @@ class ObjectCopy(Target):
     def __init__(
         self, objects: ObjectStore, written: Callable[[str], CopiedFile], target: str, sources: Iterable[str]
     ) -> None:
-        """Refuse a target within a source.
+        """Check that the target is not within a source.
 
         Args:
-            written: what is known of a file of the new directory.
+            written: returns the facts of a file that was written to the new directory.
         """
         self._objects, self._written = objects, written
         self._progress = tempfile.TemporaryDirectory(prefix="cordwood-clean-", ignore_cleanup_errors=True)
@@ -83,10 +83,10 @@ class ObjectCopy(Target):
     # ---- begin -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Become the run that makes the directory.
+        """Register this run as the one that makes the directory.
 
         Raises:
-            RequestError: something is there.
+            RequestError: the target is not empty.
             LockedError: another run makes it.
         """
         self._objects.run = self._run
@@ -139,13 +139,13 @@ class ObjectCopy(Target):
             raise LockedError(lost)
         self._is_published = True
         _at_work.discard(self._run)
-        # From here on the copy is whole; leftovers that cannot be removed do no harm.
+        # From here on the copy is complete; leftovers that cannot be removed do no harm.
         with contextlib.suppress(OSError, StoreError):
             self._remove(f"{self.target}/{WORK}")
             self._objects.delete(f"{self.target}/{RUN}")
 
     def _files(self, directory: str) -> Iterator[CopiedFile]:
-        """The objects that are there; they must match the written files."""
+        """Yield the files of the directory; raise OSError unless each object is as it was written."""
         for info, tag in self._objects.list_with_tags(directory):
             path = f"{directory}/{info.name}"
             if directory == self.target and info.name in OWN_NAMES:
@@ -158,10 +158,10 @@ class ObjectCopy(Target):
                 raise OSError(f"{path} is not what was written: somebody else writes to {self.target}")
             yield replace(written, path=posixpath.relpath(path, self.target))
 
-    # ---- what is left ------------------------------------------------------------------------------------------------
+    # ---- remove ------------------------------------------------------------------------------------------------------
 
     def _give_up(self, error: BaseException | None = None) -> None:
-        """Remove the objects of this run, its own object last. The user must see the error that ended the run."""
+        """Remove the objects of this run, its own object last. Do not hide the error that ended the run."""
         _at_work.discard(self._run)
         try:
             if self._is_mine():
@@ -190,7 +190,7 @@ class ObjectCopy(Target):
 
 
 def _check_dead(target: str, data: bytes) -> None:
-    """Refuse to take over from a run that is alive on this machine; a run on another machine cannot be checked."""
+    """Raise LockedError if a run is alive on this machine; a run on another machine cannot be checked."""
     try:
         found: Any = json.loads(data)
         run, host, pid = str(found["run"]), str(found["host"]), int(found["pid"])

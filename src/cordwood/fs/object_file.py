@@ -1,7 +1,7 @@
-"""An object that is open for reading: ranges that are requested several at a time, and ahead of a sequential reader.
+"""An open object: ranges are requested several at a time, and ahead of a sequential reader.
 
-Every request asks for the ETag that the object had when it was opened: an object that is replaced in between is an
-error, never a mixture of two. So is an answer of another length than was requested.
+Every request requires the ETag that the object had when it was opened: if the object is replaced meanwhile, reading
+fails instead of mixing two objects. An answer of another length than requested is an error, too.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from cordwood.types import override
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
-#: The most bytes that one request asks for.
+#: Maximum size of one request.
 PART_BYTES = 4 << 20
-#: The least: a request takes about as long for one byte.
+#: Minimum size: a request for one byte takes about as long.
 FIRST_BYTES = 64 << 10
-#: How far sequential reads are prefetched.
+#: Maximum number of bytes to prefetch for sequential reads.
 _AHEAD_BYTES = 12 << 20
-#: A large read is done in steps, so that no more than this is in memory beside the reader's own buffer.
+#: A large read is divided into steps, which limits the memory used besides the reader's own buffer.
 _STEP_BYTES = 8 << 20
-#: Requests that are under way at once, of all files of a process.
+#: Maximum number of concurrent requests, for all files of a process.
 REQUESTS = 16
 
 
 @functools.lru_cache(maxsize=1)
 def _threads(_process: int) -> ThreadPoolExecutor:
-    """Threads for requests, of a process; a forked one gets others."""
+    """Return the threads of a process for requests; a forked process gets its own."""
     return ThreadPoolExecutor(REQUESTS, thread_name_prefix="cordwood-objects")
 
 
 class _Block(NamedTuple):
-    """A range of an object that was asked for: from `start` up to `end`."""
+    """A requested range [start, end) of an object."""
 
     start: int
     end: int
@@ -49,21 +49,21 @@ class _Block(NamedTuple):
 
 
 class ObjectFile(ReadableFile):
-    """An object, as it was when it was opened."""
+    """An object as it was when it was opened."""
 
     def __init__(self, path: str, meta: ObjectMeta, patience: Patience, whole: Future[memoryview] | None) -> None:
         self.path = path
         self._meta = meta
         self._size = int(meta["size"])
         self._patience = patience
-        #: All of a small file, which others may read, too.
+        #: Content of a small file, shared with other readers.
         self._whole = whole
         self._is_closed = False
-        #: Held by a reader: what follows is one reader's view of what is under way.
+        #: Held during a read: the fields below describe the requests of one reader.
         self._lock = threading.Lock()
-        #: Adjacent ranges, in order.
+        #: Adjacent requested ranges, in order.
         self._blocks: deque[_Block] = deque()
-        #: Where the last read ended, and how far ahead of a reader ranges are asked for.
+        #: End of the last read, and the number of bytes to prefetch behind a read.
         self._end_of_last_read = -1
         self._ahead_bytes = 0
 
@@ -106,7 +106,7 @@ class ObjectFile(ReadableFile):
             raise OSError(errno.EBADF, "the file is closed", self.path)
 
     def _read_step(self, position: int, target: memoryview) -> None:
-        """Fill the target, which ends within the object."""
+        """Fill the target from a range within the object."""
         end = position + target.nbytes
         if self._whole is not None:
             target[:] = result_of(self._whole, self.path)[position:end]
@@ -124,14 +124,14 @@ class ObjectFile(ReadableFile):
     def _ask_for(self, position: int, end: int) -> None:
         """Request all of a range, and bytes behind it if the file is read sequentially."""
         blocks = self._blocks
-        # The reader of a window that ends within a batch steps back to where the batch starts.
+        # A reader whose window ends within a batch continues at the start of that batch.
         follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + FIRST_BYTES
         self._ahead_bytes = min(_AHEAD_BYTES, max(2 * self._ahead_bytes, end - position)) if follows else 0
         while blocks and (blocks[0].end <= position or blocks[0].start > position):
             blocks.popleft().data.cancel()
         start = blocks[-1].end if blocks else position
         until = min(self._size, max(end + self._ahead_bytes, position + FIRST_BYTES))
-        # Ahead, only whole parts are asked for, or the end.
+        # Prefetch only whole parts, or up to the end of the object.
         while start < end or until - start >= PART_BYTES or (start < until == self._size):
             stop = min(start + PART_BYTES, max(until, end))
             blocks.append(_Block(start, stop, asked_for(self.path, self._meta, start, stop, self._patience)))
@@ -139,7 +139,7 @@ class ObjectFile(ReadableFile):
 
 
 def asked_for(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> Future[memoryview]:
-    """A range of an object, in one of the threads."""
+    """Request a range of an object in one of the threads."""
     if start == end:
         nothing: Future[memoryview] = Future()
         nothing.set_result(memoryview(b""))
@@ -148,7 +148,7 @@ def asked_for(path: str, meta: ObjectMeta, start: int, end: int, patience: Patie
 
 
 def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> memoryview:
-    """The bytes of a range, from the server."""
+    """Read a range from the server."""
     import obstore
 
     bucket, key = place_of(path)
@@ -157,7 +157,7 @@ def _get(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) 
             options: GetOptions = {"range": (start, end), "if_match": meta["e_tag"]}
             data = memoryview(obstore.get(client_of(bucket, patience), key, options=options).bytes())
     except FileNotFoundError:
-        # Not FileNotFoundError, which a reader takes for a file that a broker has deleted.
+        # Not FileNotFoundError, which readers interpret as a file that a broker has deleted.
         raise StoreError("the object store listed this object, and does not find it now", path) from None
     if len(data) != end - start:
         raise StoreError(f"the object store sent {len(data)} of {end - start} bytes from position {start} on", path)

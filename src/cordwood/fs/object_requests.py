@@ -1,11 +1,11 @@
-"""Requests to object stores: the URLs of objects, clients for their buckets, and what is done when a server fails.
+"""Requests to object stores: the URLs of objects, clients for their buckets, and retries when a server fails.
 
-A request is repeated, with pauses that get longer, when the server answers with an error of its own (5xx), does not
-answer at all, or cuts a body off. A store that failed is a StoreError, which is no OSError: a handler for missing or
-unreadable files must not catch it.
+A request is retried, with increasing pauses, if the server answers with an internal error (5xx), does not answer, or
+sends an incomplete body. If the store still fails, StoreError is raised. It is not an OSError, as handlers of missing
+or unreadable files must not catch it.
 
-A request is done by a thread of its own. Its caller waits only a few seconds more once the process is told to end; a
-signal would otherwise have no effect until the library gives up.
+Each request runs in its own thread. When the process has to end, its caller waits only a few seconds more; otherwise a
+signal would have no effect until the library gives up.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Codes with which S3 refuses access.
+#: Error codes with which S3 refuses access.
 _REFUSALS = frozenset(["AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"])
-#: More than fit into any time.
+#: More retries than fit into the time limit.
 _RETRIES_MAX = 1_000_000
 
-#: The usual variables for an S3-like server other than Amazon's.
+#: Environment variables with the URL of an S3-compatible server other than Amazon's.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
-#: A user's name or a password before the bucket, or a parameter that grants access. No name of a bucket has a colon.
+#: A user or password before the bucket, or a query parameter that grants access. Bucket names contain no colon.
 _SECRET = re.compile(
     r"^[a-z0-9]+://[^/]*@|^(s3|s3a|s3n|gs|az):/+[^/]*:|^[a-z0-9]+://.*[?&][^=&/]*(secret|token|sig|key|credential|password)[^=&/]*=",
     re.DOTALL | re.IGNORECASE,
@@ -48,19 +48,19 @@ _URL = re.compile(r"(s3|gs|az|memory):(?:/{0,2}|//([^/]+)(?:/(.*))?)", re.DOTALL
 
 
 class Place(NamedTuple):
-    """Where an object is: its bucket as a URL (`s3://bucket`), and its key there, which is empty for the bucket."""
+    """The position of an object: its bucket as a URL (`s3://bucket`), and its key, which is empty for the bucket."""
 
     bucket: str
     key: str
 
 
 def is_object_url(path: str) -> bool:
-    """Whether a path is in an object store."""
+    """Return whether a path is in an object store."""
     return _URL.fullmatch(path) is not None
 
 
 def refuse_secrets(path: str) -> None:
-    """Refuse a URL that holds credentials, and do not repeat them: paths are printed, logged and seen by others."""
+    """Raise RequestError for a URL that contains credentials, without repeating them: paths are printed and logged."""
     if _SECRET.match(path):
         raise RequestError(
             f"{path.partition(':')[0]}://…: a URL must not hold credentials, because paths are printed and logged. "
@@ -70,11 +70,11 @@ def refuse_secrets(path: str) -> None:
 
 
 def place_of(path: str) -> Place:
-    """The bucket and the key of a URL.
+    """Split a URL into bucket and key.
 
     Raises:
         NotFoundError: the URL names no bucket.
-        RequestError: it holds credentials.
+        RequestError: the URL contains credentials.
     """
     refuse_secrets(path)
     match = _URL.fullmatch(path)
@@ -84,19 +84,19 @@ def place_of(path: str) -> Place:
 
 
 def normal_url(path: str) -> str:
-    """The URL without slashes that have no name between or behind them."""
+    """Return the URL without empty path components and trailing slashes."""
     bucket, key = place_of(path)
     return f"{bucket}/{key}" if key else bucket
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a request is repeated that fails for the server's sake.
+    """Time limits for requests, and for retries after failures of the server.
 
     Attributes:
-        first_pause_ms: before the first of them; each later pause is up to twice as long as the one before.
-        retry_seconds: no attempt starts later than that.
-        timeout_seconds: of one attempt, from the connection to the last byte.
+        first_pause_ms: pause before the first retry; each later pause is at most twice as long as the previous one.
+        retry_seconds: time after which no attempt starts.
+        timeout_seconds: limit of one attempt, from the connection to the last byte.
     """
 
     first_pause_ms: int = 100
@@ -105,7 +105,7 @@ class Patience:
     timeout_seconds: float = 60
 
 
-#: How long an answer is waited for once the process is told to end, and how soon that is noticed.
+#: How long to wait for an answer when the process has to end, and the interval for checking that.
 _LAST_SECONDS, _LOOK_SECONDS = 3, 0.2
 
 
@@ -116,7 +116,7 @@ _memory: dict[str, Client] = {}
 
 
 def client_of(bucket: str, patience: Patience) -> Client:
-    """What speaks to a bucket; the same one for a process, as long as its environment names the same server."""
+    """Return a client for a bucket, cached per process as long as its environment names the same server."""
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
     return _client_of(os.getpid(), bucket, endpoint, patience)
 
@@ -132,13 +132,13 @@ def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) ->
     with explained(bucket):
         return from_url(
             bucket,
-            # Without encryption only if such an address was given, or the usual variable asks for it.
+            # Allow unencrypted HTTP only if the endpoint is an http:// URL, or the usual variable permits it.
             client_options={
                 "timeout": timedelta(seconds=patience.timeout_seconds),
                 "allow_http": plain or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"),
             },
             retry_config={
-                "max_retries": _RETRIES_MAX,  # the time is what counts
+                "max_retries": _RETRIES_MAX,  # only the time limits retries
                 "retry_timeout": timedelta(seconds=patience.retry_seconds),
                 "backoff": {
                     "init_backoff": timedelta(milliseconds=patience.first_pause_ms),
@@ -151,7 +151,7 @@ def _client_of(_process: int, bucket: str, endpoint: str, patience: Patience) ->
 
 @contextlib.contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turn the library's errors into Python's own, with the path and one line of what the server said."""
+    """Turn the library's errors into Python's own, with the path and one line of the server's message."""
     from obstore import exceptions
 
     try:
@@ -165,7 +165,7 @@ def explained(path: str) -> Iterator[None]:
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         raise StoreAccessError(f"the object store refuses access: {_brief(error)}", path) from None
     except exceptions.BaseError as error:
-        if _code(error) in _REFUSALS:  # the library knows only those of requests for one object
+        if _code(error) in _REFUSALS:  # the library recognizes these only in requests for one object
             raise StoreAccessError(f"the object store refuses access: {_code(error)}", path) from None
         if _code(error) == "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", path) from None
@@ -173,23 +173,23 @@ def explained(path: str) -> Iterator[None]:
 
 
 def _code(error: BaseException) -> str | None:
-    """The code in the body of an answer of S3; the library has an exception of its own for some of them only."""
+    """Return the error code in an S3 response; the library has exceptions for only some of the codes."""
     found = re.search("<Code>([A-Za-z]+)</Code>", str(error))
     return None if found is None else found[1]
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of an error, without the queries of URLs: they may hold a signature."""
+    """Return the first line of an error, without the queries of URLs: they may contain a signature."""
     lines = str(error).splitlines()
     words = re.sub(r"(://[^\s?]*)\?\S*|, max_retries: \S+ retry_timeout: \S+", r"\1", lines[0] if lines else "")
     return words.strip()[:300] or type(error).__name__
 
 
 def answer(path: str, request: Callable[[], T]) -> T:
-    """What a server answers; its errors are Python's own.
+    """Run a request and return its answer; errors of the server become Python's own.
 
     Raises:
-        StoreError: it failed, or the process is told to end before it answers.
+        StoreError: the request failed, or the process has to end before the server answers.
     """
     future = in_background(request, "cordwood-request")
     with explained(path):
@@ -197,7 +197,7 @@ def answer(path: str, request: Callable[[], T]) -> T:
 
 
 def result_of(future: Future[T], path: str) -> T:
-    """The result of a request; see `answer`."""
+    """Wait for a request and return its result; see `answer`."""
     gives_up = math.inf
     while not wait([future], _LOOK_SECONDS).done:
         if ending.is_set():
@@ -208,7 +208,7 @@ def result_of(future: Future[T], path: str) -> T:
 
 
 def patiently(patience: Patience, path: str, request: Callable[[], T]) -> T:
-    """Do a request, again and again if the body of its answer is cut off: the library repeats only reads for that."""
+    """Run a request; retry it if the body of its answer is incomplete, which the library retries for reads only."""
     ends, pause = time.monotonic() + patience.retry_seconds, patience.first_pause_ms / 1000
     while True:
         try:

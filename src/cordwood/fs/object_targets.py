@@ -1,10 +1,10 @@
 """Object stores to make a directory in: files are written on this machine first, and uploaded when complete.
 
-An object is written whole or not at all, and cannot be changed. So a file that is created is a nameless temporary file
-of this machine, which a killed process cannot leave behind. It is uploaded by `sync`, or by `close`, and then takes no
-room here any more. Every object carries the CRC-32C of its bytes, and the time that its original was modified.
+An object is written whole or not at all, and cannot be changed. So a created file is an unnamed temporary file of this
+machine, which disappears if the process is killed. `sync` or `close` uploads it, and `close` frees its space here.
+Every object has the CRC-32C of its bytes and the modification time of its original as metadata.
 
-A rename copies the object and deletes the old one, so it is only for files that no other process reads: those of a
+A rename copies the object and deletes the old one, so it is only for files that no other process reads: the files of a
 target before it is published (`cordwood.fs.object_copy`).
 """
 
@@ -36,17 +36,17 @@ from cordwood.types import override
 if TYPE_CHECKING:
     from obstore import Attributes, PutResult
 
-#: Size of a read while a file is copied to or from a store, and of the parts that a large object is uploaded in.
+#: Size of a read while a file is copied to or from a store, and of the parts of a large upload.
 _PIECE_BYTES = 8 << 20
-#: Parts of one object that are under way at once, and files that are copied at once.
+#: Maximum number of parts of one object in flight, and of files copied concurrently.
 _PARTS_AT_ONCE, _COPIES_AT_ONCE = 2, 4
-#: Metadata that an object carries. Stores keep it when they copy an object.
+#: Metadata keys of an object. Stores keep metadata when they copy an object.
 _CRC, _MTIME = "cordwood-crc32c", "cordwood-mtime-ns"
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectTargetsLocation(ObjectLocation):
-    """All object stores, to make directories in."""
+    """The location of all object stores, to make directories in."""
 
     @override
     def open(self) -> ObjectTargetStore:
@@ -54,16 +54,16 @@ class ObjectTargetsLocation(ObjectLocation):
 
 
 class ObjectTargetStore(ObjectStore, TargetStore):
-    """The object stores that URLs lead to, for reading and for making directories in."""
+    """The object stores of URLs, for reading and for making directories in."""
 
     def __init__(self, patience: Patience | None = None, run: str = "") -> None:
         super().__init__(patience, run)
         self._changes = threading.Lock()
-        #: Files that are open for writing, by URL.
+        #: Files open for writing, by URL.
         self._staged: dict[str, _StagedFile] = {}
-        #: Held by those who copy large files: each has some parts in memory.
+        #: Acquired to copy a large file, which needs memory for several parts.
         self._limited_room = threading.Semaphore(_COPIES_AT_ONCE)
-        #: What this process wrote or named, by URL.
+        #: Objects that this process wrote or renamed, by URL.
         self._written: dict[str, CopiedFile] = {}
 
     @override
@@ -105,7 +105,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         def pieces() -> Iterator[bytes]:
             return (file.read(at, _PIECE_BYTES) for at in range(0, file.size(), _PIECE_BYTES))
 
-        # The object carries the checksum of its bytes, for the process that names it later.
+        # Store the checksum with the object, for the process that renames it later.
         crc = 0
         for piece in pieces():
             crc = crc32c.crc32c(piece, crc)
@@ -119,7 +119,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
     def _upload(
         self, path: str, pieces: Iterator[bytes], size_bytes: int, mtime_ns: int | None, crc: int | None = None
     ) -> None:
-        """Write an object from pieces, which have so many bytes together; their checksum may be known already."""
+        """Write an object from pieces of `size_bytes` in total, with their checksum as metadata if it is known."""
         import obstore
 
         path = normal_url(path)
@@ -133,7 +133,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
                 sent_bytes += len(piece)
                 yield piece
             if sent_bytes != size_bytes:
-                # The parts sent so far are given up, as the object would not be whole.
+                # An error abandons the parts sent so far, as the object would be incomplete.
                 raise OSError(errno.EIO, f"{sent_bytes} bytes came from a file of {size_bytes}", path)
 
         attributes = {_CRC: crc, _MTIME: mtime_ns}
@@ -155,13 +155,13 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         self._written[path] = CopiedFile(path, size_bytes, sent_crc, mtime_ns, put["e_tag"])
 
     def copy_in(self, source: ReadableFile, target: str) -> None:
-        """Upload a file that is open."""
+        """Upload an open file."""
         with self._limited_room:
             self._upload(target, _pieces_of(source), source.size(), None)
 
     @override
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
-        # Through this process, not within the store: so its checksum is that of what a reader gets.
+        # Through this process, not within the store, to compute the checksum of the bytes that a reader gets.
         with self.open(source) as original:
             self.copy_in(original, target)
 
@@ -169,7 +169,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         """Download an object to a new file.
 
         Raises:
-            CorruptFileError: its checksum is not the one in the manifest of its copy.
+            CorruptFileError: its checksum differs from the one in the copy's manifest.
         """
         listed = self.copied_file(source)
         crc = position = 0
@@ -206,7 +206,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         self.unlink(source)
 
     def _read_back(self, path: str) -> CopiedFile:
-        """The facts of an object that another process wrote."""
+        """Read size, checksum, time and ETag of an object that another process wrote."""
         import obstore
 
         bucket, key = place_of(path)
@@ -223,7 +223,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         return CopiedFile(path, int(meta["size"]), crc, mtime_ns, meta["e_tag"])
 
     def written(self, path: str) -> CopiedFile:
-        """The facts of an object of the copy that this process makes."""
+        """Return size, checksum, time and ETag of an object of this process's copy."""
         return self._written.get(path) or self._read_back(path)
 
     @override
@@ -242,16 +242,16 @@ class ObjectTargetStore(ObjectStore, TargetStore):
             if (staged := self._staged.get(path)) is not None:
                 staged.set_mtime_ns(mtime_ns)
                 return
-        # An object's metadata cannot be changed; the manifest will say it.
+        # An object's metadata cannot be changed; the manifest will contain the time.
         self._written[path] = replace(self.written(path), mtime_ns=mtime_ns)
 
     @override
     def sync_file(self, path: str) -> None:
-        """An object is durable as soon as it can be read."""
+        """Do nothing: an object is durable as soon as it can be read."""
 
     @override
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
-        """A directory is there as long as an object is in it."""
+        """Do nothing: a directory exists as long as it contains an object."""
 
     @override
     def remove_directory(self, path: str) -> None:
@@ -267,11 +267,11 @@ class _StagedFile(WrappedFile):
     """A file of this machine, until it is complete and uploaded.
 
     Attributes:
-        mtime_ns: that the object will have; None: the time of its upload.
+        mtime_ns: modification time of the future object; None for the time of its upload.
     """
 
     def __init__(self, path: str, upload: Callable[[_StagedFile], None], forget: Callable[[_StagedFile], None]) -> None:
-        # Without a name, so that nothing is left of it if this process is killed.
+        # Without a name, so that the system removes it even if this process is killed.
         with tempfile.TemporaryFile(prefix="cordwood-") as file:
             name = f"{tempfile.gettempdir()} (a file that waits for its upload)"
             super().__init__(PosixFile(name, os.dup(file.fileno())))
@@ -283,7 +283,7 @@ class _StagedFile(WrappedFile):
         self._is_closed = False
 
     def set_mtime_ns(self, mtime_ns: int) -> None:
-        """Set the time that the object will have; durable after `sync`."""
+        """Set the modification time of the future object; durable after `sync`."""
         self.mtime_ns = mtime_ns
         self._is_uploaded = False
 
@@ -299,7 +299,7 @@ class _StagedFile(WrappedFile):
 
     @override
     def write_back(self, position: int, size_bytes: int) -> None:
-        """The disk of this machine need not keep it."""
+        """Do nothing: the local copy need not be on disk."""
 
     @override
     def sync(self) -> None:

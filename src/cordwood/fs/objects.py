@@ -1,12 +1,12 @@
 """Object stores: Amazon S3 and compatible ones, Google Cloud Storage, Azure Blob Storage; read as a `Store`.
 
-A path is a URL, such as `s3://bucket/backup/orders-0/00000000000000000000.log`. A directory is there as long as an
-object is in it. docs/object-stores.md describes paths and credentials.
+A path is a URL, such as `s3://bucket/backup/orders-0/00000000000000000000.log`. A directory exists as long as it
+contains an object. docs/object-stores.md describes paths and credentials.
 
     list       one request per 1,000 names, with `/` as the delimiter
-    stat       the object's head; a directory takes a listing, too
-    open       nothing, if its directory was listed, else the object's head
-    read       ranges, several at a time, see `object_file`; with a small file those that are beside it and of its kind
+    stat       the object's head; a directory also needs a listing
+    open       no request if its directory was listed, else the object's head
+    read       ranges, several at a time, see `object_file`; a small file also prefetches its siblings of the same type
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from cordwood.types import override
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
-#: Directories whose listing is remembered, and bytes of small files that are.
+#: Maximum number of cached directory listings, and of cached bytes of small files.
 _LISTINGS, _SMALL_BYTES = 64, 16 << 20
-#: Small files that are asked for with one of their kind, from there on by name.
+#: Number of small files to prefetch with one of the same type: the next ones by name.
 _SIBLINGS = 64
-#: A copy holds log directories, or disks with them, and partitions key indexes: so far above these may its manifest be.
+#: Maximum depth of a directory below its manifest: a copy contains log directories, or disks with log directories, and
+#: partitions contain key indexes.
 _COPY_DEPTH = 5
-#: Permissions that a copy of an object or a directory gets, less the umask of its process.
+#: Permissions of a copied object or directory, before the umask of the process.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
 #: Entries of a directory, each object with its ETag.
@@ -58,37 +59,37 @@ Listed = list[tuple[FileInfo, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """All object stores, with the credentials of the process that opens the location."""
+    """The location of all object stores; each process opens it with its own credentials."""
 
     patience: Patience
     run: str = ""
 
     @property
     def in_this_process(self) -> bool:
-        """Never: every process that has credentials sees the same objects."""
+        """False: every process with credentials sees the same objects."""
         return False
 
     def open(self) -> ObjectStore:
-        """The stores."""
+        """Open the stores."""
         return ObjectStore(self.patience, self.run)
 
 
 class ObjectStore(Store):
-    """The object stores that URLs lead to.
+    """The object stores of URLs.
 
-    A copy that Cordwood made is held against its manifest, from which its files also have their times.
+    Copies made by Cordwood are compared with their manifests, which also provide the times of their files.
 
     Args:
-        run: of this process; its own unfinished copy may be read.
+        run: id of this process's run; its own unfinished copy may be read.
     """
 
     def __init__(self, patience: Patience | None = None, run: str = "") -> None:
         self.patience = patience or Patience()
         self.run = run
-        #: What is known of directories above those that were listed: the manifest there, or None.
+        #: The manifest of each directory that was checked, or None if it has none.
         self._manifests: dict[str, Manifest | None] = {}
         self._lock = threading.Lock()
-        #: By directory: its objects as they were listed last.
+        #: Objects of each directory at its last listing.
         self._listings: OrderedDict[str, dict[str, ObjectMeta]] = OrderedDict()
         #: Contents of small files, by path and ETag.
         self._small: OrderedDict[tuple[str, str | None], Future[memoryview]] = OrderedDict()
@@ -117,18 +118,18 @@ class ObjectStore(Store):
         for what in differences(files, there, directories):
             advice = "This copy is not what it was when it was made. Make it again"
             raise OSError(errno.EIO, f"its manifest does not fit: {what}. {advice}", path)
-        # In the copy of a partition, its key indexes are in a folder of the same name as that of our work.
+        # In a partition's copy, key indexes may be in a folder with the same name as our work folder.
         hidden = OWN_NAMES - files.keys()
         return [_with_time(info, files.get(info.name)) for info, _ in entries if info.name not in hidden]
 
     def _files_of_copy(self, path: str, names: frozenset[str] | None) -> Mapping[str, CopiedFile | None] | None:
-        """What a directory must hold, if it belongs to a finished copy of ours; None: it does not.
+        """Return the files that the manifest lists for a directory, or None outside a finished Cordwood copy.
 
         Args:
-            names: what it holds; None: that is not known.
+            names: entries of the directory, or None if they are unknown.
 
         Raises:
-            RequestError: it belongs to a copy that is not finished.
+            RequestError: the directory belongs to an unfinished copy.
         """
         if not self._place(path).bucket:
             return None
@@ -144,7 +145,7 @@ class ObjectStore(Store):
         return None
 
     def _manifest_in(self, root: str, names: frozenset[str] | None) -> Manifest | None:
-        """The manifest that lies in a directory, if one does."""
+        """Return the manifest in a directory, or None."""
         if root in self._manifests:
             return self._manifests[root]
         manifest = None
@@ -152,7 +153,7 @@ class ObjectStore(Store):
             try:
                 names = frozenset(info.name for info, _ in self.list_with_tags(root))
             except StoreAccessError:
-                names = frozenset()  # who may read a directory need not see what it is in
+                names = frozenset()  # a user may have access to a directory but not to its parents
         if MANIFEST in names:
             manifest = decode(self.content(f"{root}/{MANIFEST}"), f"{root}/{MANIFEST}")
         elif RUN in names and not (self.run and self.run.encode() in self.content(f"{root}/{RUN}")):
@@ -165,27 +166,27 @@ class ObjectStore(Store):
         return manifest
 
     def is_finished_copy(self, path: str) -> bool:
-        """Whether a directory is of a copy that Cordwood made and finished.
+        """Return whether a directory belongs to a finished Cordwood copy.
 
         Raises:
-            RequestError: the copy is not finished.
+            RequestError: the copy is unfinished.
         """
         return self._files_of_copy(path, None) is not None
 
     def copied_file(self, path: str) -> CopiedFile | None:
-        """What the manifest of its copy says of a file; None: it is in no copy of ours."""
+        """Return the file's manifest entry, or None outside a Cordwood copy."""
         directory, name = posixpath.split(normal_url(path))
         return (self._files_of_copy(directory, None) or {}).get(name)
 
     def content(self, path: str) -> bytes:
-        """A small object of ours, which is there."""
+        """Read a small object of ours, which must exist."""
         with self.open(path) as file:
             if file.size() > MANIFEST_BYTES_MAX:
                 raise OSError(errno.EFBIG, "more bytes than a manifest ever has", path)
             return file.read(0, file.size())
 
     def list_with_tags(self, path: str) -> Sequence[tuple[FileInfo, str | None]]:
-        """The entries of a directory, each object with its ETag; nothing where there is no directory."""
+        """Return the entries of a directory, each object with its ETag; empty if there is no such directory."""
         import obstore
 
         bucket, key = self._place(path)
@@ -194,7 +195,7 @@ class ObjectStore(Store):
         client = client_of(bucket, self.patience)
         found = patiently(self.patience, path, lambda: obstore.list_with_delimiter(client, key or None))
         entries: Listed = [(_directory(posixpath.basename(prefix)), None) for prefix in found["common_prefixes"]]
-        # Some consoles make an object for a directory itself.
+        # Some consoles create an object for the directory itself.
         metas = [meta for meta in found["objects"] if meta["path"] != key]
         entries += [(_file(meta), meta["e_tag"]) for meta in metas]
         with self._lock:
@@ -210,7 +211,7 @@ class ObjectStore(Store):
             files = self._files_of_copy(posixpath.dirname(normal_url(path)), None)
             return _with_time(_file(meta), None if files is None else files.get(posixpath.basename(key)))
         if bucket and not key:
-            self.list_with_tags(path)  # or there is no such bucket
+            self.list_with_tags(path)  # fails if there is no such bucket
             return _directory(posixpath.basename(bucket))
         if (info := self._not_found(path)) is not None:
             return info
@@ -235,11 +236,11 @@ class ObjectStore(Store):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def _not_found(self, path: str) -> FileInfo | None:
-        """There is no object of that name: the directory that has it, if one does.
+        """Return the directory at a path that is not an object, or None if there is none either.
 
         Raises:
-            StoreError: the store lists such an object. Not FileNotFoundError, which a reader takes for a file that a
-                broker has deleted, and goes on without.
+            StoreError: the store lists such an object. Not FileNotFoundError, which readers interpret as a file that a
+                broker has deleted, and ignore.
         """
         parent, name = posixpath.split(path.rstrip("/"))
         for info, _ in self.list_with_tags(parent):
@@ -274,12 +275,12 @@ class ObjectStore(Store):
             else:
                 answer(path, lambda: obstore.put(client, key, whole))
         except FileExistsError:
-            # A request whose answer got lost is repeated, and finds what it wrote.
+            # The library repeats a request whose answer was lost, and then finds its own object.
             if not self._is(path, whole):
                 raise
 
     def put_if_unchanged(self, path: str, data: bytes, e_tag: str | None) -> bool:
-        """Replace an object; return False if it is not the object with this ETag any more."""
+        """Replace an object; return False if its ETag is no longer `e_tag`."""
         import obstore
         from obstore.exceptions import PreconditionError
 
@@ -297,7 +298,7 @@ class ObjectStore(Store):
         return answer(path, put)
 
     def forget(self, path: str) -> None:
-        """An object changes: what was listed with it counts no more."""
+        """Drop the cached listing of an object's directory, as the object is about to change."""
         with self._lock:
             self._listings.pop(posixpath.dirname(normal_url(path)), None)
 
@@ -306,7 +307,7 @@ class ObjectStore(Store):
             return self._listings.get(normal_url(directory), {}) if self._place(directory).bucket else {}
 
     def _small_file(self, path: str, meta: ObjectMeta) -> Future[memoryview]:
-        """The content of a file that takes one request, which is under way."""
+        """Return the content of a file that one request can read; the request may still be running."""
         key = (path, meta["e_tag"])
         with self._lock:
             known = self._small.get(key)
@@ -344,14 +345,14 @@ class ObjectStore(Store):
         return normal_url(path)
 
     def _place(self, path: str) -> Place:
-        """As `place_of`; both parts are empty for what is above all buckets."""
+        """Like `place_of`, but return two empty strings for a path above all buckets."""
         try:
             return place_of(path)
         except NotFoundError:
             return Place("", "")
 
     def _head(self, path: str) -> ObjectMeta | None:
-        """What the store says of an object; None without one."""
+        """Return the object's metadata from the store, or None if it does not exist."""
         import obstore
 
         bucket, key = self._place(path)
@@ -378,5 +379,5 @@ def _with_time(info: FileInfo, file: CopiedFile | None) -> FileInfo:
 
 
 def _ns(moment: datetime) -> int:
-    """Nanoseconds since the epoch; as a float they would not be exact."""
+    """Return nanoseconds since the epoch, computed with integers, as a float is not exact."""
     return calendar.timegm(moment.utctimetuple()) * 1_000_000_000 + moment.microsecond * 1_000

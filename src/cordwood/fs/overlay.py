@@ -1,6 +1,6 @@
-"""Shows a directory through a table of names: each name refers to a file that may have another path.
+"""Show a directory through a table of names: each name refers to a file that may have another path.
 
-So a log can be opened as it will be after renames that have not happened yet. The directory contains only the names in
+So a log can be opened in its state after renames that have not happened yet. The directory contains only the names in
 the table, and is read-only; all other paths are unchanged.
 """
 

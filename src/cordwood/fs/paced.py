@@ -1,4 +1,4 @@
-"""Stores whose files are read and written piece by piece; before each piece a `Pace` may wait, or stop its caller."""
+"""Stores that read and write files piece by piece; before each piece a `Pace` may wait, or stop its caller."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cordwood.types import override
 
 
 class Pace(Protocol):
-    """Says when the next bytes may be read or written, and how many at most."""
+    """Decides when the next bytes may be read or written, and the largest number at once."""
 
     @property
     def piece_bytes(self) -> int:
-        """The largest piece."""
+        """Size in bytes of the largest piece."""
         ...
 
     def wait_for(self, size_bytes: int) -> None:
-        """Return once so many bytes may be read or written; raise if none may be any more."""
+        """Return once `size_bytes` may be read or written; raise an exception to stop the caller."""
         ...
 
 
@@ -55,7 +55,7 @@ class _PacedReadableFile(WrappedReadableFile):
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
-        # A window is often larger than the rest of the file; only the rest counts.
+        # Count only the bytes left in the file, as a window may reach past its end.
         target = target.cast("B")[: max(0, self._file.size() - position)]
         done = 0
         for piece in self._pieces(target):
@@ -72,7 +72,7 @@ class _PacedReadableFile(WrappedReadableFile):
 
     @override
     def read(self, position: int, size_bytes: int) -> bytes:
-        # The size may come from a damaged file, so no buffer is made for it.
+        # The size may come from a damaged file, so do not allocate a buffer of that size.
         parts, missing = [], min(size_bytes, max(0, self._file.size() - position))
         while missing:
             piece_bytes = min(missing, self._pace.piece_bytes)
@@ -86,13 +86,13 @@ class _PacedReadableFile(WrappedReadableFile):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _wait_for(self, size_bytes: int) -> None:
-        """Wait, a piece at a time, until so many bytes may be read or written at once."""
+        """Wait, one piece at a time, until `size_bytes` may be read or written at once."""
         while size_bytes > 0:
             self._pace.wait_for(min(size_bytes, self._pace.piece_bytes))
             size_bytes -= self._pace.piece_bytes
 
     def _pieces(self, data: memoryview) -> Iterator[memoryview]:
-        """The pieces of some bytes, each once it may be read or written."""
+        """Yield each piece once it may be read or written."""
         size = self._pace.piece_bytes
         for start in range(0, data.nbytes, size):
             piece = data[start : start + size]
@@ -119,7 +119,7 @@ class _PacedFile(_PacedReadableFile, WrappedFile):
 
     @override
     def write_shared(self, position: int, data: Bytes, source: ReadableFile, source_position: int) -> None:
-        # How much will be shared is unknown, so all of it waits.
+        # The number of shared bytes is unknown beforehand, so wait for all of them.
         self._wait_for(view_of(data).nbytes)
         while isinstance(source, _PacedReadableFile):
             source = source._file

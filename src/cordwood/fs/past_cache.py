@@ -1,6 +1,7 @@
-"""Reads and writes of an open file past the page cache (O_DIRECT), and whether the cache has a page.
+"""Read and write an open file without the page cache (O_DIRECT), and check whether the cache holds a page.
 
-Not every file system has this. What it cannot do is left undone, for the caller to do through the page cache.
+Not every file system supports this. Methods return a smaller count then, and the caller uses the page cache for the
+remaining bytes.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import numpy as np
 
 from cordwood.fs.base import DIRECT_BLOCK_BYTES
 
-#: 0: this system has no such thing.
+#: 0 if the system has no O_DIRECT.
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)
-#: Says which pages of a mapping are in memory, without touching them.
+#: C function that reports which pages of a mapping are in memory, without touching them.
 _mincore = getattr(ctypes.CDLL(None), "mincore", None) if _O_DIRECT else None
 if _mincore is not None:
     _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-#: Errors of a file system that has it not, or for blocks of another size.
+#: Errors of a file system without O_DIRECT, or with blocks of another size.
 _UNSUPPORTED = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY}
 _opening = threading.Lock()
 
 
 class PastCache:
-    """A second descriptor of an open file, made when it is first used. Several threads may use it."""
+    """A second descriptor of an open file, opened at the first use. Several threads may use it."""
 
     def __init__(self, descriptor: int) -> None:
         self._of = descriptor
@@ -38,7 +39,7 @@ class PastCache:
         self._is_supported = _O_DIRECT != 0
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target`; returns how many bytes were read: fewer at the file's end, or where that is unsupported."""
+        """Fill `target`; return the number of bytes read: fewer at the file's end, or if unsupported."""
         done = 0
         with self._unsupported_is_nothing():
             while done < target.nbytes and (descriptor := self._open()) is not None:
@@ -49,7 +50,7 @@ class PastCache:
         return done
 
     def write(self, position: int, data: memoryview) -> int:
-        """Write `data`; returns how many bytes were written: fewer where that is unsupported."""
+        """Write `data`; return the number of bytes written: fewer if unsupported."""
         done = 0
         with self._unsupported_is_nothing():
             while done < data.nbytes and (descriptor := self._open()) is not None:
@@ -66,7 +67,7 @@ class PastCache:
             os.close(descriptor)
 
     def _open(self) -> int | None:
-        """The descriptor; None: unsupported."""
+        """Return the descriptor, or None if unsupported."""
         with _opening:
             if self._descriptor is None and self._is_supported:
                 access = fcntl.fcntl(self._of, fcntl.F_GETFL) & os.O_ACCMODE
@@ -87,7 +88,7 @@ class PastCache:
 
 
 def is_in_memory(descriptor: int, position: int) -> bool:
-    """Whether the page cache has the page at a position of a file, or that is unknown."""
+    """Return whether the page cache holds the page at a position of a file; True if that is unknown."""
     if _mincore is None:
         return True
     found = np.zeros(1, np.uint8)
@@ -95,7 +96,7 @@ def is_in_memory(descriptor: int, position: int) -> bool:
         with mmap.mmap(descriptor, 1, prot=mmap.PROT_READ, offset=position) as page:
             view = np.frombuffer(page, np.uint8)
             failed = _mincore(view.ctypes.data, 1, found.ctypes.data)
-            del view  # the page is not unmapped before
-    except (OSError, ValueError):  # there is no such page, or it cannot be mapped
+            del view  # or the page could not be unmapped
+    except (OSError, ValueError):  # the page is behind the end, or cannot be mapped
         return True
     return bool(failed or found[0] & 1)

@@ -1,11 +1,11 @@
-"""A file system that keeps only some of its files open, however many are in use.
+"""A file system that limits the number of open files, independent of the number of files in use.
 
-A program with 10,000 logs uses 30,000 files, and may open fewer. A file that is opened for update here is opened when
-it is first read or written. When too many are open, one that was not used lately is closed, and opened again by its
-name when it is needed.
+A program with 10,000 logs uses 30,000 files, but the system may allow fewer open files. Here a file that is opened for
+update is really opened at its first read or write. When too many are open, a file that was not used recently is closed,
+and opened again by its name when it is needed.
 
-An open file stays the same file when its name is replaced or removed: such a file is opened before that happens, and
-stays open until its user closes it. Renames are followed, those of directories too.
+An open file must stay the same file when its name is replaced or removed: before that happens the file is opened, and
+it stays open until its user closes it. Renames are tracked, including renames of directories.
 
 Closing drops the pool's reference. A concurrent reader holds its own, and the last reference closes the descriptor.
 """
@@ -25,25 +25,25 @@ from cordwood.types import override
 
 
 class PooledFileSystem(WrappedFileSystem):
-    """Delegates to another file system; at most `open_files_max` files that were opened for update are open.
+    """Delegates to another file system; keeps at most `open_files_max` files open of those opened for update.
 
-    Files whose names are gone do not count. Names must be changed through this object only.
+    Files whose names were removed do not count. Change names only through this object.
     """
 
     def __init__(self, fs: LocalFileSystem, open_files_max: int) -> None:
         super().__init__(fs)
         self._open_files_max = open_files_max
-        #: Held while a file is opened, and while names change: what is opened by a name has that name.
+        #: Held while a file is opened and while names change, so that a file opened by its name is the right one.
         self._names = threading.RLock()
         #: All files in use, by directory and name.
         self._files: dict[str, dict[str, weakref.WeakSet[_PooledFile]]] = {}
-        #: Those that are open and may be closed; the one to be looked at next comes first.
+        #: Open files that may be closed; the next candidate is first.
         self._open: deque[weakref.ref[_PooledFile]] = deque()
-        #: All files in use, whether they have a name or not.
+        #: All files in use, with or without a name.
         self._used: weakref.WeakSet[_PooledFile] = weakref.WeakSet()
 
     def close(self) -> None:
-        """Close all files that are in use; their users get errors from now on."""
+        """Close all files in use; their users get errors from now on."""
         with self._names:
             for file in list(self._used):
                 file.close()
@@ -101,7 +101,7 @@ class PooledFileSystem(WrappedFileSystem):
         return self._files.setdefault(directory, {}).setdefault(name, weakref.WeakSet())
 
     def _take(self, path: str) -> weakref.WeakSet[_PooledFile] | None:
-        """The files in use under a name, which is forgotten."""
+        """Forget a name, and return the files in use under it."""
         directory, name = posixpath.split(path)
         names = self._files.get(directory, {})
         found = names.pop(name, None)
@@ -110,7 +110,7 @@ class PooledFileSystem(WrappedFileSystem):
         return found
 
     def _hold(self, path: str) -> None:
-        """The name of a file is about to go: open those in use under it for good."""
+        """Open the files in use under a name, and keep them open, as the name is about to be removed."""
         for file in self._take(path) or ():
             file.hold()
 
@@ -127,7 +127,7 @@ class PooledFileSystem(WrappedFileSystem):
     # ---- open files --------------------------------------------------------------------------------------------------
 
     def reopen(self, file: _PooledFile) -> File:
-        """Open a file that is not open; for files of this module."""
+        """Open a closed file; only for files of this module."""
         with self._names:
             opened = file.opened
             if opened is None:
@@ -136,17 +136,17 @@ class PooledFileSystem(WrappedFileSystem):
             return opened
 
     def size_of(self, file: _PooledFile) -> int:
-        """The size of a file that may not be open; for files of this module."""
+        """Return the size of a file, open or closed; only for files of this module."""
         with self._names:
             opened = file.opened
             return self._fs.stat(file.path).size_bytes if opened is None else opened.size()
 
     def names(self) -> threading.RLock:
-        """To be held while a file is opened by its name; for files of this module."""
+        """Return the lock to hold while a file is opened by its name; only for files of this module."""
         return self._names
 
     def _remember(self, file: _PooledFile) -> None:
-        """A file was opened; close others, if there are too many."""
+        """Register an opened file, and close others if too many are open."""
         file.was_used = True
         self._open.append(weakref.ref(file))
         while len(self._open) > self._open_files_max:
@@ -154,7 +154,7 @@ class PooledFileSystem(WrappedFileSystem):
             candidate = reference()
             if candidate is None or candidate.is_held:
                 continue
-            if candidate.was_used:  # since it was looked at last, so others come first
+            if candidate.was_used:  # since the last check, so others are closed first
                 candidate.was_used = False
                 self._open.append(reference)
             else:
@@ -165,8 +165,8 @@ class _PooledFile(File):
     """A file of a pool.
 
     Attributes:
-        opened: the open file; None: not now.
-        is_held: it is not closed before its user is done with it.
+        opened: the open file; None while it is closed.
+        is_held: the pool must not close it before its user does.
     """
 
     def __init__(self, pool: PooledFileSystem, path: str, opened: File | None) -> None:
@@ -177,7 +177,7 @@ class _PooledFile(File):
         self._is_closed = False
 
     def hold(self) -> None:
-        """Open it for good."""
+        """Open the file, and keep it open."""
         if not self._is_closed:
             if self.opened is None:
                 self._pool.reopen(self)

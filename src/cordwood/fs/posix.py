@@ -1,6 +1,6 @@
 """The machine's file system, through the system calls that Kafka's storage layer uses.
 
-Every read and write states its position (pread, pwrite), so several readers can share an open file. Directories are not
+Every read and write passes its position (pread, pwrite), so several readers can share an open file. Directories are not
 trusted: the type of every opened file is checked, so that a FIFO or device under a segment's name can neither block nor
 feed us, and a read never allocates more than the file holds.
 """
@@ -43,26 +43,26 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
-#: The address of the C function that reads only what is in memory, if it is told so; 0: Linux alone has it.
+#: Address of the C function that can read from the page cache only; 0 on systems other than Linux.
 _preadv2 = getattr(ctypes.CDLL(None), "preadv2", None)
 _PREADV2 = 0 if _preadv2 is None else ctypes.cast(_preadv2, ctypes.c_void_p).value or 0
-#: The ioctls of Linux that make a file share the blocks of another, or of a range of it (XFS, btrfs, NFS 4.2 …).
-#: Unlike copy_file_range they fail where that is not supported: there, bytes in memory are written as quickly.
+#: Linux ioctls that make a file share all blocks of another, or those of a range (XFS, btrfs, NFS 4.2 …). Unlike
+#: copy_file_range they fail if that is not supported: then a write from memory is as fast.
 _FICLONE, _FICLONERANGE = 0x40049409, 0x4020940D
 #: The source's descriptor and position, the size, and the position in the target.
 _RANGE = struct.Struct("@qQQQ")
-#: Shared ranges begin and end at multiples of this, as all file systems that share have blocks of it or smaller.
+#: Shared ranges begin and end at multiples of this; file systems that share blocks use blocks of this size or smaller.
 _BLOCK_BYTES = 4_096
-#: A range that is not worth an ioctl is copied.
+#: Smaller ranges are copied, as an ioctl does not pay off.
 _SHARED_BYTES_MIN = 64 << 10
-#: The most bytes that the kernel is asked to copy in one call.
+#: Maximum number of bytes that the kernel copies in one call.
 _PIECE_BYTES = 1 << 30
 #: Errors from a file system or kernel that cannot clone a file, or cannot copy between two files.
 _CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
 #: Operations on small files mostly wait for fsync, so several run concurrently.
 _CONCURRENCY = 8
 _SMALL_BYTES = 64 << 10
-#: Unit of `st_blocks`, whatever blocks the file system has.
+#: Unit of `st_blocks`, independent of the file system's block size.
 _STATUS_BLOCK_BYTES = 512
 
 
@@ -75,7 +75,7 @@ class PosixFile(File):
         self._past_cache = PastCache(descriptor)
 
     def fileno(self) -> int:
-        """The descriptor, for system calls that take two files."""
+        """Return the descriptor, for system calls that use two files."""
         return self._open_descriptor()
 
     @override
@@ -83,7 +83,7 @@ class PosixFile(File):
         descriptor = self._open_descriptor()
         try:
             return os.fstat(descriptor).st_size
-        except OSError as error:  # as `_named`, which takes longer than the call
+        except OSError as error:  # like `_named`, whose overhead exceeds the call
             error.filename = self.path
             raise
 
@@ -115,7 +115,7 @@ class PosixFile(File):
         if not is_in_memory(descriptor, position):
             with self._named():
                 done = self._past_cache.read_into(position, whole)
-        # What is left is behind the end of the file, or cannot be read like that.
+        # The rest is behind the end of the file, or cannot be read directly.
         return done + self.read_into(position + done, whole[done:]) if done < whole.nbytes else done
 
     @override
@@ -130,7 +130,7 @@ class PosixFile(File):
             while (count := os.pwrite(descriptor, rest, position)) < len(rest):
                 rest = memoryview(rest)[count:]
                 position += count
-        except OSError as error:  # as in `size`: a live log writes a lot of little
+        except OSError as error:  # as in `size`: a live log makes many small writes
             error.filename = self.path
             raise
 
@@ -174,14 +174,14 @@ class PosixFile(File):
 
     @override
     def close(self) -> None:
-        # Forget the number first: after close, even one that fails, it may belong to another file.
+        # Clear the number first: after close, even a failing one, it may belong to another file.
         descriptor, self._descriptor = self._descriptor, None
         self._past_cache.close()
         if descriptor is not None:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Which reader of a shared file is the last cannot be known.
+        # Readers share a file, and none of them can tell that it is the last.
         with contextlib.suppress(OSError):
             self.close()
 
@@ -192,7 +192,7 @@ class PosixFile(File):
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Add the path to errors: those of operations on a descriptor do not name the file."""
+        """Add the path to errors, as operations on a descriptor do not name the file."""
         try:
             yield
         except OSError as error:
@@ -206,7 +206,7 @@ class PosixLocation:
 
     @property
     def in_this_process(self) -> bool:
-        """Never: every process on the machine sees the same files."""
+        """False: every process on the machine sees the same files."""
         return False
 
     def open(self) -> PosixFileSystem:
@@ -224,7 +224,7 @@ class PosixFileSystem(LocalFileSystem):
 
     @override
     def location(self) -> Location[LocalFileSystem]:
-        # PosixLocation opens a plain PosixFileSystem, which would lack what a subclass adds.
+        # PosixLocation opens a plain PosixFileSystem, which lacks a subclass's additions.
         return PosixLocation() if type(self) is PosixFileSystem else super().location()
 
     @override
@@ -279,7 +279,7 @@ class PosixFileSystem(LocalFileSystem):
 
     @override
     def link(self, source: str, target: str) -> None:
-        # link() on a symlink would make another symlink.
+        # link() on a symlink would link the symlink itself.
         os.link(os.path.realpath(source, strict=True) if os.path.islink(source) else source, target)
 
     @override
@@ -291,12 +291,12 @@ class PosixFileSystem(LocalFileSystem):
         with self.open(source) as original, self.create(target, mode=mode) as copied:
             try:
                 if not _clone(original, copied):
-                    # A file server copies within itself, if the kernel asks it to.
+                    # On a network file system, copy_file_range lets the server copy, so do not copy directly.
                     is_direct = original.size() >= DIRECT_BYTES_MIN and not network_file_system(target)
                     done = copy_direct(original, copied) if is_direct else 0
                     copy_bytes(original, copied, _copy_in_kernel(original, copied, done))
             except OSError as error:
-                error.filename = target  # the error names neither of the two files
+                error.filename = target  # the error does not name either file
                 raise
 
     @override
@@ -391,7 +391,7 @@ def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
         # O_NONBLOCK: opening a FIFO would otherwise block until its other end is open. Regular files ignore it.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP):  # a socket, a device that isn't there
+        if error.errno in (errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP):  # a socket, or a missing device
             raise _not_regular(path) from error
         raise
     try:
@@ -422,7 +422,7 @@ def _clone(source: File, target: File) -> bool:
 
 
 def _share(target: int, asked: bytes) -> bool:
-    """Let a file share a range of another; return False if that is not supported."""
+    """Make a file share a range of another; return False if that is not supported."""
     import fcntl
 
     try:
@@ -435,7 +435,7 @@ def _share(target: int, asked: bytes) -> bool:
 
 
 def _copy_in_kernel(source: File, target: File, position: int) -> int:
-    """Copy within the kernel, from a position on, as far as it can; return the position up to which there is a copy."""
+    """Copy in the kernel from a position on, as far as supported; return the position behind the copied bytes."""
     if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and hasattr(os, "copy_file_range")):
         return position
     size = source.size()

@@ -1,9 +1,9 @@
-"""A store that reads bytes of large files once: what was read stays in memory, up to a limit.
+"""A store that reads the bytes of large files once, and keeps them in memory, up to a limit.
 
-A clean reads a log twice: for its keys, then to copy what stays. Of a log that fits this memory, the second time takes
-no read, and counts for no limit of `log.cleaner.io.max.bytes.per.second`.
+A clean reads a log twice: for its keys, then to copy the kept records. If the log fits this memory, the second pass
+does not read the disk, and does not count towards `log.cleaner.io.max.bytes.per.second`.
 
-    file    │ read at first │        │ asked for now ─────────────────────┐
+    file    │ read at first │        │ requested now ─────────────────────┐
     pieces  │ 0 … 8 MiB     │        │ 12 … 20 MiB │                      │
                                      └─ from memory ┴─ read, then a piece ─┘
 
@@ -23,17 +23,17 @@ from cordwood.types import override
 
 @dataclass(slots=True)
 class _Pieces:
-    """What is in memory of a file: pieces that do not overlap.
+    """The parts of a file that are in memory, as pieces that do not overlap.
 
     Attributes:
-        starts: their positions, ascending.
+        starts: positions of the pieces, ascending.
     """
 
     starts: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
 
     def at(self, position: int) -> tuple[memoryview | None, int | None]:
-        """The bytes from a position on, if they are in memory; else where the next piece begins, if there is one."""
+        """Return the bytes from a position on if they are in memory; else None and the start of a later piece."""
         number = bisect.bisect_right(self.starts, position)
         if number:
             start, piece = self.starts[number - 1], self.pieces[number - 1]
@@ -42,10 +42,10 @@ class _Pieces:
         return None, self.starts[number] if number < len(self.starts) else None
 
     def add(self, position: int, data: memoryview) -> int:
-        """Keep bytes that start outside of all pieces, up to the next piece; return how many."""
+        """Keep bytes that start outside of all pieces, up to the next piece; return the number of kept bytes."""
         held, next_start = self.at(position)
         if held is not None:
-            return 0  # another thread has read them, too
+            return 0  # another thread has read them in the meantime
         data = data if next_start is None else data[: next_start - position]
         number = bisect.bisect(self.starts, position)
         self.starts.insert(number, position)
@@ -54,11 +54,11 @@ class _Pieces:
 
 
 class ReadOnceStore(WrappedStore):
-    """Delegates to another store, and remembers what is read.
+    """Delegates to another store, and keeps the bytes it reads.
 
     Args:
-        memory_bytes: that may be remembered.
-        suffix: only files count whose names end so.
+        memory_bytes: maximum number of bytes to keep.
+        suffix: keep only bytes of files with this suffix.
     """
 
     def __init__(self, store: Store, memory_bytes: int, *, suffix: str) -> None:
@@ -80,7 +80,7 @@ class ReadOnceStore(WrappedStore):
             return (None, None) if known is None else known.at(position)
 
     def keep(self, path: str, position: int, data: memoryview) -> None:
-        """Remember bytes of a file, if there is room."""
+        """Keep bytes of a file, if the memory has room."""
         with self._lock:
             if data and len(data) <= self._room:
                 self._room -= self._files.setdefault(path, _Pieces()).add(position, data)

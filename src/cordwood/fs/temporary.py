@@ -1,10 +1,10 @@
-"""Temporary folders of this machine. Each is locked as long as it is in use, so that one left by a kill can be removed.
+"""Temporary folders of this machine. Each is locked while in use, so that folders left by killed processes are found.
 
     cordwood-proof-k3f9x2.held/      `flock` on the folder itself; the kernel releases it when its process is killed
 
-A process that is killed leaves its folder, which may hold gigabytes. The next process of the same user that makes one
-of the same prefix removes those that no process has locked. The ending of the name says that an unlocked folder is not
-in use: folders without it, of other programs or of an older version, are left alone.
+A process that is killed leaves its folder, which may hold gigabytes. When the next process of the same user makes a
+folder with the same prefix, it removes those that no process has locked. The suffix marks folders that are always
+locked while in use: folders without it, of other programs or of an older version, are never removed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from cordwood.errors import NotFoundError
 from cordwood.fs.locks import network_file_system
 
 _ENDING = ".held"
-#: Descriptors of the folders that this process holds, by path.
+#: Descriptors of the folders that this process has locked, by path.
 _held: dict[str, int] = {}
 
 
 def temporary_root() -> str:
-    """The folder for temporary files: `TMPDIR`, or the first usual one that can be written to.
+    """Return the folder for temporary files: `TMPDIR`, or the first usual one that is writable.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no such folder exists.
     """
     try:
         return tempfile.gettempdir()
@@ -36,15 +36,15 @@ def temporary_root() -> str:
 
 
 def make_held(prefix: str) -> str:
-    """Make a folder that only this user can read, and hold it until `release` or the end of this process."""
+    """Make a folder that only this user can read, and keep it locked until `release` or the end of this process."""
     while True:
         path = tempfile.mkdtemp(_ENDING, prefix)
         try:
             descriptor = _lock(path)
         except (BlockingIOError, FileNotFoundError):
-            continue  # another process locked it first, took it for abandoned, and removes it
+            continue  # another process locked it first because it looked abandoned, and removes it
         except OSError:
-            return path  # the disk has no locks, so no process removes it
+            return path  # the disk does not support locks, so no process removes the folder
         if _leads_to(path, descriptor):
             _held[path] = descriptor
             return path
@@ -52,16 +52,16 @@ def make_held(prefix: str) -> str:
 
 
 def release(path: str) -> None:
-    """Hold a folder no longer; it may be one that is not held."""
+    """Unlock a folder, if this process has locked it."""
     if (descriptor := _held.pop(path, None)) is not None:
         os.close(descriptor)
 
 
 def remove_abandoned(prefix: str) -> None:
-    """Remove folders of this user whose processes were killed. What cannot be removed stays.
+    """Remove folders of this user whose processes were killed; ignore errors.
 
-    The prefix may begin with the path of another folder than the usual one, as that of `make_held`. On a network disk
-    all stay: a lock there may not be seen by other machines.
+    Like that of `make_held`, the prefix may begin with the path of a folder other than the usual one. On a network disk
+    nothing is removed: locks there may not be visible to other machines.
     """
     root, prefix = os.path.split(prefix)
     root = root or temporary_root()
@@ -78,7 +78,7 @@ def _remove_if_abandoned(path: str) -> None:
     except OSError:
         return
     try:
-        # Locked while it is removed: its maker, if it has not locked it yet, makes another one.
+        # Keep the lock while removing: a maker that has not locked its new folder yet then makes another one.
         if os.fstat(descriptor).st_uid == os.geteuid() and _leads_to(path, descriptor):
             shutil.rmtree(path, ignore_errors=True)
     finally:
@@ -102,7 +102,7 @@ def _lock(path: str) -> int:
 
 
 def _leads_to(path: str, descriptor: int) -> bool:
-    """Whether a path still leads to an open folder."""
+    """Return whether a path still refers to an open folder."""
     mine = os.fstat(descriptor)
     try:
         there = os.lstat(path)

@@ -1,15 +1,15 @@
-"""Limits how many bytes per second all tasks of a run read and write together, across processes.
+"""Limit the bytes per second that all tasks of a run read and write together, across processes.
 
-Before a read or write each process adds its bytes to its own counter file, in a folder that all tasks see, and then
-waits until the sum of all counters is due at the rate. So the rate is not divided: a task that runs alone has all of
+Before a read or write, each process adds its bytes to its own counter file, in a folder that all tasks see, and then
+waits until the sum of all counters is due at the rate. So the rate is not divided: a task that runs alone gets all of
 it. No locks are needed, as each file has one writer, and counters only grow.
 
     process A  100 MB ┐
     process B   50 MB ├ 160 MB / 10 MB per second = due after 16 s of its clock; it waits until then
     process C   10 MB ┘
 
-Unused time expires after a moment, or slow tasks would save up for a burst. Each process does that alone: it moves its
-start of the clock forward, and no two clocks are compared.
+Unused time expires after a moment, or slow tasks would save it up for a burst. Each process expires its own time: it
+moves its start time forward. Clocks of different processes are never compared.
 
 Without a rate, tasks use the plain file system.
 """
@@ -39,23 +39,23 @@ from cordwood.types import override
 
 S = TypeVar("S", bound=Store)
 
-#: The folder of the counters, in the folder that tasks see.
+#: Name of the counters' folder within the folder that all tasks see.
 _FOLDER = "throttle"
-#: The most bytes that are read or written at once.
+#: Maximum number of bytes to read or write at once.
 _PIECE_BYTES_MAX = 4 << 20
-#: At a low rate pieces are smaller: this many of them per second.
+#: A low rate uses smaller pieces: this many per second.
 _PIECES_PER_SECOND = 50
-#: How much unused time counts, in seconds.
+#: Unused time expires after this many seconds.
 _CREDIT_SECONDS = 0.1
-#: A counter: bytes, and a CRC-32 of them. A reader may see a counter that is half written.
+#: A counter: bytes, and a CRC-32 of them, as a reader may see a counter that is only half written.
 _COUNTER = struct.Struct("<QI")
 
 
 class Throttle:
-    """Makes callers wait before they read or write, in one process. Threads may share it.
+    """Delays reads and writes of one process. Threads may share it.
 
     Args:
-        rate: bytes per second, of all processes together.
+        rate: bytes per second, for all processes together.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Throttle:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._name = secrets.token_hex(16)
-        #: The counters of the others, as they were last seen.
+        #: The last known counters of other processes, by file name.
         self._others: dict[str, int] = {}
         self._bytes = self._not_yet_counted = 0
         self.piece_bytes = min(max(rate // _PIECES_PER_SECOND, 1), _PIECE_BYTES_MAX)
@@ -84,7 +84,7 @@ class Throttle:
         """Count bytes that are about to be read or written, and wait until they are due.
 
         Raises:
-            FileNotFoundError: the folder is gone, so the result of this task is no longer wanted.
+            FileNotFoundError: the folder was removed, so the result of this task is no longer wanted.
         """
         with self._lock:
             self._not_yet_counted += size_bytes
@@ -101,7 +101,7 @@ class Throttle:
             self._sleep(seconds)
 
     def _due_seconds(self) -> float:
-        """How long the bytes of all processes take at the rate."""
+        """Return the time in which the rate allows the bytes of all processes."""
         for info in self._fs.list(self._folder):
             if info.name != self._name:
                 seen = self._read(info.name)
@@ -109,7 +109,7 @@ class Throttle:
         return (self._bytes + sum(self._others.values())) / self._rate
 
     def _read(self, name: str) -> int:
-        """The counter of another process; 0: it is being written right now."""
+        """Return the counter of another process; 0 if it is being written right now."""
         try:
             with self._fs.open(f"{self._folder}/{name}") as file:
                 data = file.read(0, _COUNTER.size)
@@ -121,11 +121,11 @@ class Throttle:
         return int(size_bytes) if crc == zlib.crc32(data[:8]) else 0
 
     def _write(self) -> None:
-        """Write the counter of this process. A full disk must not fail a task here."""
+        """Write the counter of this process, ignoring a full disk, which must not fail a task here."""
         path = f"{self._folder}/{self._name}"
         data = struct.pack("<Q", self._bytes)
         try:
-            # Closed after each write: on a network file system others then see what was written.
+            # Close after each write: on a network file system other machines see the bytes only then.
             with self._fs.create(path, exclusive=False) as file:
                 file.write(0, data + struct.pack("<I", zlib.crc32(data)))
         except FileNotFoundError:
@@ -136,11 +136,11 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A rate, and where processes count what they read and write. Plain values, to be pickled.
+    """A rate, and the location of the processes' counters. Plain values, to be pickled.
 
     Attributes:
         rate: bytes per second.
-        location: of the file system with the folder.
+        location: location of the file system that contains the folder.
     """
 
     rate: int
@@ -149,7 +149,7 @@ class Limit:
 
     @classmethod
     def of(cls, rate: int | None, fs: TargetStore, folder: str) -> Limit | None:
-        """A limit whose counters are in a folder that all tasks see; None: there is no rate."""
+        """Create the folder of the counters within a folder that all tasks see; return None if `rate` is None."""
         if rate is None:
             return None
         if rate < 1:
@@ -159,19 +159,19 @@ class Limit:
         return cls(rate, fs.location(), path)
 
     def throttle(self) -> Throttle:
-        """The throttle of this process."""
+        """Return the throttle of this process."""
         return _throttle_of(os.getpid(), self)
 
 
 @functools.lru_cache(maxsize=4)
 def _throttle_of(_process: int, limit: Limit) -> Throttle:
-    """The throttle that all tasks of a process share; a forked process gets another one."""
+    """Return the throttle shared by all tasks of a process; a forked process gets another one."""
     return Throttle(limit.location.open(), limit.folder, limit.rate)
 
 
 @contextlib.contextmanager
 def limit_on_this_machine(rate: int) -> Iterator[Limit]:
-    """A limit for the processes of this machine; its counters are in a temporary folder, for the time of the block."""
+    """Yield a limit for the processes of this machine, with counters in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="cordwood-rate-", ignore_cleanup_errors=True) as folder:
         limit = Limit.of(rate, PosixFileSystem(), folder)
         assert limit is not None
@@ -179,18 +179,18 @@ def limit_on_this_machine(rate: int) -> Iterator[Limit]:
 
 
 def throttled_store(store: Store, limit: Limit | None) -> Store:
-    """A store whose reads are limited; without a limit the store itself."""
+    """Return a store whose reads are limited, or the store itself without a limit."""
     return store if limit is None else _ThrottledStore(store, limit)
 
 
 def throttled(fs: TargetStore, limit: Limit | None) -> TargetStore:
-    """A file system whose reads and writes are limited; without a limit the file system itself."""
+    """Return a file system whose reads and writes are limited, or the file system itself without a limit."""
     return fs if limit is None else _ThrottledTargetStore(fs, limit)
 
 
 @dataclass(frozen=True, slots=True)
 class _ThrottledLocation(Generic[S]):
-    """Where a throttled store is: that of the store below it, which `throttle` wraps."""
+    """The location of a throttled store: the location of the store below it, and the limit."""
 
     location: Location[S]
     limit: Limit
@@ -198,11 +198,11 @@ class _ThrottledLocation(Generic[S]):
 
     @property
     def in_this_process(self) -> bool:
-        """As the location below it."""
+        """Same as for the location below it."""
         return self.location.in_this_process
 
     def open(self) -> S:
-        """The throttled store."""
+        """Open the store and throttle it with `throttle`."""
         return self.throttle(self.location.open(), self.limit)
 
 
@@ -235,5 +235,5 @@ class _ThrottledTargetStore(PacedTargetStore):
         if self._shares_blocks[device]:
             self._store.copy(source, target, mode=mode)
         else:
-            # Through this process, a buffer at a time: the kernel copies all at once.
+            # Through this process, one buffer at a time: a copy in the kernel would not wait for the limit.
             TargetStore.copy(self, source, target, mode=mode)

@@ -1,4 +1,4 @@
-"""Names of users and groups, and what the user of this process may do to files."""
+"""Names of users and groups, and this user's permissions on files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GIVING = 1 << 0 | 1 << 3
 
 
 def user_name(uid: int) -> str:
-    """A user's name with its number: `kafka (uid 999)`; without a name, `uid 999`."""
+    """Return a user's name with its number: `kafka (uid 999)`; without a name, `uid 999`."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -26,7 +26,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """A group's name with its number: `kafka (gid 999)`; without a name, `gid 999`."""
+    """Return a group's name with its number: `kafka (gid 999)`; without a name, `gid 999`."""
     try:
         return f"{grp.getgrgid(gid).gr_name} (gid {gid})"
     except KeyError:
@@ -38,7 +38,7 @@ class User:
     """The user of a process.
 
     Attributes:
-        privileged: whether it may chown any file, and set the permissions of any file.
+        privileged: may change the owner and permissions of any file.
     """
 
     uid: int
@@ -47,11 +47,11 @@ class User:
 
     @classmethod
     def current(cls) -> Self:
-        """The user of this process."""
+        """Return the user of this process."""
         return cls(os.geteuid(), frozenset([os.getegid(), *os.getgroups()]), _privileged())
 
     def may_write(self, info: FileInfo) -> bool:
-        """Whether the permissions of a file or directory let the user write to it; ignores `privileged`."""
+        """Return whether the permissions of a file or directory allow writing; ignores `privileged`."""
         if self.uid == info.uid:
             return bool(info.mode & stat.S_IWUSR)
         return bool(info.mode & (stat.S_IWGRP if info.gid in self.gids else stat.S_IWOTH))

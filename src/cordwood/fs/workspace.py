@@ -1,10 +1,12 @@
 """A new directory of a local file system: made in a folder beside it, then renamed.
 
-DIR2's parent/
-.DIR2.cordwood-1f0c/           made first, removed in the end
-data/                        becomes DIR2 by one rename, once everything in it is durable
-outputs/                     files that tasks write, a folder per attempt
-progress/                    how far they are
+    DIR2's parent/
+      .DIR2.cordwood-1f0c/         made first, removed at the end
+        data/                      becomes DIR2 by one rename, once its content is durable
+        outputs/                   files that tasks write, with a folder per attempt
+        progress/                  progress of the tasks
+
+A killed run leaves its folder beside the target; `leftovers` finds it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Workspace(Target):
     """The folder in which a new directory is made. The end of the `with` block always removes it."""
 
     def __init__(self, fs: LocalFileSystem, target: str, sources: Iterable[str]) -> None:
-        """Refuse a target that is not new or empty, or within a source."""
+        """Raise an error if the target is not new or empty, or is within a source."""
         self._fs = fs
         self._sources = tuple(sources)
         self.target = fs.real_path(target)
@@ -57,14 +59,14 @@ class Workspace(Target):
             self._fs.rename(self.data, self.target)
             self._fs.sync_directory(posixpath.dirname(self.target))
         except BaseException:
-            # Its name may not survive a power cut, so it does not count. Removing needs no room; a rename might.
+            # The name may not survive a power cut, so remove the output. Removing needs no space; a rename might.
             if not self._fs.exists(self.data):
                 remove_tree(self._fs, self.target)
             raise
 
 
 def _directories(fs: LocalFileSystem, path: str) -> Iterator[str]:
-    """A directory and all below it."""
+    """Yield a directory and all directories below it."""
     yield path
     for info in fs.list(path):
         if info.is_directory:
@@ -72,26 +74,26 @@ def _directories(fs: LocalFileSystem, path: str) -> Iterator[str]:
 
 
 def work_folder_prefix(target: str) -> str:
-    """How the paths of all work folders of a directory begin."""
+    """Return the common prefix of the paths of all work folders for a directory."""
     parent, name = posixpath.split(target)
     return f"{parent.rstrip('/')}/.{name}.cordwood-"
 
 
 def leftovers(fs: TargetStore, target: str) -> list[str]:
-    """Work folders that killed runs for the same directory left. Call it when this run has none."""
+    """Return work folders left by killed runs for the same directory. Call it while this run has no work folder."""
     parent, start = posixpath.split(work_folder_prefix(fs.real_path(target)))
     try:
         names = [info.name for info in fs.list(parent) if info.is_directory and info.name.startswith(start)]
     except OSError:
-        return []  # only a hint is lost
+        return []  # callers use the result only for a hint
     return [posixpath.join(parent, name) for name in names]
 
 
 def check_outside(fs: Store, target: str, sources: Iterable[str]) -> None:
-    """Refuse a new folder in what is only read.
+    """Raise RequestError for a new folder within a folder that is only read.
 
     Args:
-        target: as `real_path` gives it.
+        target: result of `real_path`.
     """
     for source in map(fs.real_path, sources):
         if is_within(target, source):
@@ -114,5 +116,5 @@ def _check_target(fs: LocalFileSystem, target: str, parent: str, sources: Sequen
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it (both as `real_path` gives them)."""
+    """Return whether a path is a folder or within it (both are results of `real_path`)."""
     return f"{path}/".startswith(f"{folder.rstrip('/')}/")

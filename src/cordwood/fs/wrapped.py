@@ -1,4 +1,4 @@
-"""Files, stores and file systems that delegate to another one: base classes for those that change a verb or two."""
+"""Base classes of files, stores and file systems that change a few verbs and delegate all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _V = TypeVar("_V", bound=Callable[..., Any])
 
 
 def _of_file(verb: _V) -> _V:
-    """A method that is that of the wrapped file."""
+    """Return a method that calls the same method of the wrapped file."""
     name = verb.__name__
 
     def method(self: WrappedReadableFile, *arguments: Any) -> Any:
@@ -23,7 +23,7 @@ def _of_file(verb: _V) -> _V:
 
 
 def _of_store(verb: _V) -> _V:
-    """A method that is that of the wrapped store, or of the one among several that has the path."""
+    """Return a method that calls the same method of the wrapped store, or of the store that contains the path."""
     name = verb.__name__
 
     def method(self: WrappedStore, path: str, *arguments: Any, **options: Any) -> Any:
@@ -34,7 +34,7 @@ def _of_store(verb: _V) -> _V:
 
 
 class WrappedReadableFile(ReadableFile):
-    """Delegates every verb to another file, but `read_direct_into`, which reads."""
+    """Delegates every verb to another file, except `read_direct_into`, which calls `read_into`."""
 
     def __init__(self, file: ReadableFile) -> None:
         self.path = file.path
@@ -47,7 +47,7 @@ class WrappedReadableFile(ReadableFile):
 
 
 class WrappedFile(WrappedReadableFile, File):
-    """Delegates every verb to another file, but `write_direct` and `write_shared`, which write."""
+    """Delegates every verb to another file, except `write_direct` and `write_shared`, which call `write`."""
 
     _file: File
 
@@ -61,13 +61,13 @@ class WrappedFile(WrappedReadableFile, File):
 
 
 class WrappedStore(Store):
-    """Delegates every verb to another store, but `location`; of several stores, to that of the path."""
+    """Delegates every verb except `location` to another store, or to the one of several stores that has the path."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def _at(self, path: str) -> tuple[Store, str]:
-        """The store that has a path, and the path there."""
+        """Return the store that contains a path, and the path within it."""
         return self._store, path
 
     @property
@@ -92,7 +92,7 @@ class WrappedStore(Store):
 
 
 class WrappedTargetStore(WrappedStore, TargetStore):
-    """Delegates every verb to another store, but `location`; verbs with two paths, to the first store."""
+    """Delegates every verb except `location` to another store; verbs with two paths, to the first store."""
 
     _store: TargetStore
 
@@ -131,9 +131,9 @@ class WrappedTargetStore(WrappedStore, TargetStore):
 
 
 class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
-    """Delegates every verb to another file system, except those that consist of others (`put`, `delete`, `target` …).
+    """Delegates every verb to another file system, except verbs composed of others (`put`, `delete`, `target` …).
 
-    These use this object's other verbs.
+    These call this object's other verbs.
     """
 
     _store: LocalFileSystem
