@@ -1,7 +1,7 @@
-"""The careful pass over a range: it takes batches of any kind, and reports each violation.
+"""The careful pass over a range: it handles batches of any kind, and reports each violation.
 
-Both states are read side by side, in windows, in offset order, each once, and decoded to rows of records. Keys, values
-and headers are compared as bytes, large values by keyed digests (see `large`).
+It reads both states side by side, in windows, in offset order, each once, and decodes them to rows of records. Keys,
+values and headers are compared as bytes, large values by keyed digests (see `large`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class _Stream:
     """One state of a range, read step by step.
 
     Attributes:
-        upto: everything up to and including this offset has been read.
-        last_known: the state cannot be read from the offset after this one on; MAX_OFFSET: nothing keeps it from that.
+        upto: all records up to and including this offset have been read.
+        last_known: last offset before damage that ends the reading; MAX_OFFSET without such damage.
         newest: base offsets of batches, and the newest timestamp of their records. A batch whose records arrive in
             several pieces occurs several times.
     """
@@ -87,7 +87,7 @@ class _Stream:
         return records
 
     def drop(self) -> None:
-        """Remove all that was read."""
+        """Drop all batches and records that were read."""
         self._batches.clear()
         self._records.clear()
         self.newest.clear()
@@ -97,7 +97,7 @@ class _Stream:
             batches = self._windows.batches_of(item)
             if not batches.size:
                 continue
-            # What is in front of a damaged batch is known, and `decode` would report the damage first.
+            # Batches before a damaged one are usable, but `decode` would report the damage first.
             damaged = batches[~is_valid(batches)]
             if damaged.size:
                 batches = batches[batches["position"] < damaged["position"][0]]
@@ -123,7 +123,7 @@ class _Stream:
                 yield True
 
     def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:
-        """Check the order of records, and keep them until they are compared; return whether any are left."""
+        """Check the order of records, and keep them until they are compared; return whether there are any."""
         rows, batches = columns.rows, columns.batches
         ascend = np.empty(rows.size, np.bool_)
         firsts, counts, newest = (np.empty(rows.size, np.int64) for _ in range(3))
@@ -180,21 +180,21 @@ def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: Pro
         if bound > done:
             judge.records_of_both(before.take_records(bound), after.take_records(bound))
             batches = before.take_batches(bound)
-            # The batches rewritten from a wrapper may end below the wrapper's last offset. Hold them back until the
-            # wrapper itself has been read.
+            # Batches rewritten from a wrapper may end below the wrapper's last offset. Hold them back until the wrapper
+            # itself has been read.
             ended = int(batches["last_offset"][-1]) if batches.size else NONE
             theirs = after.take_batches(bound if bound == before.last_known else ended)
             judge.batches(batches, theirs, *_newest_of(theirs, after))
             notes.add(batches, theirs)
             done = bound
-    # What is behind damage in the state before can be compared with nothing, but may be damaged itself.
+    # Offsets after damage in the state before cannot be compared, but the state after may be damaged there, too.
     while after.upto < MAX_OFFSET:
         after.drop()
         after.read_on()
 
 
 def _newest_of(after: BatchRows, state: _Stream) -> tuple[Int64Array, BoolArray]:
-    """Return each batch's newest record timestamp, and whether it is known; keep those of later batches."""
+    """Return each batch's newest record timestamp, and whether it is known; keep the timestamps of later batches."""
     if not state.newest:
         return np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
     bases, which = np.unique(np.concatenate([bases for bases, _ in state.newest]), return_inverse=True)

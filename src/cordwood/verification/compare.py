@@ -1,14 +1,14 @@
 """Compares two states of a log, a range of offsets at a time.
 
-Both states are read side by side, in offset order, each once; a file that both have is read once for both. A range is
-compared by one of two passes:
+Both states are read side by side, in offset order, each once; a file that both have is read once for both. One of two
+passes compares a range:
 
-    quick     batches of magic 2 without a codec, of which nothing is odd: bytes of both states, without rows
-    careful   all others, and all over again what the quick pass finds odd: it says what differs, and where
+    quick     compares bytes of both states, without rows; only for sound batches of magic 2 without a codec
+    careful   handles all other ranges, and repeats a range in which the quick pass finds a difference, to locate it
 
-A pass decides what a single look can decide: whether each record is still there, unchanged and in order, and whether
+A pass decides facts that need no other range: whether each record is still there, unchanged and in order, and whether
 each batch kept its header fields. A key's last value needs the whole log, so it becomes entries that are merged later,
-see `keys`; what becomes of a transaction hangs on a later marker, see `transactions`.
+see `keys`; the outcome of a transaction depends on a later marker, see `transactions`.
 
 Nothing is imported from `cleaning` or its kernels.
 """
@@ -38,12 +38,12 @@ from cordwood.verification.transactions import ABORTED
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What is left of a range.
+    """The result of comparing a range.
 
     Attributes:
         keys: entries of its records, see `KeyEntries`.
-        seen, steps: of its producers and transactions, see `ProducerNotes`.
-        aborted: ABORTED[entries], of the transaction indexes of the state after.
+        seen, steps: facts of its producers and transactions, see `ProducerNotes`.
+        aborted: ABORTED[entries], from the transaction indexes of the state after.
     """
 
     facts: Facts
@@ -53,7 +53,7 @@ class RangeResult:
     aborted: npt.NDArray[np.void]
 
 
-#: Compares both states of a range; None: they have the same files.
+#: Compares both states of a range; the second is None if both have the same files.
 _Pass = Callable[[RangeWindows, RangeWindows | None, Judge, ProducerNotes], None]
 
 
@@ -63,7 +63,7 @@ def compare_range(
     """Compare both states of a range.
 
     Args:
-        here_max: up to so many entries of keys stay in memory; more are in files of `scratch`.
+        here_max: number of key entries up to which they stay in memory; more are written to files of `scratch`.
     """
     before, after = pair.before.open(fs), pair.after.open(fs)
 
@@ -87,7 +87,7 @@ def compare_range(
 
 
 def _aborted(log: LogView, part: Range, lowest: int, facts: Facts) -> npt.NDArray[np.void]:
-    """ABORTED[entries] of the transaction indexes of segments that start in a range."""
+    """Return ABORTED[entries] from the transaction indexes of segments that start in a range."""
     found = [np.empty(0, ABORTED)]
     for segment in log.segments:
         if not part.start <= max(segment.base_offset, lowest) < part.end:

@@ -1,4 +1,4 @@
-"""Facts of a comparison: counts, and violations of which some are named."""
+"""Facts of a comparison: counts, and violations, the first of each kind with offset and key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from cordwood.kernels.layout import BatchRows, RecordRows, U8Array
 from cordwood.verification.pairs import ViolationKind
 
-#: The most violations of one kind that are named per partition; all are counted.
+#: Number of violations of one kind that are named per partition; all are counted.
 NAMED_MAX = 20
 
 BoolArray = npt.NDArray[np.bool_]
@@ -23,7 +23,7 @@ class Piece:
 
     Attributes:
         data, rows, batches: as in `RecordColumns`.
-        mtime_ms: when their segment was last modified.
+        mtime_ms: time of the last modification of their segment.
     """
 
     data: U8Array
@@ -32,13 +32,13 @@ class Piece:
     mtime_ms: int
 
     def part(self, start: int, end: int) -> Piece:
-        """The records of an index range."""
+        """Return the records of an index range."""
         return Piece(self.data, self.rows[start:end], self.batches, self.mtime_ms)
 
 
 @dataclass(slots=True)
 class Facts:
-    """What was found in a part of a pair: all is counted, and up to `NAMED_MAX` violations of each kind are named.
+    """Facts of a part of a pair: counts, and up to `NAMED_MAX` named violations of each kind.
 
     Attributes:
         named: offset and key of violations, by kind.

@@ -1,4 +1,4 @@
-"""Judges records and batches that both states have over the same offsets."""
+"""Judges the records and batches of both states at the same offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.verification.keys import KeyEntries
 from cordwood.verification.pairs import Count, Pair, ViolationKind
 from cordwood.verification.ranges import Range
 
-#: What the kernel finds different of a record, and the violation that it is.
+#: The violation for each difference of a record that the kernel reports.
 _DIFFERENCES = {
     side_by_side.TIMESTAMP: ViolationKind.TIMESTAMP,
     side_by_side.KEY: ViolationKind.KEY,
@@ -87,10 +87,10 @@ class Judge:
         self.keys.add(piece, rules, there)
 
     def rules(self, batches: BatchRows, mtime_ms: int) -> npt.NDArray[np.uint8]:
-        """uint8[batches]: what holds for the records of each, see `last_records.enter_records`.
+        """Return uint8[batches]: the rules for the records of each batch, see `last_records.enter_records`.
 
         Args:
-            mtime_ms: when their segment was last modified.
+            mtime_ms: time of the last modification of their segment.
         """
         pair = self._pair
         expired = pair.legacy_horizon_ms is not None and mtime_ms <= pair.legacy_horizon_ms
@@ -108,7 +108,7 @@ class Judge:
         """Compare the batches of both states up to the same offset.
 
         Args:
-            newest: int64[batches after], the newest timestamp of the records of each, where it is `known`.
+            newest: int64[batches after], the newest record timestamp of each batch, where it is `known`.
         """
         self.facts.count(Count.BATCHES, after.size)
         if before.size:
@@ -123,7 +123,7 @@ class Judge:
             self._lost(before, after, owner)
 
     def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array, is_new: BoolArray) -> BoolArray:
-        """bool[batches]: whether a delete horizon is new, and no clean of the state before can have set it."""
+        """Return bool[batches]: whether a delete horizon is new, and no clean of the state before can have set it."""
         exact = self._pair.new_horizon_ms
         if exact is not None:
             return np.asarray(is_new & (horizons != exact))
@@ -135,7 +135,7 @@ class Judge:
         return np.zeros_like(early)
 
     def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
-        """Compare header fields with those before the clean, and with the newest record timestamp where it is known."""
+        """Compare header fields with the state before, and with the newest record timestamp where it is known."""
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
         late = was["attributes"] & LOG_APPEND_TIME != 0
         offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
@@ -163,7 +163,7 @@ class Judge:
             self.facts.broken_batches(what, now, np.asarray(bad))
 
     def _lost(self, before: BatchRows, after: BatchRows, owner: Int64Array) -> None:
-        """Report markers that are gone too early, and batches above the limit that are gone or changed."""
+        """Report markers that were removed too early, and batches above the limit that were removed or changed."""
         filled = np.zeros(before.size, np.bool_)
         filled[owner[after["record_count"] != 0]] = True
         markers = is_control(before) & (before["record_count"] > 0)

@@ -1,8 +1,8 @@
 """Checks that the last committed value of each key survived a clean, however large the log is.
 
-Tasks that read ranges of offsets make an entry of each record, and leave entries divided by hash range. Tasks that take
-some hash ranges merge and judge them: memory holds one table of the keys of one hash range. `kernels.last_records` has
-the entries and the table.
+Tasks that read ranges of offsets make an entry for each record, and divide the entries by hash range. Other tasks then
+merge and judge some hash ranges each: memory holds one table, with the keys of one hash range. `kernels.last_records`
+defines the entries and the table.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from cordwood.verification.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Reader, Scratch, Writer, kept_here
 
-#: Entries that are divided at a time, 12 MB.
+#: Number of entries that are divided at a time, 12 MB.
 CHUNK_ENTRIES = 1 << 19
-#: Of a hash range: the table of its keys stays in a processor's cache.
+#: Records per hash range, so that the table of its keys fits into a processor's cache.
 _RANGE_RECORDS = 1 << 16
-#: With more hash ranges than that, they have more records each.
+#: Largest number of hash ranges; in larger logs each range has more records.
 _RANGES_MAX = 1 << 10
 _RANGE_RECORDS_MAX = 1 << 20
-#: Hash ranges of so many entries together are read at once, 24 MB.
+#: Number of entries up to which several hash ranges are read at once, 24 MB.
 _READ_ENTRIES = 1 << 20
 _SLOTS_MIN, _SLOTS_MAX = 1 << 10, 1 << 16
 _FULL = 0.6
@@ -53,11 +53,11 @@ Slots = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """How the keys of a pair are fingerprinted and divided; the same in all tasks.
+    """The fingerprints and hash ranges for the keys of a pair; the same in all tasks.
 
     Attributes:
         points: two random points for the fingerprints of one proof.
-        hash_ranges: how many there are.
+        hash_ranges: number of hash ranges.
     """
 
     points: tuple[int, int]
@@ -65,7 +65,7 @@ class KeyRules:
 
     @classmethod
     def of(cls, records_max: int) -> KeyRules:
-        """Rules for a log of up to so many records."""
+        """Return the rules for a log of up to this number of records."""
         wanted = max(-(-records_max // _RANGE_RECORDS), 1)
         most = max(_RANGES_MAX, -(-records_max // _RANGE_RECORDS_MAX))
         return cls((secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))), min(wanted, most))
@@ -73,12 +73,12 @@ class KeyRules:
 
 @dataclass(slots=True)
 class KeyEntries:
-    """Makes the entries of records, and divides them.
+    """Makes entries for records, and divides them.
 
     Attributes:
-        between: int64[2]: records in [low, high) count.
-        chunk_entries: how many are divided at a time.
-        points: uint64[2], those of the rules.
+        between: int64[2]: only records in [low, high) count.
+        chunk_entries: number of entries that are divided at a time.
+        points: uint64[2], the points of the rules.
     """
 
     rules: KeyRules
@@ -104,18 +104,18 @@ class KeyEntries:
             self.entered(used, piece.batches)
 
     def room_for(self, records: int) -> tuple[npt.NDArray[np.void], int]:
-        """Where to make the entries of up to `chunk_entries` records: ENTRY[all], and how many are used."""
+        """Return the array for entries, ENTRY[all], and its used count, with room for up to `chunk_entries` records."""
         if self._used + records > self.chunk_entries:
             self._chunks.append(self.writer.write(*self._divided()))
         return self._entries, self._used
 
     def entered(self, used: int, batches: BatchRows) -> None:
-        """Take over entries that were made, so that so many are used, of records of some batches."""
+        """Set the used count after new entries were made; `batches` are the batches of their records."""
         self._used = used
         self._all_committed &= not (batches["attributes"] & TRANSACTIONAL).any()
 
     def finish(self, *, here_max: int) -> list[Kept]:
-        """All entries, as ENTRY in two sections per hash range; if there are few, they are in no file."""
+        """Return all entries, as ENTRY in two sections per hash range; few entries stay in memory, without a file."""
         if self._used <= here_max and not self._chunks:
             return [kept_here(*self._divided())] if self._used else []
         if self._used:
@@ -128,7 +128,7 @@ class KeyEntries:
         divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
         self._used = 0
         went = int(np.diff(starts)[::2].max())
-        # Of a record of a transaction it is not known yet whether it counts; an older one may be the last that does.
+        # Whether a transactional record counts is not known yet; if not, an older record may be the last that counts.
         if self._all_committed and went:
             target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
         self._all_committed = True
@@ -137,7 +137,7 @@ class KeyEntries:
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """Offsets of records that do not count, as their transaction was aborted or is open.
+    """Offsets of records that do not count, because their transaction was aborted or is open.
 
     Attributes:
         firsts, lasts: int64[ranges], ascending, ends included.
@@ -148,13 +148,13 @@ class Uncommitted:
 
     @classmethod
     def none(cls) -> Uncommitted:
-        """All records count."""
+        """Return an instance without offsets: all records count."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(slots=True)
 class KeyTable:
-    """A hash table from a key's fingerprint to its last record, which grows."""
+    """A growing hash table from a key's fingerprint to its last record."""
 
     uncommitted: Uncommitted
     expected: int = 0
@@ -168,7 +168,7 @@ class KeyTable:
         self._table = _empty(slots)
 
     def merge(self, pieces: Sequence[npt.NDArray[np.void]], *, insert: bool) -> None:
-        """Merge entries, ENTRY[n] each; keys that are not in the table are passed over, unless `insert`."""
+        """Merge entries, ENTRY[n] each; keys that are not in the table are skipped, unless `insert`."""
         addresses = np.array([entries.ctypes.data for entries in pieces], np.int64)
         counts = np.array([entries.size for entries in pieces], np.int64)
         piece = start = 0
@@ -187,7 +187,7 @@ class KeyTable:
             self._table = larger
 
     def slots(self) -> Slots:
-        """All keys, SLOT[keys]."""
+        """Return all keys, SLOT[keys]."""
         found: Slots = self._table[self._table["last"] != FREE]
         return found
 
@@ -208,9 +208,9 @@ def judge_hash_ranges(
     """Merge and judge some hash ranges.
 
     Args:
-        chunks: of all tasks; their sections are those of these hash ranges.
+        chunks: entries of all tasks, with only the sections of these hash ranges.
         uncommitted: records that do not count.
-        read_entries: about how many entries are in memory at a time.
+        read_entries: approximate number of entries in memory at a time.
     """
     facts = Facts()
     entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
@@ -242,7 +242,7 @@ def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Un
 def _pieces(
     chunks: Sequence[Kept], section: int, reader: Reader, read_entries: int
 ) -> Iterator[list[npt.NDArray[np.void]]]:
-    """The entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
+    """Yield the entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
     pieces: list[npt.NDArray[np.void]] = []
     count = 0
     for chunk in chunks:
@@ -260,9 +260,9 @@ def _pieces(
 def judge(slots: Slots, facts: Facts) -> None:
     """Judge merged keys, SLOT[keys].
 
-    A key is right if its last record is still there, or if that record is a tombstone that may be gone and no value of
-    the key is left. An older value without the tombstone would bring the deleted key back. Keys of which nothing went
-    are not counted.
+    A key is right if its last record is still there, or if that record is a tombstone that may be removed and the state
+    after has no value of the key. An older value without the tombstone would bring the deleted key back. A key counts
+    only if the clean removed a record of it.
     """
     slots = slots[slots["low"] & WENT != 0]
     there, may_go, tombstone = (slots["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))

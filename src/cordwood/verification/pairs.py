@@ -14,7 +14,7 @@ from cordwood.types import TopicPartition
 
 
 class ViolationKind(StrEnum):
-    """Kinds of violations. The value is the one in `--json`; `violations.MEANINGS` has the text."""
+    """Kinds of violations. Each value is used in `--json`; `violations.MEANINGS` has the text."""
 
     INVENTED = "invented"
     TWICE = "twice"
@@ -52,7 +52,7 @@ class ViolationKind(StrEnum):
 
 
 class Count(StrEnum):
-    """What was compared and proved; each is a number of records, batches, keys, producers or bytes."""
+    """Kinds of comparisons and proofs; each count is a number of records, batches, keys, producers or bytes."""
 
     RECORDS_BEFORE = "records_before"
     RECORDS_AFTER = "records_after"
@@ -71,11 +71,11 @@ class Count(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One state of a partition: where its files are. Holds only values that can be pickled.
+    """One state of a partition: where its files are. All fields can be pickled.
 
     Attributes:
         path: its directory, as shown to users.
-        files: for each name in the directory, the path of the file behind it; None: the directory as it is.
+        files: for each name in the directory, the path of its file; None: the files in the directory itself.
     """
 
     path: str
@@ -88,32 +88,33 @@ class Side:
         return LogView(self.path, fs=seen, log_start_offset=self.log_start_offset)
 
     def file_of(self, segment: Segment) -> str:
-        """The path of the file behind a segment's `.log`."""
+        """Return the real path of a segment's `.log`."""
         name = segment.files.log.name
         return f"{self.path}/{name}" if self.files is None else self.files[name]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two states of a partition, and the limits of what a clean between them may have changed.
+    """Two states of a partition, and the limits of the changes that a clean between them may make.
 
     Attributes:
-        topic_partition: None if the directory's name is not that of a partition.
-        first_uncleanable: nothing from this offset on may have changed. None: the base offset of the last segment that
-            starts at or below the active segment's base offset, the last stable offset and `high_watermark`.
-        superseding_end: records below it supersede older ones; None: those below `first_uncleanable`. It is higher
-            than that for one wave of a clean: a record of the wave is rightly gone if a later wave, in which nothing
-            has changed yet, holds a newer record of its key.
+        topic_partition: None if the directory's name is not a partition's.
+        first_uncleanable: no record from this offset on may have changed. None: the base offset of the last segment
+            that starts at or below the active segment's base offset, the last stable offset and `high_watermark`.
+        superseding_end: records below this offset supersede older ones; None: records below `first_uncleanable`. It is
+            higher than `first_uncleanable` for one wave of a clean: the wave may remove a record if a later wave, which
+            has not changed its segments yet, holds a newer record of its key.
         high_watermark: None: the log's end.
         now_ms: the time of the change, or any later time.
-        deletes_for_good: tombstones and markers may be gone once their delete horizon has passed.
-        legacy_horizon_ms: tombstones of magic 0 and 1 may be gone from segments last modified at or before this time.
+        deletes_for_good: tombstones and markers may be removed once their delete horizon has passed.
+        legacy_horizon_ms: tombstones of magic 0 and 1 may be removed from segments last modified at or before this
+            time.
         new_horizon_ms: the delete horizon that the change sets. None: unknown, but not earlier than
             `delete_retention_ms` after the segment's last write or after `now_ms`, whichever is earlier.
         delete_retention_ms: `delete.retention.ms` of the topic; 0 if unknown.
-        times_known: the segments' modification times say when they were written. If not, what depends on them is
-            counted as not judged.
-        retention: segments at the start of the log may be gone.
+        times_known: the segments' modification times are the times of their last writes. If not, facts that depend on
+            them are counted as not judged.
+        retention: segments at the start of the log may be removed.
         producer_expiration_ms: producers that have been inactive for this long may be forgotten.
     """
 

@@ -1,8 +1,8 @@
-"""Batches with a producer id: what of them a proof needs, collected range by range.
+"""Collects facts about batches with a producer id, range by range.
 
-What a broker knows of a producer hangs on the last batch of its epoch. So a range's result holds the last offsets for
-each producer and epoch. Transactional batches and markers are left to one task in the order of their offsets, because
-the fate of a transaction is known only from its marker; see `transactions`.
+A broker rebuilds a producer's state from the last batch of its epoch. So a range's result holds the last offsets for
+each producer and epoch. A single task judges all transactional batches and markers in the order of their offsets,
+because only its marker decides the outcome of a transaction; see `transactions`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from cordwood.verification.facts import Facts
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Writer, kept_here
 
-#: Kinds of steps, in the order in which they count at one offset.
+#: Kinds of steps, in their order at one offset.
 ABORT, COMMIT, DATA = range(3)
-#: A transactional data batch with records or without, or a marker, of the state before or after.
+#: A transactional data batch, with or without records, or a marker, of the state before or after.
 STEP = np.dtype(
     [("pid", "<i8"), ("first", "<i8"), ("last", "<i8"), ("kind", "i1"), ("after", "?"), ("filled", "?")], align=True
 )
-#: The last offsets of a producer's epoch, in one state: of its data, and of all of its batches; NONE without any.
+#: The last offsets of a producer's epoch, in one state: of its data batches, and of all its batches; NONE without any.
 SEEN = np.dtype([("pid", "<i8"), ("data", "<i8"), ("any", "<i8"), ("epoch", "<i4"), ("after", "?")], align=True)
 
-#: A chunk of steps; some more if one window has more.
+#: Number of steps in a chunk; a window with more makes a larger chunk.
 STEPS_AT_ONCE = 1 << 17
 _SEEN_MAX = 1 << 16
 
@@ -39,7 +39,7 @@ class ProducerNotes:
     """Collects the batches of a range, of both states, in the order of their offsets.
 
     Attributes:
-        lowest: batches that end below it are passed over.
+        lowest: batches that end below this offset are skipped.
     """
 
     lowest: int
@@ -78,7 +78,7 @@ class ProducerNotes:
             self._steps.append(steps)
 
     def finish(self, *, here_max: int) -> tuple[npt.NDArray[np.void], list[Kept]]:
-        """The last offsets, SEEN[producer epochs], and the steps, as STEP in chunks; few are in no file."""
+        """Return the last offsets, SEEN[producer epochs], and the steps, as STEP in chunks; few steps need no file."""
         if self._steps:
             steps, starts = self._taken()
             is_here = steps.size <= here_max and not self._chunks
@@ -92,7 +92,7 @@ class ProducerNotes:
 
 
 def merge_seen(parts: Iterable[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
-    """The last offsets of all parts, SEEN[producer epochs], one for each."""
+    """Merge the last offsets of all parts: SEEN[producer epochs], one row for each producer and epoch."""
     rows = np.concatenate([np.empty(0, SEEN), *parts])
     if not rows.size:
         return rows
@@ -107,15 +107,15 @@ def merge_seen(parts: Iterable[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
 
 
 def judge_producers(seen: npt.NDArray[np.void], known: Sequence[tuple[int, int, int]], facts: Facts) -> None:
-    """Check, for each producer that a broker knew, that the batch from which its state is rebuilt is still there.
+    """Check that the log still has the batch from which a broker rebuilds each known producer's state.
 
-    That batch is the producer's last data batch. If the producer is known from a marker alone, it is any batch of that
-    epoch, such as the marker or an emptied one. Producers that the broker did not know may disappear: Kafka's cleaner
-    drops them, even if the log holds batches of them.
+    That batch is the producer's last data batch. If the broker has the producer from a marker alone, it is any batch of
+    that epoch, such as the marker or an emptied one. Other producers may disappear: Kafka's cleaner drops them, even if
+    the log holds batches of them.
 
     Args:
         seen: SEEN[producer epochs].
-        known: id, epoch and last data offset of each producer that a broker knew.
+        known: id, epoch and last data offset of each producer in the broker's state.
     """
     if not known or not seen.size:
         return

@@ -1,7 +1,7 @@
-"""The quick pass over a range: it finds that all is well, or says that something is odd.
+"""The quick pass over a range: it proves the range, or raises OddError so that the careful pass repeats it.
 
-It takes batches of magic 2 without a codec, as most logs have. Both states go through one kernel, which compares the
-bytes of records, and decodes those of the state after only where they differ.
+It handles batches of magic 2 without a codec, as most logs have. One kernel reads both states; it compares the bytes of
+records, and decodes records of the state after only where they differ.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from cordwood.verification.ranges import Range
 from cordwood.verification.reading import RangeWindows
 from cordwood.verification.sampling import Sample
 
-#: A window above this has a batch of its own, and may have large values.
+#: A larger window has a single batch, and may have large values.
 _LARGE_BYTES = 32 << 20
-#: So many batches are judged at a time.
+#: Number of batches that are judged at a time.
 _BATCHES = 1 << 14
-#: A smaller range is compared in less time than threads take to start and end.
+#: A smaller range takes less time to compare than threads take to start and end.
 _THREADS_BYTES_MIN = 8 << 20
 
 
@@ -42,10 +42,10 @@ class _Window:
     """Plain batches, see `are_plain`.
 
     Attributes:
-        window: of the batches that are in the range.
-        address: where position 0 of the file would be.
-        newest: int64[batches], for `compare_plain`.
-        mtime_ms: when their segment was last modified.
+        window: a window with only the batches in the range.
+        address: memory address that position 0 of the file would have.
+        newest: int64[batches], output of `compare_plain`.
+        mtime_ms: time of the last modification of their segment.
     """
 
     window: BatchWindow
@@ -55,7 +55,7 @@ class _Window:
 
     @property
     def batches(self) -> BatchRows:
-        """Those that are in the range."""
+        """The batches in the range."""
         return self.window.batches
 
 
@@ -67,7 +67,7 @@ def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, note
     """Compare both states of a range; without `after`, they have the same files.
 
     Raises:
-        OddError: what was found so far is of no use.
+        OddError: the caller must discard all facts found so far.
     """
     with _threads_for(before.part) as threads:
         if after is None:
@@ -77,12 +77,12 @@ def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, note
 
 
 def _threads_for(part: Range) -> AbstractContextManager[Executor | None]:
-    """A thread for each state, to read it while this one compares; None for a range so small that they do not pay."""
+    """Return a thread for each state, to read it during the comparison; None if the range is too small to need them."""
     return nullcontext() if part.size_bytes < _THREADS_BYTES_MIN else ThreadPoolExecutor(2)
 
 
 def _windows(threads: Executor | None, windows: RangeWindows) -> Iterator[_Window]:
-    """The windows of a state, of which some batches are read by the plain reader, too."""
+    """Yield the windows of a state; read a sample of their batches with the plain reader, too."""
     sample, plain = Sample(windows.facts), _plain(windows)
     for window in plain if threads is None else _ahead(threads, plain):
         _check_sample(sample, window.window)
@@ -91,7 +91,7 @@ def _windows(threads: Executor | None, windows: RangeWindows) -> Iterator[_Windo
 
 
 def _ahead(threads: Executor, windows: Iterator[_Window]) -> Iterator[_Window]:
-    """The windows, each of which is read while the one before it is compared."""
+    """Yield the windows, and read each one in a thread while the previous one is compared."""
     coming = threads.submit(next, windows, None)
     while (window := coming.result()) is not None:
         coming = threads.submit(next, windows, None)
@@ -127,7 +127,7 @@ def _compare_both(before: Iterator[_Window], theirs: Iterator[_Window], judge: J
 
 
 def _plain(windows: RangeWindows) -> Iterator[_Window]:
-    """The windows of a state."""
+    """Yield the windows of a state; raise OddError for other than plain batches."""
     last_offset = -1
     try:
         for segment, item in windows:
@@ -156,7 +156,7 @@ def _check_sample(sample: Sample, window: BatchWindow) -> None:
 def _compare(
     was: _Window, at: int, now: _Window, now_at: int, judge: Judge, *, is_last: bool = False, is_same: bool = False
 ) -> tuple[int, int, int]:
-    """Compare batches of two windows until one ends; return where, and how many records are there."""
+    """Compare batches of two windows until one ends; return both indexes, and the number of records in both states."""
     keys = judge.keys
     records = int(was.batches["record_count"][at:].sum(dtype=np.int64))
     if records > keys.chunk_entries:
@@ -174,7 +174,7 @@ def _compare(
 
 @dataclass(slots=True)
 class _Pending:
-    """Batches of both states whose records are compared, until there are enough of them to judge their headers."""
+    """Batches of both states with compared records, kept until there are enough of them to judge their headers."""
 
     judging: Judge
     notes: ProducerNotes
@@ -184,7 +184,7 @@ class _Pending:
     _count: int = 0
 
     def add_after(self, window: _Window, first: int, end: int, records: int) -> None:
-        """Add batches [first, end) of the state after, which have so many records."""
+        """Add batches [first, end) of the state after, which hold this number of records."""
         for count in (Count.RECORDS_SAME, Count.RECORDS_AFTER):
             self.judging.facts.count(count, records)
         self._after.append(window.batches[first:end])

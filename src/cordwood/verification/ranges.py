@@ -19,7 +19,7 @@ class Range:
     Attributes:
         pair: the pair's index.
         start, end: no batch of an intact log crosses them.
-        limit: nothing from this offset on may have changed.
+        limit: no record from this offset on may have changed.
         same: both states have the same files in this range.
         size_bytes: bytes to read, of both states.
     """
@@ -33,7 +33,7 @@ class Range:
 
 
 def limit_of(pair: Pair, log: LogView) -> int:
-    """The first offset of the state before that no clean may have changed."""
+    """Return the first offset of the state before that no clean may have changed."""
     if pair.first_uncleanable is not None:
         return pair.first_uncleanable
     if not log.segments:
@@ -63,7 +63,7 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
     starts = [segment.base_offset for segment in after.segments]
     found: list[Range] = []
     lowest = pair.lowest
-    if not before.segments:  # what is in AFTER comes from nowhere
+    if not before.segments:  # every record of the state after would be an invention
         return [Range(number, lowest, MAX_OFFSET, limit, same=False, size_bytes=after.size_bytes)]
     ends = [*(segment.base_offset for segment in before.segments[1:]), MAX_OFFSET]
     for segment, end in zip(before.segments, ends, strict=True):

@@ -33,7 +33,7 @@ class RangeWindows:
     damage: ViolationKind
 
     def __iter__(self) -> Iterator[tuple[Segment, BatchWindow]]:
-        """The windows in the order of their offsets, with their segments.
+        """Yield the windows in the order of their offsets, with their segments.
 
         Raises:
             DataError, OSError: this state cannot be read.
@@ -43,20 +43,20 @@ class RangeWindows:
                 yield segment, item
             elif segment.base_offset != self.log.segments[-1].base_offset or item.kind is GapKind.DAMAGE:
                 raise gap_error(segment, item)
-            # Else a torn tail or zeros, as a crash leaves them at the end of the log.
+            # Otherwise this is a torn tail or zeros, as a crash leaves them at the end of the log.
             del item
 
     def batches_of(self, window: BatchWindow) -> BatchRows:
-        """The batches of a window that end in the range."""
+        """Return the batches of a window that end in the range."""
         lasts = window.batches["last_offset"]
         inside = (lasts >= self.part.start) & (lasts < self.part.end)
         return window.batches if inside.all() else window.batches[inside]
 
     def _items(self) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
-        """All windows and gaps.
+        """Yield all windows and gaps.
 
-        A segment that lies in the range is read from its first byte to its last, so that no batch of it is passed over,
-        wherever it is. Of one that reaches into other ranges, one task reads all headers.
+        A segment inside the range is read from its first byte to its last, so that no batch is skipped, even if it is
+        at a wrong place. If a segment reaches into other ranges, one task reads all its headers.
         """
         part = self.part
         segments = [*self.log.segments_from(part.start)]
@@ -88,10 +88,10 @@ class RangeWindows:
     def _up_to_misplaced(
         self, segment: Segment, item: BatchWindow, last: int, end: int
     ) -> Iterator[tuple[Segment, BatchWindow]]:
-        """The batches in front of one that does not stand where its offsets belong; nothing if there is none.
+        """Yield the batches before one whose place does not fit its offsets; yield nothing without such a batch.
 
         Raises:
-            CorruptBatchError: there is one. It may be any batch of the log, so nothing behind it can be compared.
+            CorruptBatchError: there is such a batch. It may be any batch of the log, so no later one can be compared.
         """
         wrong, ends = _misplaced(item.batches, last, end)
         if wrong.any():
@@ -109,9 +109,9 @@ class RangeWindows:
                     last = self._check_order(rows, last, end)
 
     def _check_order(self, rows: BatchRows, last: int, end: int) -> int:
-        """Report batches that start at or below the last one's end, or end beyond the segment. Returns the new end.
+        """Report batches that start at or below the previous one's end, or end beyond the segment; return the new end.
 
-        What a clean left may not be so; if the state before is, nothing is proved.
+        In the state after, this is a violation of its order; in the state before, it is damage, so nothing is proved.
         """
         wrong, ends = _misplaced(rows, last, end)
         if self.damage is ViolationKind.DAMAGE_AFTER:
@@ -122,7 +122,7 @@ class RangeWindows:
 
 
 def _misplaced(rows: BatchRows, last: int, end: int) -> tuple[BoolArray, Int64Array]:
-    """(which batches start at or below the last one's end, or end beyond the segment; where the last ones end)."""
+    """Return which batches start at or below the previous one's end or end after the segment, and all previous ends."""
     lasts = rows["last_offset"]
     firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
     ends = np.concatenate([np.array([last]), lasts[:-1]])

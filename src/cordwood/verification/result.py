@@ -18,7 +18,7 @@ class VerifyResult(Paged):
     Attributes:
         now_ms: the time against which delete horizons were judged.
         verdicts: one per partition that both states have.
-        violations: those outside of any partition, or in files of a partition other than its log.
+        violations: violations outside of any partition, or in files of a partition other than its log.
         excused: log start offsets that moved, where the caller allowed it.
         seconds: total time, without the start of Spark.
     """
@@ -38,7 +38,7 @@ class VerifyResult(Paged):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How much was proved, summed over all partitions."""
+        """Number of proved records, keys and so on, summed over all partitions."""
         return {name: sum(one.counts[name] for one in self.verdicts) for name in Count}
 
     @property

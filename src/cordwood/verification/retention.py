@@ -1,8 +1,8 @@
-"""Proves, before retention deletes segments, that each of them may go.
+"""Proves, before retention deletes segments, that each of them may be deleted.
 
 The rules are written a second time here, and not shared with `cleaning.retention`, which chooses the segments. Kafka
-deletes from the start of a log only, and nothing that other replicas may lack: every segment that goes ends at or below
-the high watermark. For each of them one of these holds:
+deletes only from the start of a log, and only records that all in-sync replicas have: every deleted segment ends at or
+below the high watermark. One of these limits must also hold for each deleted segment:
 
     log start offset     it ends at or below the log start offset, and is not the active one
     retention.bytes      the segments after it still hold at least that many bytes
@@ -23,13 +23,13 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """What retention goes by in one partition.
+    """The limits of retention in one partition.
 
     Attributes:
-        high_watermark: no segment that reaches above it may go.
+        high_watermark: no segment that reaches above it may be deleted.
         now_ms: the time of the run.
-        bytes_kept: `retention.bytes`; negative: it does not apply.
-        ms_kept: `retention.ms`; negative: it does not apply.
+        bytes_kept: `retention.bytes`; negative: no limit.
+        ms_kept: `retention.ms`; negative: no limit.
     """
 
     high_watermark: int
@@ -39,11 +39,11 @@ class RetentionLimits:
 
 
 def retention_faults(log: LogView, base_offsets: Collection[int], limits: RetentionLimits) -> Iterator[str]:
-    """Yield, in words, the reasons against deleting segments; none if all of them may go.
+    """Yield, in words, the reasons against deleting segments; nothing if all of them may be deleted.
 
     Args:
-        log: as it is before they are deleted.
-        base_offsets: of the segments that are to go.
+        log: the log before the deletion.
+        base_offsets: base offsets of the segments to delete.
     """
     segments = log.segments
     oldest = {segment.base_offset for segment in segments[: len(base_offsets)]}

@@ -1,4 +1,4 @@
-"""How much disk the tasks of a proof may take for the files that they leave for each other."""
+"""The disk space that the tasks of a proof need for files from one task to another."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _BLOCK_BYTES = 4096
 
 
 def scratch_bytes_max(*, log_bytes: int, segments: int, records: int, transactional_batches: int) -> int:
-    """The most that the files of one partition's proof take; 0: it needs none.
+    """Return the largest size of the files of one partition's proof; 0 if it needs no file.
 
-    An entry per record that counts for its key, and a step per marker and batch of a transaction, of both states. A
-    file per range of offsets, and no range is less than a segment. Files of tasks that are run again are not counted.
+    The files hold an entry per record with a key, and a step per marker and transactional batch, of both states. There
+    is a file per range of offsets, and no range is less than a segment. Files of repeated tasks are not counted.
 
     Args:
-        log_bytes, segments: of the state before.
-        records: up to the first offset that no clean may change.
+        log_bytes, segments: size and number of segments of the state before.
+        records: number of records up to the first offset that no clean may change.
     """
     steps = 2 * transactional_batches
     is_one_task = 2 * log_bytes <= prove.WHOLE_BYTES

@@ -1,4 +1,4 @@
-"""Reads a sample of batches with the plain reader as well, so that a bug of the fast readers does not go unnoticed."""
+"""Reads a sample of batches with the plain reader as well, so that a bug of the fast readers is noticed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BYTES_MAX = 1 << 20
 
 @dataclass(slots=True)
 class Sample:
-    """Which batches of one state are read twice."""
+    """Chooses batches of one state that are read twice."""
 
     facts: Facts
     _seen: int = 0
 
     def choose(self, batches: int) -> range:
-        """Which of the next batches that have records are to be checked."""
+        """Choose, among the next batches with records, the indexes to check."""
         first = -self._seen % SAMPLE_EVERY
         self._seen += batches
         return range(first, batches, SAMPLE_EVERY)
@@ -37,9 +37,9 @@ class Sample:
         """Read a batch with the plain reader, and compare the results.
 
         Args:
-            columns: what the fast reader found.
-            window: that has the batch.
-            rows: RECORD_ROW[records], those of the batch in `columns`.
+            columns: the fast reader's output.
+            window: the window that has the batch.
+            rows: RECORD_ROW[records], the batch's rows in `columns`.
         """
         batch = columns.batches[rows["batch"][0]]
         position, size = int(batch["position"]) - window.position, int(batch["size_bytes"])

@@ -1,4 +1,4 @@
-"""The folder in which the tasks of a proof leave arrays for the tasks that follow."""
+"""The folder in which the tasks of a proof write arrays for later tasks."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from cordwood.fs.direct import Appender, read_direct
 from cordwood.fs.location import Location
 from cordwood.kernels.crc import crc32c_each
 
-#: Arrays begin at multiples of this, so that their elements are where processors read them at once.
+#: Arrays begin at multiples of this, so that processors can read their elements directly.
 _ALIGNMENT = 8
 
 
 class LostError(DataError):
-    """What a task has written for others is gone, or is not what it wrote."""
+    """A task's output for other tasks is missing, or its checksum differs."""
 
     def __init__(self, path: str) -> None:
         super().__init__("what another task of this proof wrote is gone or damaged", path=path)
 
 
 def no_space(error: OSError, folder: str) -> NoSpaceError:
-    """The error in words, if the disk of the folder is full."""
+    """Return the error to raise if the disk of the folder is full."""
     what = f"{error.strerror or error}: {error.filename or folder}, a temporary file of the proof, so nothing is proved"
     return NoSpaceError(f"{what}. Free some of that disk, or name a folder on another one with TMPDIR")
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Where it is. A value that can be pickled."""
+    """The scratch folder. All fields can be pickled."""
 
     location: Location[TargetStore]
     path: str
 
     def writer(self) -> Writer:
-        """A new file, which is made with the first array."""
+        """Return a writer for a new file, which is created with the first array."""
         return Writer(self)
 
     def reader(self) -> Reader:
-        """Reads what tasks have written."""
+        """Return a reader of the tasks' files."""
         return Reader(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An array in sections: in a file, or here.
+    """An array in sections: in a file, or in memory.
 
     Attributes:
-        path: of the file; empty: `here` is the array.
-        position: in the file.
+        path: path of the file; empty if `here` is the array.
+        position: position of the array in the file.
         starts: int64[sections + 1], the index at which each section starts, and the end.
-        crcs: uint32[sections], CRC-32C of the bytes of each in the file.
+        crcs: uint32[sections], CRC-32C of each section's bytes in the file.
     """
 
     path: str
@@ -69,17 +69,17 @@ class Kept:
     here: npt.NDArray[Any] | None = None
 
     def size(self, section: int) -> int:
-        """How many elements a section has."""
+        """Return the number of elements of a section."""
         return int(self.starts[section + 1] - self.starts[section])
 
     def sections(self, first: int, end: int) -> Kept:
-        """The same with some of its sections only."""
+        """Return the array with only some of its sections."""
         starts = self.starts[first : end + 1]
         return Kept(self.path, self.position, starts, self.crcs[first:end], self.here)
 
 
 def kept_here(array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
-    """An array that stays in this process, or travels with a task's result."""
+    """Return an array that stays in this process, or is part of a task's result."""
     return Kept("", 0, np.asarray(starts, np.int64), np.empty(0, np.uint32), array)
 
 
@@ -102,7 +102,7 @@ class Writer:
                     self._appender.flush()
 
     def write(self, array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.int64]) -> Kept:
-        """Append an array in sections; it can be read once the `with` block ended."""
+        """Append an array in sections; it can be read once the `with` block has ended."""
         if self._appender is None:
             self._appender = Appender(self.scratch.location.open().create(f"{self.scratch.path}/{uuid4().hex}"))
         starts = np.asarray(starts, np.int64)
@@ -116,7 +116,7 @@ class Writer:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads arrays from the files of many writers, which stay open."""
+    """Reads arrays from the files of many writers, and keeps the files open."""
 
     scratch: Scratch
     _files: dict[str, ReadableFile] = field(default_factory=dict)
@@ -131,10 +131,10 @@ class Reader:
         self._open.__exit__(kind, error, trace)
 
     def load(self, kept: Kept, dtype: npt.DTypeLike) -> Kept:
-        """All sections of an array, read at once into this process.
+        """Read all sections of an array at once into memory.
 
         Raises:
-            LostError: they are not what was written.
+            LostError: the file is missing or its checksum differs.
         """
         if kept.here is not None:
             return kept
@@ -159,10 +159,10 @@ class Reader:
         return kept_here(data.view(dtype), starts)
 
     def read(self, kept: Kept, section: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """The elements of a section.
+        """Return the elements of a section.
 
         Raises:
-            LostError: they are not what was written.
+            LostError: the file is missing or its checksum differs.
         """
         if kept.here is None:
             kept, section = self.load(kept.sections(section, section + 1), dtype), 0

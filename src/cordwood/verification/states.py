@@ -17,7 +17,7 @@ from cordwood.types import NONE
 from cordwood.verification.pairs import Pair, ViolationKind
 from cordwood.verification.ranges import Range, ranges_of
 
-#: A producer's epoch, last sequence, last offset and the start of its open transaction; NONE for what it lacks.
+#: A producer's epoch, last sequence, last offset and the start of its open transaction; NONE for a missing value.
 ProducerState = tuple[int, int, int, int]
 #: A violation that is not about a record: its kind, its text and the path of the file.
 Fault = tuple[ViolationKind, str, str]
@@ -29,10 +29,10 @@ RANGE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """Result of the first look at a pair: what differs outside of the records, and which ranges to read.
+    """Result of the first look at a pair: differences outside of the records, and the ranges to read.
 
     Attributes:
-        keys_max: an upper bound of the keys in the state before.
+        keys_max: an upper bound of the number of keys in the state before.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -44,7 +44,7 @@ def look_at(number: int, pair: Pair, fs: Store, *, times: int = 1) -> LookedAt:
     """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation.
 
     Args:
-        times: a range has about so many times `RANGE_BYTES`.
+        times: size of a range as a multiple of `RANGE_BYTES`.
     """
     try:
         ranges = ranges_of(number, pair, fs, range_bytes=times * RANGE_BYTES)
@@ -61,10 +61,10 @@ def _unreadable(pair: Pair, error: Exception) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class KnownProducers:
-    """What a broker knows of producers.
+    """The producers in a broker's state.
 
     Attributes:
-        before: id, epoch and last data offset of each that it knows after loading the state before.
+        before: id, epoch and last data offset of each producer after a broker has loaded the state before.
     """
 
     before: tuple[tuple[int, int, int], ...] = ()
@@ -72,14 +72,14 @@ class KnownProducers:
 
 
 def look_at_producers(pair: Pair, fs: Store, *, in_log: bool) -> KnownProducers:
-    """Compare what a broker knows of producers after it loads the states.
+    """Compare the producers that a broker has after it loads the two states.
 
     Args:
         in_log: batches of either log have a producer id. If not, only snapshots are read.
     """
     try:
         before, after = pair.before.open(fs), pair.after.open(fs)
-        # Below the lowest offset that is compared, nobody has looked for batches of producers.
+        # The ranges begin at the lowest offset, so batches of producers below it have not been searched for.
         in_log = in_log or pair.lowest > before.first_offset
         noted, was, done = _producers(before, pair, in_log=in_log)
         _, now, _ = _producers(after, pair, in_log=in_log)
@@ -104,7 +104,7 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[Fault
         yield ViolationKind.LOG_START, f"the log started at {starts[0]}, and starts at {starts[1]}{excuse}", path
     epochs = [_epochs(log, pair.lowest) for log in (before, after)]
     # A broker that loads a log drops an epoch without records, and then begins a new one there. So compare only epochs
-    # that have records; another one at the end has to be newer.
+    # that have records; a different epoch at the end must be newer.
     written = [[one for one in some if one[1] < ends[0]] for some in epochs]
     empty = [[one for one in some if one[1] >= ends[0]][-1:] for some in epochs]
     if written[0] != written[1] or (empty[1] and empty[1] < empty[0]):
@@ -113,7 +113,7 @@ def _state_faults(pair: Pair, before: LogView, after: LogView) -> Iterator[Fault
 
 
 def _topic_id_faults(before: LogView, after: LogView) -> Iterator[Fault]:
-    """Yield a violation if `partition.metadata` no longer has its topic id. Without a readable id before, none."""
+    """Yield a violation if `partition.metadata` has lost its topic id; nothing if there was no readable id before."""
     path = f"{after.path}/{FileKind.PARTITION_METADATA}"
     was, now = _topic_id(before), _topic_id(after)
     if was is not None and was != now:
@@ -135,9 +135,9 @@ def _producer_faults(
     now: Mapping[int, ProducerState],
     gone_below: int,
 ) -> Iterator[Fault]:
-    """Yield producers whose state, after a broker loads the log, differs from what it would have been before.
+    """Yield producers whose state after a broker loads the log has changed between the two states.
 
-    Retention may have deleted batches below `gone_below`, which a broker then no longer reads.
+    Retention may have deleted batches below `gone_below`, and then a broker no longer reads them.
     """
     for id, one in was.items():
         rebuilt, new = noted.get(id) != one, now.get(id)
@@ -148,7 +148,7 @@ def _producer_faults(
 
 
 def _only_its_epoch_is_forgotten(was: ProducerState, now: ProducerState | None) -> bool:
-    """Whether the producer was known from a marker alone, and its epoch is now forgotten.
+    """Return whether the producer was known from a marker alone, and its epoch is now forgotten.
 
     A broker that rebuilds producer state from the log skips a marker batch that a clean (Kafka's or ours) has emptied.
     `producers.judge_producers` proves that the emptied batch, or another of that epoch, is still there.
@@ -157,7 +157,7 @@ def _only_its_epoch_is_forgotten(was: ProducerState, now: ProducerState | None) 
 
 
 def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> bool:
-    """Whether `now` is the state `was` as rebuilt without the batches below an offset."""
+    """Return whether `now` is the state `was` as rebuilt without the batches below an offset."""
     _, _, last_offset, transaction_start = was
     if last_offset < gone_below:
         return now is None or now[:-1] == (was[0], NONE, NONE)
@@ -165,7 +165,7 @@ def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> 
 
 
 def _epochs(log: LogView, lowest: int) -> list[tuple[int, int]]:
-    """(epoch, start offset) from an offset on; empty if the file is missing or corrupt (which `check` reports)."""
+    """Return (epoch, start offset) from an offset on; empty if the file is missing or corrupt, as `check` reports."""
     path = f"{log.path}/{FileKind.LEADER_EPOCHS}"
     try:
         known = leader_epochs.history(leader_epochs.decode(read_file(log.fs, path), path))

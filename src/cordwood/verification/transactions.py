@@ -1,10 +1,10 @@
-"""Finds out which transactions were committed, and whether read_committed consumers see the same after a clean.
+"""Finds committed transactions, and checks that read_committed consumers see the same of them after a clean.
 
-The steps of a log come in chunks, in the order of their offsets. Memory holds one chunk, one byte for each step, and
-what is known of each producer at that place:
+The steps of a log are read in chunks, in the order of their offsets. Memory holds one chunk, one byte for each step,
+and the state of each producer at that place:
 
-    backwards    a batch's transaction ended as the producer's next marker says: the fate of each batch, in both states
-    forwards     what a broker tells consumers about aborted transactions up to each batch of the state after
+    backwards    the producer's next marker decides how a batch's transaction ended: the fate of each batch, per state
+    forwards     the aborted transactions that a broker reports to consumers, up to each batch of the state after
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cordwood.verification.scratch import Kept, Scratch
 Steps = npt.NDArray[np.void]
 Fates = npt.NDArray[np.int8]
 
-#: The fate of a batch whose transaction is open, beside ABORT and COMMIT.
+#: The fate of a batch in an open transaction; the other fates are ABORT and COMMIT.
 OPEN = -1
 #: An entry of a transaction index: producer id, first and last offset of an aborted transaction.
 ABORTED = np.dtype([("pid", "<i8"), ("first", "<i8"), ("last", "<i8")])
@@ -39,10 +39,10 @@ def judge_transactions(
 
     Args:
         chunks: STEP in chunks, of both states, in the order of offsets.
-        aborted: ABORTED[entries], what the transaction indexes of the state after say.
+        aborted: ABORTED[entries], from the transaction indexes of the state after.
 
     Returns:
-        facts; and which offsets of the state before hold records that were not committed.
+        facts; and the offsets of the state before whose records were not committed.
     """
     facts = Facts()
     markers: dict[tuple[bool, int], int] = {}
@@ -62,7 +62,7 @@ def judge_transactions(
 
 
 def _groups(*names: npt.NDArray[np.generic]) -> BoolArray:
-    """bool[rows]: whether a row of sorted rows is the first of its group."""
+    """Return bool[rows]: whether a row of sorted rows is the first of its group."""
     new = np.ones(names[0].size, np.bool_)
     if names[0].size:
         new[1:] = np.logical_or.reduce([name[1:] != name[:-1] for name in names])
@@ -70,12 +70,12 @@ def _groups(*names: npt.NDArray[np.generic]) -> BoolArray:
 
 
 def _spans(new_group: BoolArray) -> Iterable[tuple[int, int]]:
-    """Where the groups of sorted rows start and end."""
+    """Return the start and end index of each group of sorted rows."""
     return itertools.pairwise([*np.flatnonzero(new_group).tolist(), new_group.size])
 
 
 def _latest(chosen: BoolArray, new_group: BoolArray) -> Int64Array:
-    """int64[rows]: the index of the last chosen row up to each row, in its group; NONE without one."""
+    """Return int64[rows]: the index of the last chosen row up to each row, in its group; NONE without one."""
     indexes = np.arange(chosen.size)
     latest = np.maximum.accumulate(np.where(chosen, indexes, NONE))
     start = np.maximum.accumulate(np.where(new_group, indexes, 0))
@@ -83,10 +83,10 @@ def _latest(chosen: BoolArray, new_group: BoolArray) -> Int64Array:
 
 
 def _fates(steps: Steps, markers: dict[tuple[bool, int], int]) -> Fates:
-    """How the transaction of each step ended: as the producer's next marker says.
+    """Return how the transaction of each step ended, which the producer's next marker decides.
 
     Args:
-        markers: the first marker above these steps, by state and producer; set to the first one of these.
+        markers: the first marker above these steps, by state and producer; updated to the first one in these steps.
     """
     order = np.lexsort((-steps["last"], steps["pid"], steps["after"]))
     rows = steps[order]
@@ -107,12 +107,12 @@ def _fates(steps: Steps, markers: dict[tuple[bool, int], int]) -> Fates:
 
 @dataclass(slots=True)
 class _Told:
-    """What a broker has told a consumer about each producer up to some offset.
+    """The aborted transactions that a broker has reported to a consumer, by producer, up to some offset.
 
     Attributes:
         entries: ABORTED[entries], by producer and first offset.
-        lasts: int64[entries], the largest last offset up to each entry, of its producer.
-        abort_at: the producer's last ABORT marker.
+        lasts: int64[entries], the largest last offset among the producer's entries up to each entry.
+        abort_at: offset of the producer's last ABORT marker.
     """
 
     entries: npt.NDArray[np.void]
@@ -129,7 +129,7 @@ class _Told:
         return cls(entries, lasts)
 
     def up_to(self, pids: Int64Array, offsets: Int64Array) -> Int64Array:
-        """int64[batches]: the index of the producer's last entry that starts at or below an offset; NONE without."""
+        """Return int64[batches]: the index of the producer's last entry that starts at or below an offset, or NONE."""
         found = np.full(pids.size, NONE, np.int64)
         if not self.entries.size:
             return found
@@ -143,7 +143,7 @@ class _Told:
 
 
 def _judge_chunk(steps: Steps, fates: Fates, told: _Told, facts: Facts) -> None:
-    """Judge whether consumers skip the batches of the state after that they skipped before, and no others.
+    """Judge whether consumers skip exactly those batches of the state after that they skipped before.
 
     A broker sends a consumer all aborted transactions that end at or after its fetch offset. The consumer skips the
     producer's batches from the first offset of such a transaction up to the next ABORT marker. `hidden`: a consumer
@@ -169,7 +169,7 @@ def _judge_chunk(steps: Steps, fates: Fates, told: _Told, facts: Facts) -> None:
 
 
 def _aborts(steps: Steps, told: _Told) -> Int64Array:
-    """int64[data batches of the state after]: the offset of the producer's last ABORT marker up to each; else NONE."""
+    """Return int64[data batches of the state after]: offset of the producer's last ABORT marker up to each, or NONE."""
     after = steps[steps["after"] & (steps["kind"] != COMMIT)]
     order = np.lexsort((after["kind"], after["last"], after["pid"]))
     rows = after[order]
@@ -189,7 +189,7 @@ def _aborts(steps: Steps, told: _Told) -> Int64Array:
 
 
 def _matched(before: Steps, after: Steps) -> tuple[BoolArray, Int64Array]:
-    """For each batch after: whether the state before has it, by producer and first offset, and its index there."""
+    """Find batches of the state after in the state before, by producer and first offset; return (found, index)."""
     if not before.size:
         return np.zeros(after.size, np.bool_), np.zeros(after.size, np.int64)
     order = np.argsort(before["first"], kind="stable")

@@ -69,9 +69,9 @@ class Violation:
     """One promise that was not kept.
 
     Attributes:
-        path: the file that it is in; for a record or batch that is gone, the file that held it.
-        offset: of the record or batch; None if the violation is about neither.
-        key: of the record; None if the violation is not about a record with a key.
+        path: the file with the violation; for a removed record or batch, the file that held it.
+        offset: offset of the record or batch; None if the violation concerns neither.
+        key: key of the record; None if the violation does not concern a record with a key.
     """
 
     kind: ViolationKind
@@ -86,7 +86,7 @@ class Verdict:
     """The verdict on one pair.
 
     Attributes:
-        counts: how much was proved, by `Count`.
+        counts: number of proved records, keys and so on, by `Count`.
         violations: up to `NAMED_MAX` of each kind, sorted by kind and offset.
         totals: the number of violations of each kind.
     """
@@ -106,7 +106,7 @@ class Verdict:
 
 
 class ViolationNotes:
-    """Collects facts, and makes a verdict of them for each pair."""
+    """Collects facts, and makes a verdict for each pair."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         self._pairs = pairs
@@ -129,7 +129,7 @@ class ViolationNotes:
             self._violations[number].append(Violation(kind, what, path))
 
     def verdicts(self, fs: Store) -> list[Verdict]:
-        """The verdict on each pair. Looks up the file, and where needed the key, of each violation in `fs`."""
+        """Return the verdict on each pair. Looks up the file, and if needed the key, of each violation in `fs`."""
         return [self._verdict(fs, number, pair) for number, pair in enumerate(self._pairs)]
 
     def _verdict(self, fs: Store, number: int, pair: Pair) -> Verdict:
@@ -157,7 +157,7 @@ def with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterato
 
 
 def _key_at(log: LogView, offset: int) -> bytes | None:
-    """The key of the record at an offset; None if it cannot be read."""
+    """Return the key of the record at an offset; None if it cannot be read."""
     try:
         for _, item in log.windows(start_offset=offset, end_offset=offset + 1):
             for columns in decode(item) if isinstance(item, BatchWindow) else ():
