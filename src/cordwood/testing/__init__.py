@@ -1,1 +1,1 @@
-"""For testing Cordwood and what is built on it: slow twins of the fast parts, and Hypothesis strategies for logs."""
+"""For tests of Cordwood and of programs that use it: slow twins of fast code, and Hypothesis strategies for logs."""

@@ -1,6 +1,6 @@
-"""The reading rules of the log format in plain Python: slow, obvious, and what the kernels are measured against.
+"""The reading rules of the log format in plain Python: slow and obvious; tests compare the kernels with them.
 
-Nothing here shares code with the kernels. A file is walked with slices; records are read by `record.plain`.
+Nothing here shares code with the kernels. A file is cut with slices; `record.plain` reads the records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.record.plain import read_message_set as read_message_set
 
 
 def crc(data: bytes, polynomial: int) -> int:
-    """A 32-bit CRC, bit by bit; 0x82F63B78 is CRC-32C, 0xEDB88320 CRC-32."""
+    """Return a 32-bit CRC, computed bit by bit; 0x82F63B78 is CRC-32C, 0xEDB88320 CRC-32."""
     register = 0xFFFFFFFF
     for byte in data:
         register ^= byte
@@ -27,7 +27,7 @@ def crc(data: bytes, polynomial: int) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a log file: where it is and its common fields."""
+    """An entry of a log file: its position and its common fields."""
 
     position: int
     size_bytes: int
@@ -37,7 +37,7 @@ class Entry:
 
 
 def read_entries(data: bytes) -> tuple[list[Entry], str, int]:
-    """Entries of a log file, why the walk ended (end, partial, size, magic) and where."""
+    """Return the entries of a log file, why the walk ended (end, partial, size, magic) and where."""
     entries: list[Entry] = []
     at = 0
     while len(data) - at > 17:
@@ -62,7 +62,7 @@ def read_entries(data: bytes) -> tuple[list[Entry], str, int]:
 
 
 def siphash128(data: bytes, secret: bytes) -> bytes:
-    """SipHash-2-4 of 128 bits; the secret has 16 bytes."""
+    """Return the 128-bit SipHash-2-4; the secret has 16 bytes."""
     k0, k1 = struct.unpack("<QQ", secret)
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
     mask = (1 << 64) - 1
@@ -96,14 +96,14 @@ def siphash128(data: bytes, secret: bytes) -> bytes:
 def index_entries(
     batches: Sequence[tuple[int, int, int]], interval_bytes: int, room: int, time_room: int
 ) -> tuple[int, list[list[int]], list[list[int]], tuple[int, int]]:
-    """The index entries of a segment made of batches of (size, last offset, max timestamp).
+    """Return the index entries of a segment made of batches of (size, last offset, max timestamp).
 
-    Before a batch is written, and if more than `interval_bytes` were since the last entry, both indexes get one; that
-    batch's own timestamp counts already. The time index leaves out what does not rise; it is full with one place free.
+    Before a batch is written, both indexes get an entry if more than `interval_bytes` were written since the last one;
+    the batch's own timestamp already counts. The time index skips timestamps that do not rise, and reserves one place.
 
     Returns:
-        how many batches fit, the entries (offset, position), the entries (timestamp, offset), and the largest timestamp
-        with the last offset of the first batch that has it; (-1, -1) if there is none.
+        the number of batches that fit, the entries (offset, position), the entries (timestamp, offset), and the largest
+        timestamp with the last offset of the first batch that has it; (-1, -1) without a timestamp.
     """
     index: list[list[int]] = []
     times: list[list[int]] = []
@@ -131,7 +131,7 @@ class SlowOffsetMap:
     """Kafka's offset map, an entry at a time.
 
     Attributes:
-        size: how many keys it holds.
+        size: number of keys.
     """
 
     def __init__(self, slots: int) -> None:
@@ -140,7 +140,7 @@ class SlowOffsetMap:
         self._slots: list[tuple[bytes, int] | None] = [None] * slots
 
     def put(self, key: bytes, offset: int) -> None:
-        """Enter a key; ValueError when the map is full."""
+        """Enter a key; raise ValueError if the map is full."""
         if self.size >= len(self._slots):
             raise ValueError("full")
         digest, attempt = hashlib.md5(key, usedforsecurity=False).digest(), 0
@@ -151,7 +151,7 @@ class SlowOffsetMap:
         self.latest_offset = offset
 
     def get(self, key: bytes) -> int:
-        """The offset of a key; -1 if it is not found."""
+        """Return the offset of a key; -1 if it is not found."""
         digest = hashlib.md5(key, usedforsecurity=False).digest()
         for attempt in range(len(self._slots) + 12):
             found = self._slots[self._slot(digest, attempt)]

@@ -1,8 +1,8 @@
-"""Kafka's cleaning rules in plain Python, a batch and a record at a time: slow, obvious, and what the fast ones are
-measured against.
+"""Kafka's cleaning rules in plain Python, a batch and a record at a time: slow and obvious; tests compare the fast
+implementation with them.
 
-Nothing here shares code with `cordwood.cleaning`. What comes in are decoded batches; what comes out are the bytes that
-stay. Which segments become one is not decided here.
+Nothing here shares code with `cordwood.cleaning`. The input is decoded batches, the output the bytes of kept batches.
+The caller decides which segments are merged into one.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class StoredSegment:
 
     @property
     def next_offset(self) -> int:
-        """Behind its last batch."""
+        """The offset after its last batch."""
         return self.batches[-1].header.last_offset + 1 if self.batches else self.base_offset
 
 
 @dataclass
 class Output:
-    """What stays of a group of segments."""
+    """The kept batches of a group of segments, and its new transaction index."""
 
     batches: list[bytes] = field(default_factory=list)
     aborted: list[AbortedTransaction] = field(default_factory=list)
 
 
 class Tracker:
-    """Which transactions were aborted, as far as the log was followed."""
+    """Which transactions were aborted, up to the current place in the log."""
 
     def __init__(self, log: Sequence[StoredSegment]) -> None:
         self.log = log
@@ -64,7 +64,7 @@ class Tracker:
         self.committed: set[int] = set()
 
     def learn(self, start: int, end: int) -> None:
-        """Read the transaction indexes for what reaches into [start, end)."""
+        """Read the transaction indexes for transactions that overlap [start, end)."""
         at_or_below = [one.base_offset for one in self.log if one.base_offset <= start]
         for segment in self.log:
             if segment.base_offset < max(at_or_below, default=self.log[0].base_offset):
@@ -76,7 +76,7 @@ class Tracker:
                     return
 
     def may_go(self, batch: StoredBatch) -> bool:
-        """Whether data is of an aborted transaction, or a marker has no data left."""
+        """Return whether a batch holds data of an aborted transaction, or a marker without remaining data."""
         header = batch.header
         for one in sorted(self.pending, key=lambda one: one.first_offset):
             if one.first_offset <= header.last_offset:
@@ -112,7 +112,7 @@ class Tracker:
 
 
 def latest_offsets(log: Sequence[StoredSegment], first_dirty: int, first_uncleanable: int) -> dict[bytes, int]:
-    """The newest offset of each key of the dirty section."""
+    """Return the newest offset of each key of the dirty section."""
     tracker = Tracker(log)
     tracker.learn(first_dirty, first_uncleanable)
     found: dict[bytes, int] = {}
@@ -144,9 +144,9 @@ def clean(
     """Clean [first_dirty, first_uncleanable) of a log.
 
     Args:
-        producers: active ones, each with the last offset of its data (NONE without) and its epoch.
-        delete_retention_ms: what a new delete horizon is ahead of it.
-        deletes_for_good: tombstones and markers go when their horizon has passed.
+        producers: active producers, each with the last offset of its data (NONE without) and its epoch.
+        delete_retention_ms: time from now to a new delete horizon.
+        deletes_for_good: remove tombstones and markers when their horizon has passed.
     """
     latest = latest_offsets(log, first_dirty, first_uncleanable)
     clean_segments = [one for one in log if one.base_offset < first_dirty]
@@ -203,7 +203,7 @@ def _is_latest(record: Record, latest: dict[bytes, int], *, tombstones_stay: boo
 
 
 def _kept(batch: StoredBatch, records: Sequence[Record], may_go: bool, must_leave_header: bool, horizon: int) -> bytes:
-    """The bytes of a batch with the records that stay; none if it goes."""
+    """Return the bytes of a batch with the kept records; empty if the batch is removed."""
     header = batch.header
     if not records:
         if not must_leave_header or header.magic < 2:

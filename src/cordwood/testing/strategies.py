@@ -20,7 +20,7 @@ headers = st.lists(st.tuples(st.text(max_size=4), st.one_of(st.none(), st.binary
 def records(
     draw: st.DrawFn, base_offset: int = 0, *, magic: int = 2, min_size: int = 1, max_size: int = 8
 ) -> list[Record]:
-    """Records with increasing offsets, with gaps as compaction leaves them."""
+    """Draw records with increasing offsets, with gaps as compaction leaves them."""
     count = draw(st.integers(min_size, max_size))
     offset = base_offset
     made = []
@@ -40,7 +40,7 @@ def records(
 
 @st.composite
 def batches(draw: st.DrawFn, base_offset: int = 0) -> tuple[bytes, list[Record]]:
-    """One batch of magic 2, or one or more entries of magic 0 or 1, with the records that a reader must find in it."""
+    """Draw a batch of magic 2, or entries of magic 0 or 1, with the records that a reader must find in it."""
     magic = draw(st.sampled_from([2, 2, 2, 1, 0]))
     codec = draw(st.sampled_from([codec for codec in Codec if magic == 2 or codec is not Codec.ZSTD]))
     chosen = draw(records(base_offset, magic=magic))
@@ -67,7 +67,7 @@ def batches(draw: st.DrawFn, base_offset: int = 0) -> tuple[bytes, list[Record]]
 
 @st.composite
 def logs(draw: st.DrawFn, base_offset: int = 0, *, max_batches: int = 6) -> tuple[bytes, list[Record]]:
-    """A log file and its records."""
+    """Draw a log file and its records."""
     data = b""
     found: list[Record] = []
     offset = base_offset
