@@ -20,7 +20,7 @@ from cordwood.types import TopicPartition
 
 
 class Creation:
-    """Loads and makes logs."""
+    """Loads and creates logs."""
 
     def __init__(self, pool: LogPool) -> None:
         self._pool = pool

@@ -150,7 +150,7 @@ class Deletion:
             deleted = self.waiting.popleft()
             try:
                 deleted.log.delete()
-            except Exception:  # still remove the others
+            except Exception:  # one failure must not prevent the removal of other logs
                 _log.exception("Exception while deleting %s", deleted.log.name)
         left_ms = delay_ms - (scheduler.clock() - self.waiting[0].since_ms) if self.waiting else delay_ms
         scheduler.schedule("kafka-delete-logs", self.delete_logs, delay_ms=max(left_ms, 1))

@@ -40,7 +40,7 @@ class LogDirFailureChannel:
         self._on_failure = on_failure
 
     def is_offline(self, directory: str) -> bool:
-        """Whether a log directory has failed."""
+        """Return whether a log directory has failed."""
         return directory in self._offline
 
     @property

@@ -95,7 +95,7 @@ class LogPool:
         """Truncate the future log, too, so that truncated records do not reappear when it becomes current."""
         future = self.get(partition, is_future=True)
         if future is not None and future is not log:
-            with contextlib.suppress(KafkaStorageError):  # its directory failed, so the future log is gone
+            with contextlib.suppress(KafkaStorageError):  # its directory failed, so there is no future log
                 future.truncate_to(offset)
 
     def recall_configs(self, directory: str, topic: str) -> None:

@@ -357,7 +357,7 @@ class ProducerState(Producers):
             del self._verifications[producer_id]
 
     def has_late_transaction(self, now_ms: int, limit_ms: int) -> bool:
-        """Whether the open transaction with the smallest first offset got its last batch longer ago than the limit."""
+        """Return whether the earliest open transaction got its last batch longer ago than the limit."""
         producer = self.by_id.get(self.ongoing[0].producer_id) if self.ongoing else None
         return producer is not None and producer.timestamp > 0 and now_ms - producer.timestamp > limit_ms
 

@@ -130,7 +130,7 @@ class LogSegment:
         return f"{self.directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
     def file_names(self) -> list[str]:
-        """The names of its existing files."""
+        """Return the names of its existing files."""
         paths = [self.path(kind) for kind in (FileKind.LOG, *_INDEX_KINDS)]
         return [path.rpartition("/")[2] for path in paths if self._fs.exists(path)]
 

@@ -92,6 +92,6 @@ class LogSegments:
         return tuple(segments[first : bisect_left(segments, end, key=_BASE)])
 
     def non_active_from(self, offset: int) -> tuple[LogSegment, ...]:
-        """Return the segments from the one that holds an offset on, without the active segment."""
+        """Return the segments from the segment that holds an offset on, without the active segment."""
         active = self.active.base_offset
         return () if offset > active else self.values(offset, active)
