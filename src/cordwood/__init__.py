@@ -15,7 +15,7 @@
     print(cordwood.clean("/var/kafka", output="/var/kafka-cleaned").text())
     print(cordwood.verify("/var/kafka", "/var/kafka-cleaned").text())
 
-`__init__.pyi` lists the names and where they come from. A name is imported when it is first used, so that
+`__init__.pyi` lists the names and the modules that define them. A name is imported when it is first used, so that
 `import cordwood` costs nothing.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 
 @functools.cache
 def _module_of() -> Mapping[str, str]:
-    """The module of each public name, read from the stub."""
+    """Return the module of each public name, read from the stub."""
     import ast
 
     stub = pkgutil.get_data(__name__, "__init__.pyi")

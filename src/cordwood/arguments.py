@@ -1,4 +1,4 @@
-"""Arguments of calls from Python: paths as text, and a sentence where one is of another type."""
+"""Arguments of calls from Python: convert paths to text, and describe an argument of the wrong type in a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-#: A path as users give it.
+#: The types of paths that users may pass.
 AnyPath: TypeAlias = str | os.PathLike[str]
 
 _WORDS: Mapping[Any, str] = {
@@ -20,22 +20,22 @@ _WORDS: Mapping[Any, str] = {
     type(None): "None",
 }
 _WORDS_FOR_MANY: Mapping[Any, str] = {int: "whole numbers", str: "texts", bytes: "bytes"}
-#: Characters of a value in an error.
+#: Maximum length of a value in an error, in characters.
 _SHOWN = 60
 
 
 def text_paths(paths: Iterable[AnyPath]) -> tuple[str, ...]:
-    """Paths as text."""
+    """Convert paths to text."""
     return tuple(os.fspath(path) for path in paths)
 
 
 def no_path(function: str) -> TypeError:
-    """The error of a call whose paths are none, as those of a pattern that matches nothing are: it would do nothing."""
+    """Return the error for a call without any path, such as from a pattern without a match: it would do nothing."""
     return TypeError(f"{function}() is given no path: give at least one")
 
 
 def misspelt(function: str, error: TypeError, names: Iterable[str]) -> TypeError:
-    """The error of a call whose arguments do not fit, with the function's name, and the argument that may be meant."""
+    """Return the error for a call with wrong arguments, with the function's name and the nearest argument's name."""
     from difflib import get_close_matches  # only a misspelt argument needs it
 
     _, unexpected, given = str(error).partition("unexpected keyword argument ")
@@ -44,10 +44,10 @@ def misspelt(function: str, error: TypeError, names: Iterable[str]) -> TypeError
 
 
 def checked(name: str, kind: Any, given: Any) -> Any:
-    """An argument as it is given in Python, with paths as text.
+    """Return an argument of a Python call, with a path as text.
 
     Raises:
-        TypeError: it is not of the type.
+        TypeError: the argument has another type.
     """
     value = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not _is_a(value, kind):
@@ -61,13 +61,13 @@ def checked(name: str, kind: Any, given: Any) -> Any:
 
 
 def check_whole(name: str, number: object) -> None:
-    """Refuse what is not a whole number; `checked` alone would take longer than a small append does for it."""
+    """Raise TypeError unless a value is a whole number; avoids `checked`, which takes longer than a small append."""
     if type(number) is not int:
         checked(name, int, number)
 
 
 def check_number(name: str, number: int, least: int, most: int) -> None:
-    """Refuse what is not a whole number in a range."""
+    """Raise an error unless a value is a whole number in a range."""
     check_whole(name, number)
     if not least <= number <= most:
         raise ValueError(f"{name} is {number}; it can be {least} to {most}")
@@ -82,7 +82,7 @@ def _is_a(value: Any, kind: Any) -> bool:
     if origin is Sequence:
         if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
             return False
-        # One of each class speaks for all: there may be a million keys.
+        # Check one value of each class only: there may be a million keys.
         return all(_is_a(each, parts[0]) for each in {type(each): each for each in value}.values())
     if origin is Mapping:
         return isinstance(value, Mapping) and all(_is_a(k, parts[0]) and _is_a(v, parts[1]) for k, v in value.items())
@@ -105,6 +105,6 @@ def _in_words(kind: Any, words: Mapping[Any, str] = _WORDS) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of the wrong type, in an error."""
+    """Format a value of the wrong type for an error."""
     text = repr(value)
     return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'} ({type(value).__name__})"

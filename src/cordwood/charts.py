@@ -1,4 +1,4 @@
-"""Charts as SVG: bars beside each other, and lines over time."""
+"""Charts as SVG: horizontal bars, and lines over time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-#: Told apart by people who see few colours, too.
+#: Distinguishable for colour-blind people, too.
 COLORS = ("#3b6ea5", "#d1802b", "#5a9a54", "#9a5a94")
 _MARK = "#c33"
 _GRID = "#ddd"
@@ -18,7 +18,7 @@ class Bar:
     """A row of a bar chart.
 
     Attributes:
-        mark: where a line stands on it; None: there is none.
+        mark: value at which to draw a line across the bar, or None.
     """
 
     label: str
@@ -32,7 +32,7 @@ _HEAD, _FOOT = 44, 12
 
 
 def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """A row for each bar; the longest value or mark, or 1, has the whole width."""
+    """Draw a row for each bar; the largest value or mark, but at least 1, has the whole width."""
     most = max([*(bar.value for bar in bars), *(bar.mark for bar in bars if bar.mark), 1.0])
     lines = [_text(12, 24, title, size=15)]
     for number, bar in enumerate(bars):
@@ -54,9 +54,9 @@ class Curve:
 
     Attributes:
         points: (x, y), by ascending x.
-        filled: the area below it is drawn, rather than a line.
-        floor: of a filled one, (x, y) where the area ends below; default: at 0.
-        marks: (x, y) where there is a dot on the line.
+        filled: fill the area below the points instead of drawing a line.
+        floor: lower edge of a filled area as (x, y); default: y = 0.
+        marks: (x, y) of dots on the line.
     """
 
     label: str
@@ -70,7 +70,7 @@ class Curve:
 
 _WIDTH, _HEIGHT = 640, 280
 _LEFT, _TOP, _RIGHT, _BOTTOM = 90, 44, 20, 44
-#: Ticks of an axis are so far apart that there are about so many.
+#: Approximate number of ticks of an axis.
 _TICKS = 5
 
 
@@ -82,12 +82,12 @@ def line_chart(
     y_text: Callable[[float], str],
     x_marks: Sequence[tuple[float, str]] = (),
 ) -> str:
-    """Curves over time, from 0 on both axes, with a legend below.
+    """Draw curves over time, from 0 on both axes, with a legend below.
 
     Args:
-        x_title: what the numbers on the x axis are.
-        x_marks: where it has words, and which; default: round numbers.
-        y_text: a value of the y axis in words.
+        x_title: title of the x axis.
+        x_marks: positions and texts of the x axis's labels; default: round numbers.
+        y_text: formats a value of the y axis.
     """
     x_end = max([x for curve in curves for x, _ in curve.points], default=0) or 1
     y_end = max([y for curve in curves for _, y in curve.points], default=0) or 1
@@ -135,7 +135,7 @@ def line_chart(
 
 
 def tick(end: float) -> float:
-    """A round distance, so that about `_TICKS` of them reach an end."""
+    """Return a round distance of ticks, with about `_TICKS` of them up to an end."""
     power = 10.0 ** math.floor(math.log10(end / _TICKS))
     return min((step * power for step in (1, 2, 5, 10)), key=lambda step: abs(end / step - _TICKS))
 

@@ -1,15 +1,15 @@
-"""Kafka's configs: their names, types, defaults and limits, and which source gave each value.
+"""Kafka's configs: their names, types, defaults and limits, and the source of each value.
 
-Two tables follow Kafka 4.3.1: `TOPIC_CONFIGS`, and of the broker's configs those that concern logs, `BROKER_CONFIGS`.
-A topic config has broker *synonyms*: the broker configs that give its default, some in another unit. The first one that
-is set counts.
+Two tables follow Kafka 4.3.1: `TOPIC_CONFIGS`, and `BROKER_CONFIGS` with the broker configs that concern logs.
+A topic config has broker *synonyms*: the broker configs that give its default, some in another unit. The first synonym
+that is set counts.
 
-Texts come in layers, one per source; the later kind of source wins::
+Config texts are in layers, one per source; a later kind of source overrides an earlier one::
 
     default < server.properties < cluster default (dynamic) < broker (dynamic) < topic < --config < --config topic:
 
-but a topic config, whatever its source, wins over every broker config. `resolve` turns layers into values that know
-their source, so that a command that deletes can name the source, and can leave alone what only a default asks for.
+but a topic config, whatever its source, overrides every broker config. `resolve` turns layers into values that include
+their source, so that a command that deletes can name the source, and can ignore values that are only defaults.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ DAY_MS = 24 * HOUR_MS
 #: Kafka does not start unless each cleaner thread has more than this for its offset map.
 DEDUPE_BUFFER_BYTES_MIN = 1024 * 1024
 
-# ---- types: a text becomes a value -----------------------------------------------------------------------------------
+# ---- types: parse texts into values ----------------------------------------------------------------------------------
 
-#: What Java's `trim` takes off.
+#: Characters that Java's `trim` removes.
 _BLANKS = "".join(map(chr, range(0x21)))
 _COMMA = re.compile(r"[ \t\n\v\f\r]*,[ \t\n\v\f\r]*")
 _WHOLE = re.compile(r"[+-]?\d{1,100}")
-#: Java would also take NaN, infinities and hexadecimal fractions.
+#: Java would also accept NaN, infinities and hexadecimal fractions.
 _REAL = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)[df]?", re.ASCII | re.IGNORECASE)
 
 
@@ -79,19 +79,19 @@ class Type(Enum):
         self.read = read
 
 
-# ---- validity: which values are allowed ------------------------------------------------------------------------------
+# ---- validity: rules for values --------------------------------------------------------------------------------------
 
 
 class Validity(Protocol):
-    """A rule for values. Its text is Kafka's own notation."""
+    """A rule for values. Its text form is Kafka's own notation."""
 
     @property
     def words(self) -> str:
-        """The rule as it is spoken."""
+        """The rule in words."""
         ...
 
     def allows(self, value: Value) -> bool:
-        """Whether a value of the config's type keeps the rule."""
+        """Return whether a value of the config's type satisfies the rule."""
         ...
 
 
@@ -104,13 +104,13 @@ class Range:
     also: int | None = None
 
     def allows(self, value: Value) -> bool:
-        """Whether a number lies in the range."""
+        """Return whether a number is in the range."""
         assert isinstance(value, int | float)
         return value == self.also or (self.lowest <= value and (self.highest is None or value <= self.highest))
 
     @property
     def words(self) -> str:
-        """The range as it is spoken."""
+        """The range in words."""
         limits = f"at least {self.lowest}" if self.highest is None else f"between {self.lowest} and {self.highest}"
         return limits if self.also is None else f"{limits}, or {self.also}"
 
@@ -121,12 +121,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some words; for a list: each of its items is."""
+    """One of some words; for a list: each item is one of them."""
 
     allowed: tuple[str, ...]
 
     def allows(self, value: Value) -> bool:
-        """Whether the word, or each word of the list, is allowed."""
+        """Return whether the word, or each word of the list, is allowed."""
         return all(word in self.allowed for word in (value if isinstance(value, tuple) else (value,)))
 
     @property
@@ -143,7 +143,7 @@ class ThrottledReplicas:
     """`*`, or a list of partition:broker."""
 
     def allows(self, value: Value) -> bool:
-        """Whether this is `*` or a list of pairs of numbers."""
+        """Return whether this is `*` or a list of pairs of numbers."""
         assert isinstance(value, tuple)
         return value == ("*",) or all(re.fullmatch(r"(\d+:\d+)?", item) for item in value)
 
@@ -160,7 +160,7 @@ class ThrottledReplicas:
 
 
 class SourceKind(Enum):
-    """Where a value can come from; a later one wins."""
+    """Kinds of sources; a later one overrides an earlier one."""
 
     DEFAULT = "default"
     SERVER_PROPERTIES = "server.properties: {where}"
@@ -189,11 +189,11 @@ _FILES = {SourceKind.SERVER_PROPERTIES, SourceKind.CLUSTER, SourceKind.BROKER, S
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who said so.
+    """The origin of a value.
 
     Attributes:
-        where: the file or partition directory it was read from.
-        subject: the topic or the broker it speaks of.
+        where: the file or partition directory that contains it.
+        subject: the topic or broker that it applies to.
     """
 
     kind: SourceKind
@@ -202,7 +202,7 @@ class Source:
 
     @property
     def explicit(self) -> bool:
-        """Whether a person chose this value, or it is only Kafka's default."""
+        """Whether a person chose this value, as opposed to Kafka's default."""
         return self.kind is not SourceKind.DEFAULT
 
     def __str__(self) -> str:
@@ -210,12 +210,12 @@ class Source:
 
 
 DEFAULT = Source(SourceKind.DEFAULT)
-#: What Kafka's coordinators set when they create their topics, whatever the broker's own configs say.
+#: Configs that Kafka's coordinators set when they create their topics, independent of the broker's own configs.
 _INTERNAL_SEGMENT_BYTES = {"segment.bytes": str(100 << 20)}
 INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
     "__consumer_offsets": {"cleanup.policy": "compact", **_INTERNAL_SEGMENT_BYTES},
     "__transaction_state": {"cleanup.policy": "compact", **_INTERNAL_SEGMENT_BYTES},
-    # Not compacted: an update says only what changed since the last snapshot. The coordinator deletes records itself.
+    # Not compacted: an update contains only changes since the last snapshot. The coordinator deletes records itself.
     "__share_group_state": {"cleanup.policy": "delete", "retention.ms": "-1", **_INTERNAL_SEGMENT_BYTES},
     "__remote_log_metadata": {"cleanup.policy": "delete", "retention.ms": "-1"},
 }
@@ -223,7 +223,7 @@ INTERNAL_CONFIGS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says: config texts by name."""
+    """Config texts of one source, by name."""
 
     source: Source
     texts: Mapping[str, str]
@@ -231,10 +231,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """A value, its source, and the config that gave it.
+    """A value, its source, and the name under which it was set.
 
     Attributes:
-        value: in the unit of the config that was asked for.
+        value: in the unit of the requested config.
         set_as: the name in its source: the config's own or a broker synonym, such as `log.retention.hours`. For people
             only: no table has its values by this name.
     """
@@ -245,7 +245,7 @@ class ConfigValue:
 
     @property
     def explicit(self) -> bool:
-        """Whether a person chose this value, or it is only Kafka's default."""
+        """Whether a person chose this value, as opposed to Kafka's default."""
         return self.source.explicit
 
     def __str__(self) -> str:
@@ -253,7 +253,7 @@ class ConfigValue:
 
 
 def show(value: Value) -> str:
-    """A value as Kafka would write it."""
+    """Format a value as Kafka would write it."""
     if isinstance(value, tuple):
         return ",".join(value)
     if isinstance(value, bool):
@@ -266,7 +266,7 @@ def show(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker config that gives a topic config's default; one of its units is `scale` of the topic's."""
+    """A broker config that gives a topic config's default; one unit of it is `scale` units of the topic's."""
 
     name: str
     scale: int = 1
@@ -274,7 +274,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One config. `synonyms`: for a topic config the broker configs behind it, in the order in which they count."""
+    """One config. `synonyms`: the broker configs of a topic config, in order of precedence."""
 
     name: str
     type: Type
@@ -284,18 +284,18 @@ class Definition:
 
     @property
     def allowed(self) -> str:
-        """What a value may be, in words."""
+        """The allowed values, in words."""
         return self.type.words if self.valid is None else f"{self.type.words}, {self.valid.words}"
 
     def limits(self, source: Source | None) -> Validity | None:
-        """Return the rule for values of a source: files may be older than the rule of Kafka 4.3.1."""
+        """Return the rule for values of a source: values in files may be older than the rule of Kafka 4.3.1."""
         return _VALID_ONCE.get(self.name, self.valid) if source and source.kind in _FILES else self.valid
 
     def parse(self, text: str, source: Source | None = None) -> Value:
-        """Read a value as Kafka does.
+        """Parse a value as Kafka does.
 
         Raises:
-            ConfigError: Kafka would not take it. Differs: it would take NaN, infinities and hexadecimal fractions.
+            ConfigError: Kafka would reject it. Differs: Kafka accepts NaN, infinities and hexadecimal fractions.
         """
         try:
             value = self.type.read(text.strip(_BLANKS))
@@ -376,13 +376,13 @@ TOPIC_CONFIGS: Mapping[str, Definition] = {
     )
 }
 
-#: Limits of brokers before 4.0. Such values live on in metadata and in server.properties; 4.3.1 itself stumbles over
+#: Limits of brokers before 4.0. Such values may still be in metadata and in server.properties; 4.3.1 itself fails on
 #: them in the metadata, and does not start with them in the file.
 _VALID_ONCE: Mapping[str, Validity] = {"segment.bytes": Range(14), "log.segment.bytes": Range(14)}
 
 
 def _broker_configs() -> Iterator[Definition]:
-    """Those of their own first, then the synonyms that equal their topic config but for the name."""
+    """Yield configs with their own definitions first, then synonyms that differ from a topic config only in name."""
     yield from (
         Definition("background.threads", _INT, 10, _AT_LEAST_1),
         Definition("cordoned.log.dirs", _LIST, ()),
@@ -436,7 +436,7 @@ SYNONYMS = {synonym.name for definition in TOPIC_CONFIGS.values() for synonym in
 
 
 def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is none of `known`; it names the nearest one."""
+    """Return the error for a name that is not in `known`, with the nearest known name."""
     import difflib  # only a misspelled name needs it
 
     nearest = difflib.get_close_matches(name, list(known), n=1)
@@ -447,8 +447,8 @@ def unknown_config(name: str, known: Iterable[str]) -> ConfigError:
 # ---- reading layers --------------------------------------------------------------------------------------------------
 
 
-#: Kafka's defaults for deleting, as if server.properties set them: with this layer first, a `LogManager` deletes as a
-#: broker without configs does.
+#: Kafka's defaults for deletion, as if server.properties set them: with this layer first, a `LogManager` deletes like a
+#: broker without configs.
 BROKER_DELETES = Layer(
     Source(SourceKind.SERVER_PROPERTIES, "Kafka's defaults"),
     {"log.cleanup.policy": "delete", "log.retention.hours": "168"},
@@ -456,10 +456,10 @@ BROKER_DELETES = Layer(
 
 
 def server_properties(data: bytes, path: str) -> Layer:
-    """The layer of a broker's server.properties. Configs that don't concern logs are left out, as are unknown ones.
+    """Return the layer of a broker's server.properties, without unknown configs and configs that don't concern logs.
 
     Raises:
-        ConfigError: the file is malformed, or holds a value that would keep Kafka from starting.
+        ConfigError: the file is malformed, or contains a value with which Kafka would not start.
     """
     source = Source(SourceKind.SERVER_PROPERTIES, path)
     properties = _properties(data, source)
@@ -470,7 +470,7 @@ def server_properties(data: bytes, path: str) -> Layer:
 
 
 def log_directories(data: bytes, path: str) -> tuple[str, ...]:
-    """Return the log directories that a server.properties names, the one of the metadata log included.
+    """Return the log directories that a server.properties names, including the metadata log's directory.
 
     Raises:
         ConfigError: the file is malformed.
@@ -489,7 +489,7 @@ def _properties(data: bytes, source: Source) -> Mapping[str, str]:
 
 
 def overrides(arguments: Iterable[str]) -> tuple[Layer, ...]:
-    """The layers of `--config` arguments: `key=value` for all topics or the broker, `topic:key=value` for one topic.
+    """Return the layers of `--config` arguments: `key=value` for all topics or the broker, `topic:key=value` for one.
 
     Raises:
         ConfigError: an argument of another form, an unknown name (with the nearest known one), or a wrong value.
@@ -509,7 +509,7 @@ def overrides(arguments: Iterable[str]) -> tuple[Layer, ...]:
 
 
 def topic_of_override(argument: str) -> str:
-    """The topic of a `--config` argument; empty: it is for all."""
+    """Return the topic of a `--config` argument; empty if it applies to all."""
     return argument.partition("=")[0].rpartition(":")[0]
 
 
@@ -529,7 +529,7 @@ def _unknown_override(topic: str, name: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Config(Mapping[str, ConfigValue]):
-    """Values by config name. The typed getters are for names of the tables."""
+    """Values by config name. The typed getters accept only names of the tables."""
 
     values_by_name: Mapping[str, ConfigValue] = field(repr=False)
 
@@ -543,25 +543,25 @@ class Config(Mapping[str, ConfigValue]):
         return len(self.values_by_name)
 
     def integer(self, name: str) -> int:
-        """The value of an INT or LONG config."""
+        """Return the value of an INT or LONG config."""
         value = self[name].value
         assert isinstance(value, int)
         return value
 
     def real(self, name: str) -> float:
-        """The value of a DOUBLE config."""
+        """Return the value of a DOUBLE config."""
         value = self[name].value
         assert isinstance(value, float)
         return value
 
     def flag(self, name: str) -> bool:
-        """The value of a BOOLEAN config."""
+        """Return the value of a BOOLEAN config."""
         value = self[name].value
         assert isinstance(value, bool)
         return value
 
     def word(self, name: str) -> str:
-        """The value of a STRING config."""
+        """Return the value of a STRING config."""
         value = self[name].value
         assert isinstance(value, str)
         return value
@@ -574,20 +574,20 @@ class BrokerConfig(Config):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig(Config):
-    """A topic's configs; those that Kafka 4.3.1 does not know (set by another version) are there as text."""
+    """A topic's configs; configs unknown to Kafka 4.3.1 (set by another version) are included as text."""
 
     topic: str
 
     @property
     def policy(self) -> frozenset[str]:
-        """`cleanup.policy`: any of compact and delete, or neither."""
+        """`cleanup.policy`: compact, delete, both or neither."""
         value = self["cleanup.policy"].value
         assert isinstance(value, tuple)
         return frozenset(value)
 
     @property
     def policy_known(self) -> bool:
-        """Whether a source sets the policy. Without a metadata log or a server.properties none does."""
+        """Whether a source sets the policy. No source does without a metadata log or a server.properties."""
         return self["cleanup.policy"].explicit
 
     @property
@@ -602,44 +602,44 @@ class TopicConfig(Config):
 
     @property
     def max_segment_ms(self) -> int:
-        """How old a segment may get before it is rolled, without its jitter."""
+        """Maximum age of a segment before it is rolled, without its jitter, in milliseconds."""
         segment_ms, lag_ms = self.integer("segment.ms"), self.integer("max.compaction.lag.ms")
         return min(segment_ms, lag_ms) if self.compact and 0 < lag_ms < LONG_MAX else segment_ms
 
     @property
     def segment_bytes_name(self) -> str:
-        """Name the config that limits segments: `internal.segment.bytes`, made for tests, wins where it is set."""
+        """Name of the config that limits segments: `internal.segment.bytes`, made for tests, has precedence if set."""
         return "segment.bytes" if self["internal.segment.bytes"].value is None else "internal.segment.bytes"
 
     @property
     def segment_bytes(self) -> int:
-        """How large a segment may get."""
+        """Maximum size of a segment in bytes."""
         return self.integer(self.segment_bytes_name)
 
 
 _Said: TypeAlias = tuple[str, Source]
-#: Configs that decide what is deleted: of Kafka's own topics, what is said for all topics does not change these.
+#: Configs that decide about deletion: for Kafka's own topics, values for all topics do not change these.
 _DELETING = {"cleanup.policy", "retention.ms", "retention.bytes"}
 
 
 def _merged(layers: Iterable[Layer], kinds: set[SourceKind]) -> dict[str, _Said]:
-    """The last word on each name among layers of these kinds."""
+    """Return the text and source of each name with the highest precedence among layers of these kinds."""
     chosen = [layer for layer in layers if layer.source.kind in kinds]
     chosen.sort(key=lambda layer: _RANK[layer.source.kind])
     return {name: (text, layer.source) for layer in chosen for name, text in layer.texts.items()}
 
 
 def internal_layers(topic: str) -> tuple[Layer, ...]:
-    """What Kafka itself sets for one of its internal topics; nothing for other topics."""
+    """Return the configs that Kafka itself sets for one of its internal topics; empty for other topics."""
     texts = INTERNAL_CONFIGS.get(topic)
     return () if texts is None else (Layer(Source(SourceKind.INTERNAL, subject=topic), texts),)
 
 
 def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
-    """The broker's configs after all layers that speak of brokers.
+    """Return the broker's configs after all layers that apply to brokers.
 
     Raises:
-        ConfigError: a value that Kafka would not take; a map buffer too small for the cleaner threads; or a rate of 0.
+        ConfigError: Kafka would reject a value; the map buffer is too small for the cleaner threads; or a rate is 0.
     """
     said = _merged(layers, _SETS_BROKER)
     values = {
@@ -670,13 +670,13 @@ def resolve_broker(layers: Iterable[Layer] = ()) -> BrokerConfig:
 
 
 def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None = None) -> TopicConfig:
-    """A topic's configs after all layers; those about other topics are passed over.
+    """Return a topic's configs after all layers, ignoring layers of other topics.
 
     Args:
-        remembered: counts for configs that no layer sets, not even for all topics.
+        remembered: used for configs that no layer sets, not even for all topics.
 
     Raises:
-        ConfigError: a value, or two together, that Kafka would not take; names them and their sources.
+        ConfigError: Kafka would reject a value, or a combination of two; names them and their sources.
     """
     layers = [layer for layer in layers if layer.source.kind not in _OF_ONE_TOPIC or layer.source.subject == topic]
     if topic in INTERNAL_CONFIGS:
@@ -702,12 +702,12 @@ def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None =
 
 
 def explicit_texts(config: TopicConfig) -> dict[str, str]:
-    """The values that a person chose, by the names of topic configs, as texts that `resolve` takes."""
+    """Return the values that a person chose, by names of topic configs, as texts for `resolve`."""
     return {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
 
 
 def without_default_deletion(config: TopicConfig) -> TopicConfig:
-    """Switch off the policy and the limits that no source sets: no record is removed because of a default."""
+    """Disable the policy and the limits that no source sets, so that no record is removed because of a default."""
     off: Mapping[str, Value] = {"cleanup.policy": (), "retention.ms": -1, "retention.bytes": -1}
     values = {name: ConfigValue(value, DEFAULT, name) for name, value in off.items() if not config[name].explicit}
     return replace(config, values_by_name={**config.values_by_name, **values})
@@ -732,12 +732,12 @@ def _from_broker(definition: Definition, said: Mapping[str, _Said]) -> ConfigVal
     value = BROKER_CONFIGS[synonym.name].parse(text, source)
     if isinstance(value, int) and not isinstance(value, bool):
         value *= synonym.scale
-        # A broker takes any negative time as unlimited but refuses 0; a topic may have 0, and no less than -1.
+        # A broker treats any negative time as unlimited but rejects 0; a topic may have 0, and no less than -1.
         if definition.name == "retention.ms":
             if value == 0:
                 raise _refused(synonym.name, text, source, "at least 1, or negative for no limit")
             value = max(value, -1)
-        # The synonyms in other units have no limits of their own.
+        # Synonyms in other units have no limits of their own.
         valid = definition.limits(source)
         if valid is not None and not valid.allows(value):
             raise _refused(synonym.name, text, source, definition.allowed)

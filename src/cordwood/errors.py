@@ -5,26 +5,26 @@
     │ ├ NotFoundError                there is no such file, directory or partition
     │ ├ ConfigError                  a config name or value that Kafka would reject
     │ ├ LockedError                  a broker or another program holds the directory
-    │ ├ NoSpaceError                 a disk is too small for what is to be written
-    │ ├ TooLittleMemoryError         the keys of a partition need more memory than its task may take
+    │ ├ NoSpaceError                 a disk is too small for the output
+    │ ├ TooLittleMemoryError         the keys of a partition need more memory than its task may use
     │ └ MissingCodecError            the library for a compression codec is not installed
-    ├ StoreError                   an object store failed; nothing is known of the data there
+    ├ StoreError                   an object store failed; the state of the data there is unknown
     │ └ StoreAccessError             it refuses access
-    ├ LogError                     a live log refuses a call; each class below has Kafka's name and protocol error
+    ├ LogError                     a live log rejects a call; each class below has Kafka's name and protocol error
     │ ├ InvalidRecordError, RecordValidationError, CorruptRecordError, …   of an append
     │ ├ OffsetOutOfRangeError, …                                         of a read
     │ └ KafkaStorageError                                                the disk, or a log directory that failed
     └ DataError                    the data is not what it claims to be
       ├ CorruptBatchError            a batch, message or record of a .log file
       ├ CorruptMessageError          the key or value of a record of one of Kafka's internal topics
-      ├ UndecodableError             a key or value that is not what the user says it is
+      ├ UndecodableError             a key or value that the chosen decoder cannot decode
       ├ CorruptFileError             an index, snapshot, checkpoint or property file
       ├ BadNameError                 a file or directory name that Kafka could not have given
       └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
 
-A message says what, where, why we think so and what to do. The same facts are attributes: ``path`` and ``position``
-(byte in that file), for a batch its ``offset``, and ``kind``, which says what is wrong in a word; each is None where it
-does not apply. Code that treats errors differently looks at their class or kind; the words of a message may change.
+A message contains what, where, why we think so and what to do. The same facts are attributes: ``path`` and ``position``
+(byte in that file), for a batch its ``offset``, and ``kind``, the problem in a word; each is None if it does not apply.
+Code that treats errors differently checks their class or kind; the wording of a message may change.
 
 Code that only sees bytes (`record`) raises with ``path=None``; the code that opened the file fills it in with `at`.
 """
@@ -41,15 +41,15 @@ class CordwoodError(Exception):
 
 
 class RequestError(CordwoodError):
-    """The request cannot be met, whatever the data holds."""
+    """The request cannot be met, whatever data exists."""
 
 
 class NotFoundError(RequestError):
-    """Nothing is at the path that was asked for."""
+    """Nothing exists at a requested path."""
 
 
 class ConfigError(RequestError):
-    """A config name or value that Kafka would not accept."""
+    """A config name or value that Kafka would reject."""
 
 
 class LockedError(RequestError):
@@ -59,10 +59,10 @@ class LockedError(RequestError):
 class StoreError(CordwoodError):
     """An object store failed: the network, the server, or an answer that cannot be used.
 
-    So nothing is known of the data there. It is not damaged, and a file is not missing, because a store failed.
+    So the state of the data there is unknown: the failure does not mean that data is damaged or a file is missing.
 
     Attributes:
-        path: what was asked for; empty: the message says it.
+        path: the requested path; empty if the message contains it.
     """
 
     def __init__(self, what: str, path: str = "") -> None:
@@ -74,23 +74,23 @@ class StoreError(CordwoodError):
 
 
 class StoreAccessError(StoreError):
-    """An object store refuses access: the credentials are missing, wrong or expired, or may not do this."""
+    """An object store refuses access: the credentials are missing, wrong, expired or insufficient."""
 
 
 class NoSpaceError(RequestError):
-    """There is no room for what is to be written; the message names the disk."""
+    """There is no space for the output; the message names the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """How much memory a table of keys needs, and how much there is for it.
+    """The memory that a table of keys needs, and the memory available for it.
 
     Attributes:
-        keys: how many the table has to hold so far.
-        bytes_needed: what the table takes for that many.
-        bytes_allowed: what a task may take.
-        tasks: how many tasks run at once and may take as much.
-        bytes_enough: what the table takes at most, however many keys follow; None: it is not known.
+        keys: number of keys that the table has to hold so far.
+        bytes_needed: memory of the table for these keys.
+        bytes_allowed: memory that a task may use.
+        tasks: number of concurrent tasks with the same limit.
+        bytes_enough: maximum memory of the table, however many keys follow; None if unknown.
     """
 
     keys: int
@@ -101,12 +101,12 @@ class MemoryNeed:
 
     @property
     def memory_min(self) -> int:
-        """The `--memory` without which the same task fails again at the same record."""
+        """The `--memory` below which the same task would fail again at the same record."""
         return self.bytes_needed * self.tasks
 
     @property
     def memory_enough(self) -> int | None:
-        """The `--memory` with which it cannot fail; None: it is not known."""
+        """The `--memory` with which the task cannot fail; None if unknown."""
         return None if self.bytes_enough is None else self.bytes_enough * self.tasks
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class MemoryNeed:
 
 
 class TooLittleMemoryError(RequestError):
-    """The keys of a partition need more memory than its task may take."""
+    """The keys of a partition need more memory than its task may use."""
 
     def __init__(self, need: MemoryNeed) -> None:
         super().__init__(need)
@@ -132,35 +132,35 @@ class TooLittleMemoryError(RequestError):
 
     @property
     def bytes_needed(self) -> int:
-        """What the table of keys takes."""
+        """Memory needed by the key table, in bytes."""
         return self.need.bytes_needed
 
     @property
     def bytes_allowed(self) -> int:
-        """What the task may take."""
+        """Memory that the task may use, in bytes."""
         return self.need.bytes_allowed
 
 
 class TasksHangError(RequestError):
-    """Tasks did nothing for too long, and were given up. A later run may succeed."""
+    """Tasks made no progress for too long, and were cancelled. A later run may succeed."""
 
 
 class MissingCodecError(RequestError):
-    """A compression library is missing; the message names what to install."""
+    """A compression library is missing; the message names the package to install."""
 
 
 class BatchProblem(StrEnum):
-    """The `kind` of a `CorruptBatchError` whose batch was found, but whose records cannot be read."""
+    """The `kind` of a `CorruptBatchError` about a batch whose records cannot be read."""
 
     #: The codec is unknown or not allowed, or cannot decompress the records.
     COMPRESSION = "compression"
-    #: The fields of a record are not possible.
+    #: The fields of a record are invalid.
     RECORD = "record"
     #: Bytes follow the last record.
     TRAILING_BYTES = "trailing-bytes"
     #: The batch ends before its last record.
     MISSING_RECORDS = "missing-records"
-    #: A compressed message set (magic 0 and 1), or a message in it, is not possible.
+    #: A compressed message set (magic 0 and 1), or a message in it, is invalid.
     INNER_MESSAGE = "inner-message"
     #: The CRC of a message in a compressed message set is wrong.
     INNER_CRC = "inner-crc"
@@ -169,24 +169,24 @@ class BatchProblem(StrEnum):
 class IndexProblem(StrEnum):
     """The `kind` of a `CorruptFileError` about an index file."""
 
-    #: An entry is not possible, or not possible after the one before it.
+    #: An entry is invalid, or does not fit the previous one.
     ENTRY = "entry"
     #: The file ends inside an entry.
     INCOMPLETE_ENTRY = "incomplete-entry"
-    #: An entry has a version that Kafka does not know.
+    #: An entry has a version that Kafka does not support.
     VERSION = "version"
 
 
 class TextProblem(StrEnum):
     """The `kind` of a `CorruptFileError` about a checkpoint file or `partition.metadata`.
 
-    For the first, Kafka's readers raise an I/O error, which takes the log directory offline. For the others they raise
-    errors that no code of Kafka expects there; most of them end the start of the broker.
+    For MALFORMED, Kafka's readers raise an I/O error, which takes the log directory offline. For the others they raise
+    errors that no code of Kafka expects there; most of them stop the start of the broker.
     """
 
-    #: The file is not in its format: version, shape of a line, number of entries.
+    #: The file violates its format: version, shape of a line, number of entries.
     MALFORMED = "malformed"
-    #: The format is right, but a value is not possible: no number, a negative one, no topic id.
+    #: The format is right, but a value is invalid: not a number, negative, or not a topic id.
     VALUE = "value"
     #: The file ends too early.
     MISSING_LINE = "missing-line"
@@ -196,10 +196,10 @@ class DataError(CordwoodError):
     """Bytes that are not what their name or header claims.
 
     Attributes:
-        kind: what is wrong, in a word; None where no caller needs to distinguish it from other errors of its class.
+        kind: the problem in a word; None if no caller needs to distinguish it from other errors of its class.
         path: the file, as the user would name it; None while only bytes are known.
-        position: byte in that file where the broken thing starts.
-        offset: log offset of the batch or record concerned.
+        position: byte in that file where the damage starts.
+        offset: log offset of the affected batch or record.
     """
 
     def __init__(
@@ -240,11 +240,11 @@ class CorruptBatchError(DataError):
 
 
 class CorruptMessageError(DataError, ValueError):
-    """The key or value of a record in an internal topic of Kafka's that is not what the topic holds."""
+    """The key or value of a record in an internal topic does not have the format of that topic."""
 
 
 class UndecodableError(DataError):
-    """A key or value that is not what the decoder reads that the user chose; `path` is its partition's directory."""
+    """The decoder chosen by the user cannot decode a key or value; `path` is its partition's directory."""
 
 
 class CorruptFileError(DataError):
@@ -263,41 +263,41 @@ class BatchTooLargeError(DataError):
 
 
 class LogError(CordwoodError):
-    """A live log refuses a call. Kafka's exception of the same name ends in `Exception` instead of `Error`.
+    """A live log rejects a call. Kafka's exception of the same name ends in `Exception` instead of `Error`.
 
     Attributes:
-        protocol_error: the name of the error that a broker answers a client with; None where it has none of its own.
+        protocol_error: name of the error in a broker's answer to a client; None if it has none of its own.
     """
 
     protocol_error: ClassVar[str | None] = None
 
 
 class KafkaError(LogError):
-    """What Kafka has no error of its own for."""
+    """An error for which Kafka has no class of its own."""
 
     protocol_error = "UNKNOWN_SERVER_ERROR"
 
 
 class IllegalArgumentError(LogError, ValueError):
-    """An argument that the caller should not have given: a negative offset, an unknown version."""
+    """An argument that the caller should not have passed: a negative offset, an unknown version."""
 
     protocol_error = "UNKNOWN_SERVER_ERROR"
 
 
 class Rejection(StrEnum):
-    """Why batches or records are refused, as far as brokers count it."""
+    """Reasons for rejecting batches or records, as counted by brokers."""
 
     MAGIC = "magic"  #: formats are mixed
-    CHECKSUM = "checksum"  #: it is not that of the bytes
+    CHECKSUM = "checksum"  #: it differs from the checksum of the bytes
     OFFSET_OR_SEQUENCE = "offset or sequence"  #: offsets, counts, sequences, or markers of a client
     NO_KEY = "no key"  #: a record without a key for a compacted topic
 
 
 class InvalidRecordError(LogError):
-    """A batch is not what a producer may send: its offsets, its sequence, its kind.
+    """A producer may not send this batch: its offsets, its sequence or its kind are invalid.
 
     Attributes:
-        rejection: how brokers count it; None: they do not.
+        rejection: reason under which brokers count it; None if they do not.
     """
 
     protocol_error = "INVALID_RECORD"
@@ -309,11 +309,11 @@ class InvalidRecordError(LogError):
 
 @dataclass(frozen=True, slots=True)
 class RecordProblem:
-    """What is wrong with one record of a batch that was refused.
+    """The problem of one record in a rejected batch.
 
     Attributes:
-        index: of the record in its batch.
-        rejection: how brokers count it; None: they do not.
+        index: index of the record in its batch.
+        rejection: reason under which brokers count it; None if they do not.
     """
 
     index: int
@@ -322,10 +322,10 @@ class RecordProblem:
 
 
 class RecordValidationError(LogError):
-    """Records of a batch are refused, and with them the whole batch.
+    """Records of a batch are rejected, and with them the whole batch.
 
     Attributes:
-        problems: one per refused record.
+        problems: one per rejected record.
     """
 
     def __init__(self, problems: tuple[RecordProblem, ...], *, timestamps: bool) -> None:
@@ -335,10 +335,10 @@ class RecordValidationError(LogError):
 
 
 class CorruptRecordError(LogError):
-    """The bytes of an append are no batch, or not the batch that their checksum was made of.
+    """The bytes of an append do not form a batch, or do not match their checksum.
 
     Attributes:
-        rejection: how brokers count it; None: they do not.
+        rejection: reason under which brokers count it; None if they do not.
     """
 
     protocol_error = "CORRUPT_MESSAGE"
@@ -355,7 +355,7 @@ class RecordTooLargeError(LogError):
 
 
 class RecordBatchTooLargeError(LogError):
-    """An append is larger than a segment may be."""
+    """An append is larger than the maximum size of a segment."""
 
     protocol_error = "RECORD_LIST_TOO_LARGE"
 
@@ -386,13 +386,13 @@ class OffsetOutOfRangeError(LogError):
 
 
 class InvalidProducerEpochError(LogError):
-    """A newer producer with the same id has been here."""
+    """A newer producer with the same id has written before."""
 
     protocol_error = "INVALID_PRODUCER_EPOCH"
 
 
 class OutOfOrderSequenceError(LogError):
-    """A producer's batch does not follow its last one."""
+    """A producer's batch does not follow its previous one."""
 
     protocol_error = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
@@ -404,7 +404,7 @@ class InvalidTxnStateError(LogError):
 
 
 class TransactionCoordinatorFencedError(LogError):
-    """A marker of a coordinator that has been replaced."""
+    """A marker from a coordinator that has been replaced."""
 
     protocol_error = "TRANSACTION_COORDINATOR_FENCED"
 
@@ -416,13 +416,13 @@ class PolicyViolationError(LogError):
 
 
 class IllegalStateError(LogError):
-    """The call is not possible in the state that the log is in."""
+    """The call is not possible in the current state of the log."""
 
     protocol_error = "UNKNOWN_SERVER_ERROR"
 
 
 class InvalidOffsetError(LogError):
-    """An index entry below the last one."""
+    """An index entry is below the last one."""
 
 
 class LogSegmentOffsetOverflowError(LogError):
@@ -434,10 +434,10 @@ class LogCleaningAbortedError(LogError):
 
 
 class CleanFailedError(LogError):
-    """A live log could not be cleaned; it is as it was, or some of its groups of segments are cleaned.
+    """A live log could not be cleaned; it is unchanged, or only some of its groups of segments are cleaned.
 
     Attributes:
-        kind: why, in a word: `damage`, `full` (the disk; nothing is wrong with the log), `memory`, `other`, …
+        kind: the reason in a word: `damage`, `full` (the disk; nothing is wrong with the log), `memory`, `other`, …
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -452,7 +452,7 @@ class InconsistentTopicIdError(LogError):
 
 
 class LogDirNotFoundError(LogError):
-    """A log directory that was not configured."""
+    """The log directory was not configured."""
 
     protocol_error = "LOG_DIR_NOT_FOUND"
 
@@ -464,4 +464,4 @@ class KafkaStorageError(LogError):
 
 
 class HangingError(KafkaStorageError):
-    """The disk does not answer, and what waits for it is given up."""
+    """The disk does not answer, and operations that wait for it were abandoned."""

@@ -1,12 +1,12 @@
-r"""Java's properties format, as `java.util.Properties.load` of JDK 17 reads it: Latin-1, a key and a value a line.
+r"""Java's properties format, as `java.util.Properties.load` of JDK 17 reads it: Latin-1, one key and value per line.
 
     # comment                      also with !
     key=value                      also `key: value` and `key value`; blanks around the separator do not count
     long = a, \
         b                          an odd number of backslashes at its end continues a line; leading blanks are dropped
-    tab=\t  e=\u00e9             escapes; any other character after a backslash stands for itself
+    tab=\t  e=\u00e9             escapes; a backslash before any other character is dropped
 
-The last of several equal keys counts. Kafka reads `server.properties` and `meta.properties` with it.
+If a key occurs more than once, the last value counts. Kafka reads `server.properties` and `meta.properties` with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from itertools import takewhile
 
-# Blank space is narrower here than in a regular expression: no vertical tab.
+# Whitespace excludes the vertical tab, unlike in regular expressions.
 _BLANK = " \t\f"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _KEY = re.compile(rf"((?:[^\\=:{_BLANK}]|\\.)*)[{_BLANK}]*[=:]?[{_BLANK}]*", re.DOTALL)
@@ -37,7 +37,7 @@ class Property:
     """One entry of a properties file, or a comment or blank line.
 
     Attributes:
-        text: the line as it stands in the file, with its end; several if it is continued.
+        text: the line as in the file, including its line end; several lines if it is continued.
         key: None for a comment or blank line.
         value: None for a comment or blank line.
     """
@@ -49,17 +49,17 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """A properties file: everything in it, in order."""
+    """A properties file: all of its lines, in order."""
 
     entries: tuple[Property, ...] = ()
 
     def values(self) -> dict[str, str]:
-        """Keys and values; of a key that is there twice the last value."""
+        """Return keys and values; for a repeated key the last value."""
         return {one.key: one.value for one in self.entries if one.key is not None and one.value is not None}
 
 
 def decode(data: bytes) -> Properties:
-    """Take a properties file apart, and keep what Java drops."""
+    """Parse a properties file, keeping comments and blank lines, which Java drops."""
     text = data.decode("latin-1")
     entries: list[Property] = []
     start = position = 0
@@ -83,7 +83,7 @@ def decode(data: bytes) -> Properties:
 
 
 def encode(properties: Properties) -> bytes:
-    """The bytes of a properties file; those that it was decoded from."""
+    """Encode a properties file; returns the bytes that it was decoded from."""
     return "".join(one.text for one in properties.entries).encode("latin-1")
 
 
@@ -103,5 +103,5 @@ def _unescape(text: str) -> str:
             raise ValueError(text)
         return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPED.get(code, code)
 
-    # \u writes UTF-16: two of them may be one character, and half of one stays, as in Java.
+    # \u escapes are UTF-16: two of them may form one character, and a lone surrogate stays, as in Java.
     return _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

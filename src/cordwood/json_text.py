@@ -1,12 +1,12 @@
-"""Values as JSON by the letter, whatever was decoded.
+"""Convert any decoded value to valid JSON.
 
-JSON has no bytes, no NaN, no infinities, and a lone half of a surrogate pair only as an escape. Python's `json` prints
-such numbers all the same, which other readers refuse, and such text unescaped, which no terminal can encode. Here
+JSON has no bytes, no NaN, no infinities, and a lone surrogate only as an escape. Python's `json` prints such numbers
+anyway, which other readers reject, and such text unescaped, which no terminal can encode. Here
 
-    the bytes 0 and 255   are {"hex": "00ff"}
-    NaN, inf, -inf        are  "NaN", "Infinity", "-Infinity": Java's names, as Spark writes them
-    a lone surrogate      is  escaped
-    any other object      is  its text
+    the bytes 0 and 255   become {"hex": "00ff"}
+    NaN, inf, -inf        become "NaN", "Infinity", "-Infinity": Java's names, as Spark writes them
+    a lone surrogate      becomes an escape
+    any other object      becomes its text
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 def real_text(value: float) -> str:
-    """Name a number that JSON lacks as Java does."""
+    """Return Java's name for NaN or an infinity."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -34,7 +34,7 @@ def json_text(value: Any, *, separators: tuple[str, str] | None = None) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Return the same value without anything that JSON has no type for."""
+    """Convert a value to types that JSON supports."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -1,11 +1,11 @@
-"""An option is described once: as a field of a frozen dataclass, with its type, default and help.
+"""Describe each option once: as a field of a frozen dataclass, with its type, default and help.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Choices:
         first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
 
 From these fields `cli.options` makes the command line, and `api` the arguments of `cordwood.plan`, `cordwood.clean` and
-the others. A field whose type is itself such a dataclass stands for all of its options.
+other functions. A field whose type is itself such a dataclass includes all of its options.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 
-#: Options of a path are those that are called so, with a number or without.
+#: Options with a metavar that starts with one of these are paths; a number may follow.
 _PATHS = ("DIR", "FILE")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option's field says besides its type and default.
+    """Description of an option, besides the type and default of its field.
 
     Attributes:
-        help: what the option does, for users of the command line and of Python.
-        flag: its name on the command line; empty: the field's name with dashes.
-        metavar: what its value is called there. It also says how the value is read: see `cli.options`.
-        flag_help: what the flag does, where it is the opposite of the argument in Python.
+        help: effect of the option, for users of the command line and of Python.
+        flag: its name on the command line; empty for the field's name with dashes.
+        metavar: name of its value on the command line; also selects its parser: see `cli.options`.
+        flag_help: effect of the flag, if it is the opposite of the argument in Python.
     """
 
     help: str
@@ -38,7 +38,7 @@ class Option:
     flag_help: str = ""
 
 
-# What several commands ask for, in the same words everywhere.
+# Options shared by several commands, with the same help everywhere.
 TOPICS = Option("Only topics with this name, or matching this glob.", flag="--topic", metavar="TOPIC")
 METADATA = Option("The directory that contains __cluster_metadata-0. Default: one of the given paths.", metavar="DIR")
 SERVER_PROPERTIES = Option("The broker's server.properties file, for configs that topics do not set.", metavar="FILE")
@@ -53,8 +53,8 @@ class OptionField:
     """One option, read from its field.
 
     Attributes:
-        type_text: the same as it stands in the source.
-        panel: the heading that it stands under in the command's help: `PANEL` of the class that it is a field of.
+        type_text: its type as in the source.
+        panel: its heading in the command's help: `PANEL` of the field's class.
     """
 
     name: str
@@ -71,13 +71,13 @@ class OptionField:
 
     @property
     def argument_text(self) -> str:
-        """The type of its argument in Python, as it stands in a signature."""
+        """The type of its argument in a Python signature."""
         is_path = self.option.metavar.startswith(_PATHS)
         return self.type_text.replace("str", "AnyPath") if is_path else self.type_text
 
 
 def option_fields(kind: type) -> Iterator[OptionField]:
-    """All options of an options value, those of the values within it included."""
+    """Yield all options of an options class, including those of nested options classes."""
     hints = get_type_hints(kind, include_extras=True)
     for one in _fields(kind):
         hint = hints[one.name]
@@ -92,7 +92,7 @@ def option_fields(kind: type) -> Iterator[OptionField]:
 
 
 def build(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """An options value from the values of its options, by name."""
+    """Build an options value from the values of its options, by name."""
     hints = get_type_hints(kind)
     return kind(
         **{
@@ -103,7 +103,7 @@ def build(kind: type[_T], values: Mapping[str, Any]) -> _T:
 
 
 def _type_text(annotation: str) -> str:
-    """What stands before the option in `Annotated[TYPE, OPTION]`."""
+    """Return TYPE of the annotation `Annotated[TYPE, OPTION]`, as text."""
     annotated = ast.parse(annotation, mode="eval").body
     assert isinstance(annotated, ast.Subscript) and isinstance(annotated.slice, ast.Tuple), annotation
     return ast.unparse(annotated.slice.elts[0]).replace("'", '"')

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any
 
-#: A first column is made no wider than this.
+#: Maximum width of a first column, in characters.
 NAME_WIDTH_MAX = 40
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Names that are listed before the rest is only counted.
+#: Maximum number of names to list; further names are only counted.
 _NAMES_SHOWN = 6
-#: From so many sentences on that differ only in offsets and sizes, one is enough.
+#: From this number of sentences on that differ only in offsets and sizes, show one sentence for all.
 _ALIKE_MIN = 3
 _OWN_FIGURES = re.compile(r"(offsets? )\d+( to \d+)?|\b\d[\d.,]* [kMGTPE]?B\b|\b\d[\d,]*(?= batch)")
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
@@ -23,14 +23,14 @@ _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's title, and the side that its cells keep to."""
+    """A column's title and alignment."""
 
     title: str
     right: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Aligned lines. A first cell that is too long stands on a line before its row."""
+    """Yield aligned lines. A first cell that is too long gets a line of its own, before its row."""
     titles = [column.title for column in columns]
     widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
     widths[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
@@ -45,12 +45,12 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[
         ).rstrip()
 
 
-#: Columns, each with what it shows of a value.
+#: Columns, each with a function that formats its cell of a value.
 Cells = Sequence[tuple[Column, Callable[[Any], str]]]
 
 
 def cells_of(columns: Cells, values: Iterable[Any]) -> tuple[list[Column], list[list[str]]]:
-    """The columns of a table, and a row for each value."""
+    """Return the columns of a table, and a row for each value."""
     return [column for column, _ in columns], [[cell(one) for _, cell in columns] for one in values]
 
 
@@ -62,11 +62,11 @@ def html_table(
     last_rows: Sequence[Sequence[str]] = (),
     rows_max: int = 50,
 ) -> str:
-    """A small HTML table with a caption; what is in it is escaped.
+    """Return a small HTML table with a caption; all texts are escaped.
 
     Args:
-        last_rows: shown below the others however many these are, such as totals.
-        rows_max: how many of the others are shown.
+        last_rows: rows such as totals, always shown, below the others.
+        rows_max: maximum number of the other rows to show.
     """
     sides = ["right" if column.right else "left" for column in columns]
 
@@ -84,23 +84,23 @@ def html_table(
 
 
 def printable(text: str) -> str:
-    """Text with names from disk in it, without what a terminal might obey."""
+    """Escape all characters that a terminal might interpret, as names from disk may contain them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def names_text(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """List the first names, and count the rest."""
     more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def by_sentence(sentences: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
-    """Names by what is said of them.
+    """Group names by the sentence about them.
 
-    Sentences of many partitions that differ only in offsets and sizes become one, with … for these.
+    Sentences of many partitions that differ only in offsets and sizes become one, with … in place of these.
 
     Args:
-        sentences: each with the name of what it is about.
+        sentences: pairs of a sentence and the name of its subject.
     """
     names: dict[str, list[str]] = {}
     for sentence, name in sentences:
@@ -115,12 +115,12 @@ def by_sentence(sentences: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[s
 
 
 def number(count: int, noun: str) -> str:
-    """A count with its noun."""
+    """Format a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def bytes_text(size_bytes: int | None) -> str:
-    """Bytes in powers of 1000, to three digits or so."""
+    """Format bytes in powers of 1000, to about three digits."""
     if size_bytes is None:
         return "-"
     if size_bytes < 1000:
@@ -132,7 +132,7 @@ def bytes_text(size_bytes: int | None) -> str:
 
 
 def time_text(timestamp_ms: int | None) -> str:
-    """A timestamp to the second; one that is no date, as the number it is."""
+    """Format a timestamp to the second; a timestamp outside the calendar, in milliseconds."""
     if timestamp_ms is None:
         return "-"
     try:
@@ -143,16 +143,16 @@ def time_text(timestamp_ms: int | None) -> str:
 
 
 def rounded(value: float) -> str:
-    """A number to three digits, or whole if it has more."""
+    """Format a number to three digits, or as a whole number if it has more."""
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-#: Each unit of time with its milliseconds, the largest first.
+#: Units of time with their milliseconds, the largest first.
 _TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def duration_text(ms: float | None) -> str:
-    """Milliseconds in the largest unit of which there are at least two, to three digits or so."""
+    """Format a duration in the largest unit of which it has at least two, to about three digits."""
     if ms is None:
         return "-"
     for unit, size_ms in _TIMES:

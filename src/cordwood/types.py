@@ -1,4 +1,4 @@
-"""Small values that every layer shares. They know no files and no Spark."""
+"""Small values shared by every layer. They use neither files nor Spark."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 else:
 
     def override(method):
-        """Mark a method that overrides one of a base class; type checkers make sure that it does.
+        """Mark a method that overrides a method of a base class; type checkers verify this.
 
-        As `typing.override`, which Python has from 3.12 on; `typing_extensions` would take time at every start.
+        Like `typing.override` of Python 3.12; importing `typing_extensions` would take time at every start.
         """
         method.__override__ = True
         return method
 
 
-#: Kafka's "there is none" for timestamps, producer ids and epochs, sequences, leader epochs and offsets.
+#: Kafka's value for a missing timestamp, producer id or epoch, sequence, leader epoch or offset.
 NONE = -1
 
 
@@ -50,7 +50,7 @@ class Codec(IntEnum):
 
 
 class TimestampType(IntEnum):
-    """What a record's timestamp means; magic 0 has none."""
+    """The meaning of a record's timestamp; magic 0 has no timestamp."""
 
     NONE = -1
     CREATE_TIME = 0
@@ -70,7 +70,7 @@ class Isolation(StrEnum):
 
 
 class ControlType(IntEnum):
-    """What a control record says: the second number in its key."""
+    """The type of a control record: the second number in its key."""
 
     UNKNOWN = -1
     ABORT = 0
