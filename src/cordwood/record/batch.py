@@ -1,6 +1,6 @@
 """A batch, message or wrapper: its header as an object, and encoders for magic 0, 1 and 2.
 
-`kernels.layout` shows the bytes. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
+`kernels.layout` draws the bytes. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec in a batch's attributes.
+    """Return the codec in a batch's attributes.
 
     Raises:
         CorruptBatchError: Kafka has no codec of this number.
@@ -52,9 +52,9 @@ def codec_of(attributes: int) -> Codec:
 
 
 def advance_sequence(sequence: int, by: int) -> int:
-    """The sequence number `by` records after another; wraps to 0 after `MAX_SEQUENCE`.
+    """Return the sequence number `by` records after another; it wraps to 0 after `MAX_SEQUENCE`.
 
-    Of numbers that no producer counts with, as a damaged batch may have them, it is what Java's 32 bits make of them.
+    Invalid numbers, as in a damaged batch, overflow like Java's 32-bit integers.
     """
     wraps = sequence > _as_int(MAX_SEQUENCE - by)
     return _as_int(sequence + by - (MAX_SEQUENCE + 1 if wraps else 0))
@@ -68,12 +68,12 @@ class Batch(NamedTuple):
     """The header of one entry of a log; -1 for fields that its format lacks.
 
     Attributes:
-        base_offset: of the first record that the batch was created with; -1 for a wrapper that was not decoded.
-        last_offset: of the last record that the batch was created with.
-        computed_crc: of the bytes; equals `crc` if the batch is intact, or was not checked.
+        base_offset: first offset of the batch when it was created; -1 for a wrapper that was not decoded.
+        last_offset: last offset of the batch when it was created.
+        computed_crc: CRC of the bytes; equals `crc` if the batch is intact, or was not checked.
         base_timestamp: milliseconds; the base of the records' timestamp deltas, which may be the delete horizon.
         max_timestamp: milliseconds; the largest timestamp of its records, or the append time.
-        record_count: records in the batch now; after compaction fewer than its range of offsets.
+        record_count: current number of records; after compaction less than its range of offsets.
         control_type: a `ControlType`; -1 for data and for an emptied control batch.
     """
 
@@ -101,7 +101,7 @@ class Batch(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How its records are compressed."""
+        """Codec of its compressed records."""
         return codec_of(self.attributes)
 
     @property
@@ -117,7 +117,7 @@ class Batch(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it holds a marker or another control record."""
+        """Whether it contains a marker or another control record."""
         return self.magic == 2 and self.attributes & CONTROL != 0
 
     @property
@@ -134,7 +134,7 @@ class Batch(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When its tombstones, or its marker, may be removed; None until a cleaner has set it."""
+        """Time in ms from which its tombstones, or its marker, may be removed; None until a cleaner has set it."""
         return self.base_timestamp if self.magic == 2 and self.attributes & DELETE_HORIZON else None
 
     @property
@@ -154,11 +154,11 @@ def to_batches(rows: BatchRows) -> list[Batch]:
 
 
 class HeaderFields(TypedDict, total=False):
-    """The header fields that `encode_batch` takes; all may be left out.
+    """Header fields for `encode_batch`; all are optional.
 
     Attributes:
-        base_offset: default: of the first record.
-        last_offset: default: of the last record.
+        base_offset: default: the first record's offset.
+        last_offset: default: the last record's offset.
         timestamp_type: with LOG_APPEND_TIME, max_timestamp is the timestamp of all records.
         base_timestamp: default: the delete horizon, else the timestamp of the first record.
     """

@@ -1,7 +1,7 @@
-"""Decompresses and compresses the bodies of many batches of magic 2 per call, without Python between them.
+"""Decompress and compress the bodies of many batches of magic 2 per call, without Python code between bodies.
 
 LZ4 and Snappy are kernels; zstd is libzstd, and gzip is libdeflate, called from a kernel. Batches that a kernel rejects
-go through `record.compression`, one per call. It accepts all that Kafka reads, and reports errors.
+are passed to `record.compression`, one per call. It accepts everything that Kafka reads, and reports errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 def has_fast_decompressor(codec: Codec) -> bool:
-    """Whether `decompress_bodies` can decompress anything of this codec."""
+    """Return whether `decompress_bodies` supports a codec in this process."""
     if codec is Codec.ZSTD:
         return libzstd() is not None
     if codec is Codec.GZIP:
@@ -31,15 +31,15 @@ def has_fast_decompressor(codec: Codec) -> bool:
 def decompress_bodies(
     codec: Codec, data: U8Array, starts: Int64Array, ends: Int64Array, target: U8Array, *, enough: int, body_max: int
 ) -> Int64Array:
-    """Decompress bodies into `target`, one after the other, as far as the fast decompressors can.
+    """Decompress bodies into `target`, one after the other, until the fast decompressor rejects one.
 
     Args:
-        codec: one that `has_fast_decompressor`.
-        data: uint8[bytes] that holds the compressed bodies.
+        codec: must satisfy `has_fast_decompressor`.
+        data: uint8[bytes] that contains the compressed bodies.
         starts, ends: int64[bodies], their positions in `data`.
         target: uint8[bytes], filled.
-        enough: no further body is started once this many bytes are decompressed.
-        body_max: the most decompressed bytes of one body.
+        enough: start no further body once this many bytes are decompressed.
+        body_max: maximum number of decompressed bytes of one body.
 
     Returns:
         int64[decompressed bodies], the end of each in `target`. The next body is unsupported or corrupt, or does not
@@ -68,7 +68,7 @@ def compress_bodies(
     """Compress bodies as Kafka does at its default level.
 
     Args:
-        data: uint8[bytes] that holds the encoded records.
+        data: uint8[bytes] that contains the encoded records.
         starts, ends: int64[bodies], their positions in `data`.
         gap: bytes to leave before each compressed body, for a batch header.
 
@@ -76,7 +76,7 @@ def compress_bodies(
         a buffer; and int64[bodies], the start of each gap, and the end of each compressed body.
     """
     sizes = ends - starts
-    # The most that any of the codecs makes of incompressible data. Pages that stay unused take no memory.
+    # The largest possible output of any codec. Pages that stay unused need no memory.
     target = np.empty(int((gap + sizes + sizes // 5 + 128).sum()), np.uint8)
     target_starts, target_ends = np.empty(starts.size, np.int64), np.empty(starts.size, np.int64)
     places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, gap, target_starts, target_ends)

@@ -1,4 +1,4 @@
-"""Records as columns: arrays of the fields of many records, which point into the bytes that were read.
+"""Records as columns: arrays of the fields of many records, with positions in the bytes that were read.
 
 A `BatchWindow` is part of a log file, with one row per batch header from the scan kernel. `decode` converts it to
 `RecordColumns`, without an object per record. Adjacent batches of the same kind are decoded in one kernel call:
@@ -6,10 +6,10 @@ A `BatchWindow` is part of a log file, with one row per batch header from the sc
     plain     magic 2, not compressed    records are in the window itself
     packed    magic 2, compressed        decompressed one after the other into one buffer
     message   magic 0 and 1, plain       each entry is one record
-    wrapper   magic 0 and 1, compressed  the value holds messages; in magic 1 their offsets are relative
+    wrapper   magic 0 and 1, compressed  the value contains messages; in magic 1 their offsets are relative
 
-Kafka limits only the compressed size of a batch, so a small batch may hold gigabytes. A batch that decompresses to more
-than `STREAM_BYTES` is decoded in pieces: memory holds only one piece of it, or its largest record.
+Kafka limits only the compressed size of a batch, so a small batch may contain gigabytes. A batch that decompresses to
+more than `STREAM_BYTES` is decoded in pieces: memory holds only one piece of it, or its largest record.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ STREAM_BYTES = 4 << 20
 ARENA_BYTES = 1 << 20
 #: Size of that buffer for the fast decompressors: `ARENA_BYTES`, and room for one more body.
 _FAST_ROOM_BYTES = 2 * ARENA_BYTES
-#: What a record takes beside key and value, about.
+#: Approximate size of a record besides key and value.
 _RECORD_BYTES = 8
-#: Among the codecs of adjacent batches, stands for a batch that no fast decompressor takes.
+#: Marks a batch without a fast decompressor among the codecs of adjacent batches.
 _NO_FAST_CODEC = -1
-#: The most rows in one RecordColumns.
+#: Maximum number of rows in one RecordColumns.
 MAX_ROWS = 1 << 17
 
 OnDamage = Callable[[DataError], None]
@@ -65,8 +65,8 @@ class BatchWindow:
     """Complete, consecutive entries of a log file.
 
     Attributes:
-        position: in the file, of data[0].
-        data: uint8[bytes]; of an entry that is too large for a window, only the header.
+        position: position of data[0] in the file.
+        data: uint8[bytes]; only the header of an entry that is too large for a window.
         batches: BATCH_ROW[entries].
         read: yields the bytes at (position, size_bytes) of the file in pieces, for an entry that is too large.
     """
@@ -82,7 +82,7 @@ class RecordColumns:
     """Records of one or more batches.
 
     Attributes:
-        data: uint8[bytes] that the rows' positions point into.
+        data: uint8[bytes]; the rows contain positions in it.
         batches: BATCH_ROW[batches]; rows["batch"] is an index into it. A decoded wrapper has its base offset filled in.
     """
 
@@ -97,11 +97,11 @@ class RecordColumns:
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Bodies of adjacent batches of magic 2, which are complete and not compressed, or no longer.
+    """Complete bodies of adjacent batches of magic 2, uncompressed or decompressed.
 
     Attributes:
-        data: uint8[bytes] that holds them.
-        starts, ends: int64[batches], where each is in the data.
+        data: uint8[bytes] that contains them.
+        starts, ends: int64[batches], positions of each body in the data.
         batches: BATCH_ROW[batches].
         on_damage: called with each error that `columns` finds.
     """
@@ -113,12 +113,12 @@ class Bodies:
     on_damage: OnDamage
 
     def capacity(self) -> int:
-        """Room for how many records they need at most: the record counts in the headers, limited by the bytes."""
+        """Return the most records that they can contain: the counts in the headers, limited by the bytes."""
         room = (self.ends - self.starts) // MIN_RECORD_BYTES
         return int(np.clip(self.batches["record_count"], 0, room).sum(dtype=np.int64))
 
     def columns(self) -> Iterator[RecordColumns]:
-        """Their records; see `decode`."""
+        """Decode their records; see `decode`."""
         batches, ends = self.batches, self.ends
         batch, at, done = 0, int(self.starts[0]), 0
         while batch < batches.size:
@@ -173,13 +173,13 @@ def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
 
 
 def about_bytes(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """int64[records]: what each record (RECORD_ROW) takes in its batch, before compression, about."""
+    """int64[records]: the approximate size of each record (RECORD_ROW) in its batch, before compression."""
     sizes = np.maximum(rows["key_size"], 0).astype(np.int64) + np.maximum(rows["value_size"], 0)
     return np.asarray(sizes + _RECORD_BYTES)
 
 
 def crc_error(batch: np.void) -> CorruptBatchError:
-    """The error for a batch whose CRC does not match."""
+    """Return the error for a batch whose CRC does not match."""
     name = "CRC-32C" if batch["magic"] == 2 else "CRC-32"
     covered = int(batch["size_bytes"]) - CRC_START_BY_MAGIC[batch["magic"]]
     return CorruptBatchError(
@@ -190,13 +190,13 @@ def crc_error(batch: np.void) -> CorruptBatchError:
 
 
 def report_wrong(batches: BatchRows, on_damage: OnDamage) -> None:
-    """Report each batch whose CRC does not match: of those that nobody decodes, although what they say counts."""
+    """Report each batch whose CRC does not match, for batches that are used without being decoded."""
     for batch in batches[~is_valid(batches)]:
         on_damage(crc_error(batch))
 
 
 def raise_damage(error: DataError) -> None:
-    """The default of `on_damage`: raise the first error."""
+    """Raise the first error; the default of `on_damage`."""
     raise error
 
 
@@ -237,7 +237,7 @@ def decode(
             yield from some.columns()
         else:
             yield some
-        del some  # a large one must be gone before the next is decompressed
+        del some  # free a large item before decompressing the next
 
 
 def decompress_window(
@@ -248,7 +248,7 @@ def decompress_window(
     even_invalid: bool = False,
     whole_batches: bool = False,
 ) -> Iterator[Bodies | RecordColumns]:
-    """The same as `decode`, but who calls it decodes bodies of magic 2, unless they are too large for a buffer."""
+    """Like `decode`, but let the caller decode bodies of magic 2, unless they are too large for a buffer."""
     if max_batch_bytes is None:
         max_batch_bytes = largest_batch_bytes(memory_bytes())
     batches = window.batches
@@ -279,7 +279,7 @@ def decompress_window(
 
 @functools.cache
 def _fast_codecs() -> npt.NDArray[np.bool_]:
-    """bool[number of a codec]: whether `decompress_bodies` takes it."""
+    """bool[number of a codec]: whether `decompress_bodies` supports it."""
     fast = np.zeros(CODEC_MASK + 1, np.bool_)
     fast[[codec for codec in Codec if has_fast_decompressor(codec)]] = True
     return fast
@@ -329,7 +329,7 @@ class _Reader:
                 first += max(done, 1)
 
     def _fast(self, codec: Codec, first: int, stop: int) -> Generator[Bodies, None, int]:
-        """Decompress batches of one codec from `first` on, as far as its fast decompressor can; return how many."""
+        """Decompress batches of one codec from `first` on until its fast decompressor fails; return their number."""
         batches = self.batches[first:stop]
         starts = batches["position"] - self.window.position
         target = np.empty(_FAST_ROOM_BYTES, np.uint8)
@@ -411,7 +411,7 @@ class _Reader:
             yield Bodies(_bytes_array(b"".join(bodies)), starts, ends, self.batches[first:end], self.on_damage)
 
     def _whole(self, batches: BatchRows, pieces: Iterator[bytes]) -> Iterator[Bodies]:
-        """One batch whose body arrives in pieces, which are joined in one buffer."""
+        """Yield one batch whose body arrives in pieces, joined in one buffer."""
         body = bytearray()
         try:
             for piece in pieces:
@@ -465,7 +465,7 @@ class _Reader:
             only, last_inner = None, int(rows["offset"][-1])
         shift = 0
         if batch["magic"] == 1 and batch["last_offset"] != 0:
-            # Some early clients left the wrapper's offset at 0; then inner offsets are not shifted.
+            # Some early clients left the wrapper's offset at 0; inner offsets are absolute then.
             if batch["last_offset"] < last_inner:
                 raise _inner_error(
                     f"a wrapper's offset {batch['last_offset']} is below that of its last inner message, {last_inner}"
@@ -512,7 +512,7 @@ class _Reader:
             needed -= at
 
     def _value(self, batch: np.void) -> tuple[Codec, Payload]:
-        """Return a wrapper's codec, and its value: the compressed bytes. Like Kafka, skips a key if there is one."""
+        """Return a wrapper's codec, and its value: the compressed bytes. Like Kafka, skip a key if there is one."""
         codec, message = self._payload(batch, 0)
         at = HEADER_BYTES_BY_MAGIC[batch["magic"]]
         for _ in range(2):
@@ -550,7 +550,7 @@ class _Reader:
 
 
 def _located(batch: np.void, error: DataError) -> DataError:
-    """The error with the place of its batch, unless it has one."""
+    """Return the error with the position of its batch, unless it has one."""
     if error.position is None:
         error.position = int(batch["position"])
         error.offset = int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
@@ -558,12 +558,12 @@ def _located(batch: np.void, error: DataError) -> DataError:
 
 
 def _problem_error(status: int) -> CorruptBatchError:
-    """The error for a negative status of a decoding kernel."""
+    """Return the error for a negative status of a decoding kernel."""
     return CorruptBatchError(kernel.PROBLEMS[status], kind=_PROBLEMS[status])
 
 
 def _inner_error(what: str) -> CorruptBatchError:
-    """The error for an invalid compressed message set."""
+    """Return the error for an invalid compressed message set."""
     return CorruptBatchError(what, kind=BatchProblem.INNER_MESSAGE)
 
 
@@ -577,7 +577,7 @@ class _Feed:
     def gather(self, held: bytearray, needed: int) -> bool:
         """Append pieces to `held` until it has `needed` bytes; return True if there are no more pieces.
 
-        A bytearray grows in place where the system can remap pages, so a large record takes its size in memory, not
+        A bytearray grows in place where the system can remap pages, so a large record needs its size in memory, not
         twice that. Memory is allocated only for bytes that arrive, not for declared sizes. A large record ends its
         buffer: the caller can use the buffer without a copy, and positions stay below 2 GiB.
         """
@@ -594,7 +594,7 @@ class _Feed:
 
 
 def _capacity(batches: BatchRows, left_bytes: int, done: int) -> int:
-    """The number of rows to allocate: the record count in the headers, limited by the bytes and by MAX_ROWS."""
+    """Return the number of rows to allocate: the counts in the headers, limited by the bytes and by MAX_ROWS."""
     announced = int(np.maximum(batches["record_count"], 0).sum(dtype=np.int64)) - done
     return max(1, min(MAX_ROWS, announced, left_bytes // MIN_RECORD_BYTES + 1))
 

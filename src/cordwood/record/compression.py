@@ -1,7 +1,7 @@
-"""Compresses and decompresses the records of a batch with Kafka's codecs.
+"""Compress and decompress the records of a batch with Kafka's codecs.
 
-The payload is everything after a magic 2 header, or the value of a magic 0 or 1 wrapper. We write the framing that
-Kafka writes, and accept what Kafka's reader accepts, also at the end of the data: after a gzip member it ignores
+The payload is everything after a magic 2 header, or the value of a magic 0 or 1 wrapper. We write the same framing as
+Kafka, and accept all input that Kafka's reader accepts, also at the end of the data: after a gzip member it ignores
 anything but another gzip header, and after the end mark of LZ4 it ignores everything.
 
     gzip     (1f 8b 08 flags | time 4 | 2 | … | deflate | crc32 4 | size 4)*                        little-endian
@@ -11,7 +11,7 @@ anything but another gzip header, and after the end mark of LZ4 it ignores every
              | (length 4, highest bit: stored | block | [xxh32 4])* | 0 4 | [xxh32 of all 4]
     zstd     (28 b5 2f fd | descriptor 1 | … | (last:1 type:2 size:21 | block)* | [xxh64 4])*       little-endian
 
-Kafka limits only the compressed size, so a batch of 1 MB may hold gigabytes, and sizes declared in a payload are not
+Kafka limits only the compressed size, so a batch of 1 MB may contain gigabytes, and sizes declared in a payload are not
 trusted. Each reader is a generator that bounds every piece before it allocates memory: by zlib's own limit, by the
 largest LZ4 block, by the largest expansion of raw snappy, and for zstd by cutting between blocks of at most 128 KiB.
 """
@@ -52,13 +52,13 @@ class FileBytes:
         *,
         chunk_bytes: int = FILE_CHUNK_BYTES,
     ) -> None:
-        """Does not read yet.
+        """Describe the part without reading it.
 
         Args:
             read: yields the bytes at (position, size_bytes) of the file in pieces.
-            position: in the file, of the first byte.
-            size_bytes: length of the part; the file holds all of it.
-            chunk_bytes: the least number of bytes per read.
+            position: position of the first byte in the file.
+            size_bytes: length of the part, which must be within the file.
+            chunk_bytes: minimum number of bytes per read.
         """
         self._read = read
         self._chunk_bytes = chunk_bytes
@@ -89,7 +89,7 @@ class FileBytes:
         return self._chunk[start - self._chunk_start : stop - self._chunk_start]
 
     def part(self, start: int, stop: int) -> FileBytes:
-        """The bytes [start, stop), still in the file."""
+        """Return the bytes [start, stop) without reading them."""
         stop = min(stop, self._size_bytes)
         return FileBytes(self._read, self._position + start, max(0, stop - start), chunk_bytes=self._chunk_bytes)
 
@@ -104,12 +104,15 @@ class FileBytes:
 
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
-#: The compressed bytes that a codec reads.
+#: The input of a codec.
 Payload: TypeAlias = memoryview | FileBytes
 
 
 def largest_batch_bytes(memory_bytes: int) -> int:
-    """The default limit of a batch's decompressed bytes: half of the memory, at most 2 GiB. One record may fill it."""
+    """Return the default limit of a batch's decompressed bytes: half of the memory, at most 2 GiB.
+
+    One record may be that large.
+    """
     return min(DEFAULT_MAX_BATCH_BYTES, memory_bytes // 2)
 
 
@@ -119,12 +122,12 @@ def decompress(
     """Decompress a whole payload; for batches of the usual, small size.
 
     Args:
-        payload: the compressed bytes and nothing else, uint8[bytes].
-        magic: of the batch; in magic 0 the LZ4 header check is ignored, and zstd needs magic 2.
+        payload: only the compressed bytes, uint8[bytes].
+        magic: the batch's magic; in magic 0 the LZ4 header check is ignored, and zstd needs magic 2.
         max_bytes: limit of the decompressed bytes. Little more than that is ever allocated.
 
     Raises:
-        CorruptBatchError: the payload is invalid, also for Kafka; the message says what is wrong.
+        CorruptBatchError: the payload is invalid, also for Kafka; the message describes the problem.
         BatchTooLargeError: it decompresses to more than `max_bytes`.
         MissingCodecError: the codec's library is not installed.
     """
@@ -161,12 +164,12 @@ def decompress_stream(
 def compress(codec: Codec, data: Bytes, *, magic: int = 2, level: int | None = None) -> bytes:
     """Compress as Kafka does.
 
-    The framing is byte for byte that of Kafka; the compressed data depends on the libraries' versions, as in Kafka.
+    The framing is identical to Kafka's; the compressed data depends on the libraries' versions, as in Kafka.
 
     Args:
-        codec: one that the magic allows.
+        codec: a codec that the magic allows.
         data: encoded records, or messages for magic 0 and 1.
-        magic: of the batch; in magic 0 Kafka writes a wrong LZ4 header check, which old clients expect.
+        magic: the batch's magic; in magic 0 Kafka writes a wrong LZ4 header check, which old clients expect.
         level: as in `compression.gzip.level`, `compression.lz4.level`, …; None is Kafka's default.
 
     Raises:
@@ -254,7 +257,7 @@ def _library(name: str, codec: Codec) -> ModuleType:
         ) from error
 
 
-#: Idle zstandard contexts. Each takes 10 to 20 µs to create, and serves one stream at a time.
+#: Idle zstandard contexts. Creating one takes 10 to 20 µs; each serves one stream at a time.
 _idle: defaultdict[object, list[Any]] = defaultdict(list)
 
 
@@ -343,7 +346,7 @@ def _gzip_body(payload: Payload, start: int) -> int:
 
 
 def _behind_zero(payload: Payload, position: int) -> int:
-    """The position after the next zero byte; without one, a position beyond the payload."""
+    """Return the position after the next zero byte; if there is none, a position beyond the payload."""
     for start in range(position, len(payload), _GZIP_INPUT_BYTES):
         found = _ZERO_BYTE.search(payload[start : start + _GZIP_INPUT_BYTES])
         if found:
@@ -368,7 +371,7 @@ def _compress_gzip(pieces: Iterable[memoryview], magic: int, level: int) -> Iter
 _SNAPPY_MAGIC = b"\x82SNAPPY\0"
 _SNAPPY_HEADER = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_HEADER_BYTES = 16
-#: No chunk can have this length; it is the start of another header.
+#: No chunk can have this length; it means that another header starts here.
 _SNAPPY_HEADER_AGAIN = int.from_bytes(_SNAPPY_MAGIC[:4], "big")
 _SNAPPY_CHUNK_BYTES = 32 << 10
 #: The largest expansion: an element of 3 bytes copies 64.
@@ -482,7 +485,7 @@ def _read_lz4(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -
             except block.LZ4BlockError as error:
                 raise _corrupt(Codec.LZ4, error, position) from error
             if not piece:
-                # No writer makes empty blocks. Kafka's reader takes one for the end.
+                # No writer makes empty blocks. Kafka's reader treats one as the end.
                 return
             yield piece
         position = end + checksum_bytes

@@ -1,4 +1,4 @@
-"""Functions of C libraries that kernels call by address, and the contexts that these functions work with."""
+"""Addresses of C library functions that kernels call, and the contexts for these functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def address_of(library: ctypes.CDLL, name: str) -> int:
-    """The address of a function; AttributeError if the library has none of this name."""
+    """Return the address of a function; AttributeError if the library does not export it."""
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def create(function: Any, *arguments: int) -> int:
-    """The address of a context that a function makes."""
+    """Create a context by calling a function, and return its address."""
     function.restype = ctypes.c_void_p
     context: int | None = function(*arguments)
     if context is None:
@@ -23,7 +23,7 @@ def create(function: Any, *arguments: int) -> int:
 
 
 class Contexts:
-    """Contexts of one kind. As many are made as threads use at the same time, and they last as long as the process."""
+    """Contexts of one kind. The process keeps as many as threads have used at the same time."""
 
     def __init__(self, create_one: Callable[[], int]) -> None:
         self._create_one = create_one
@@ -31,7 +31,7 @@ class Contexts:
 
     @contextmanager
     def one(self) -> Iterator[int]:
-        """A context that no other thread uses in the block."""
+        """Yield a context that no other thread uses in the block."""
         try:
             context = self._idle.pop()
         except IndexError:

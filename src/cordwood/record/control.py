@@ -25,7 +25,7 @@ assert MARKER_VALUE.size == 6
 
 
 def control_type(key: bytes | memoryview | None) -> ControlType:
-    """The type in a control record's key. Versions above 0 are read as version 0.
+    """Decode the type in a control record's key. Versions above 0 are read as version 0.
 
     Raises:
         CorruptBatchError: the key is too short, or its version is negative.
@@ -41,7 +41,7 @@ def control_type(key: bytes | memoryview | None) -> ControlType:
 
 
 def coordinator_epoch(value: bytes | memoryview | None) -> int:
-    """The coordinator epoch in the value of a marker.
+    """Decode the coordinator epoch in the value of a marker.
 
     Raises:
         CorruptBatchError: the value is too short, or its version is negative.
@@ -70,7 +70,7 @@ class Marker:
 def encode_marker(
     marker: Marker, *, leader_epoch: int = NONE, timestamp_type: TimestampType = TimestampType.CREATE_TIME
 ) -> bytes:
-    """Encode the batch that holds a marker."""
+    """Encode a marker as a batch."""
     kind = ControlType.COMMIT if marker.committed else ControlType.ABORT
     record = Record(marker.offset, marker.timestamp, KEY.pack(0, kind), MARKER_VALUE.pack(0, marker.coordinator_epoch))
     return encode_batch(

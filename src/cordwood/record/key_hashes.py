@@ -1,4 +1,4 @@
-"""Hashes of the keys of many records; apart from `record.columns`, as most who decode records compare no keys."""
+"""Hash the keys of many records; separate from `record.columns`, as most code that decodes records hashes no keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def key_hashes(columns: RecordColumns, chosen: npt.NDArray[np.bool_], secret: by
     """uint64[records, 2]: the hashes of the keys.
 
     Args:
-        chosen: bool[records], those with a key to hash; the hashes of others are undefined.
-        secret: 16 bytes that key the hashes.
+        chosen: bool[records], records with a key to hash; the hashes of others are undefined.
+        secret: 16-byte secret of the hash function.
     """
     rows = columns.rows
     hashes = np.empty((rows.size, 2), np.uint64)

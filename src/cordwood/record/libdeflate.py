@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from cordwood.record.contexts import Contexts, address_of, create
 
-#: Of libdeflate; its sizes are about those of zlib's level 6, Kafka's default, in half the time.
+#: libdeflate's level; it compresses about as well as zlib's level 6, Kafka's default, in half the time.
 LEVEL = 6
 
 
 @dataclass(frozen=True, slots=True)
 class LibDeflate:
-    """The functions that kernels call, by address, and what they work with."""
+    """The addresses of functions that kernels call, and their contexts."""
 
     decompress: int
     compress: int
@@ -25,9 +25,9 @@ class LibDeflate:
 
 @functools.cache
 def libdeflate() -> LibDeflate | None:
-    """The library, or None if the package deflate is not there, or does not export the functions."""
+    """Return the library, or None if the package deflate is missing, or does not export the functions."""
     try:
-        # Another thread may be loading it: this waits for its end, and find_spec does not.
+        # Another thread may be importing it: an import statement waits for that, find_spec does not.
         import deflate  # noqa: F401
 
         spec = importlib.util.find_spec("deflate._deflate")

@@ -1,8 +1,8 @@
 """Addresses of libzstd's functions, for kernels, and contexts for them.
 
-The package zstandard has the library twice: hidden in its C backend, which `record.compression` uses, and in its cffi
-backend, which exports the functions. Both are built from the same source. Where the second one is missing or differs,
-there are no functions, and `record.compression` does all the work.
+The package zstandard contains the library twice: hidden in its C backend, which `record.compression` uses, and in its
+cffi backend, which exports the functions. Both are built from the same source. If the second one is missing or differs,
+`libzstd` returns None, and `record.compression` does all the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from cordwood.record.contexts import Contexts, address_of, create
 
-#: Kafka's default level, which is that of the log's own writer.
+#: Kafka's default level.
 LEVEL = 3
 #: Numbers of ZSTD_cParameter.
 _LEVEL_PARAMETER, _CONTENT_SIZE_PARAMETER = 100, 200
@@ -23,7 +23,7 @@ _LEVEL_PARAMETER, _CONTENT_SIZE_PARAMETER = 100, 200
 
 @dataclass(frozen=True, slots=True)
 class LibZstd:
-    """The functions that kernels call, by address, and what they work with.
+    """The addresses of functions that kernels call, and their contexts.
 
     Attributes:
         decompress: (ZSTD_DCtx_reset, ZSTD_decompressStream).
@@ -38,7 +38,7 @@ class LibZstd:
 
 @functools.cache
 def libzstd() -> LibZstd | None:
-    """The library, or None if the installed zstandard does not export the functions, or not of the same version."""
+    """Return the library, or None if the installed zstandard does not export the same version's functions."""
     try:
         import zstandard
 
@@ -60,7 +60,7 @@ def libzstd() -> LibZstd | None:
 
 
 def _compressor(library: ctypes.CDLL, function: Any) -> int:
-    """A context for compression, with our parameters."""
+    """Create a compression context with our parameters."""
     context = create(function)
     for parameter, value in ((_LEVEL_PARAMETER, LEVEL), (_CONTENT_SIZE_PARAMETER, 0)):
         library.ZSTD_CCtx_setParameter(ctypes.c_void_p(context), parameter, value)

@@ -1,7 +1,7 @@
-"""Reads the records of a batch in plain Python: slow, obvious, and without any code of the fast readers.
+"""Read the records of a batch in plain Python: slow, obvious, and without any code of the fast readers.
 
 Tests compare the kernels with it, and `cordwood verify` reads a sample with it, so that a bug in the fast readers does
-not go unnoticed. It slices bytes, decompresses with pyarrow, and returns `Record` objects.
+not stay unnoticed. It slices bytes, decompresses with pyarrow, and returns `Record` objects.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Reader:
     at: int = 0
 
     def take(self, size_bytes: int) -> bytes:
-        """The next `size_bytes` bytes; BrokenError if there are fewer."""
+        """Return the next `size_bytes` bytes; BrokenError if there are fewer."""
         if size_bytes < 0 or self.at + size_bytes > len(self.data):
             raise BrokenError("cut off")
         self.at += size_bytes
         return self.data[self.at - size_bytes : self.at]
 
     def number(self, form: str) -> int:
-        """The next number in a `struct` format."""
+        """Return the next number in a `struct` format."""
         size = struct.calcsize(form)
         return int(struct.unpack(form, self.take(size))[0])
 
     def zigzag(self, bits: int) -> int:
-        """The next varint of up to `bits` bits; surplus bits of its last byte are dropped."""
+        """Return the next varint of up to `bits` bits; surplus bits of its last byte are dropped."""
         raw = 0
         for count in range(-(-bits // 7)):
             if self.at >= len(self.data):
@@ -57,7 +57,7 @@ class Reader:
         raise BrokenError("too long")
 
     def nullable(self, size: Callable[[], int]) -> bytes | None:
-        """Bytes that follow their size; any negative size is null."""
+        """Return bytes that follow their size, or None if the size is negative."""
         count = size()
         return None if count < 0 else self.take(count)
 
@@ -149,7 +149,7 @@ def read_batch(entry: bytes) -> list[Record]:
     if not inner:
         raise BrokenError("an empty set")
     # Inner offsets of magic 1 are relative to the first message. Some early clients left the wrapper's offset at 0;
-    # then inner offsets are not shifted.
+    # inner offsets are absolute then.
     shift = offset - inner[-1][1].offset if magic == 1 and offset else 0
     late = magic == 1 and attributes & 8
     return [

@@ -34,13 +34,13 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as a consumer sees it.
+    """A record as returned to a consumer.
 
     Attributes:
-        timestamp: milliseconds since the epoch; -1: none.
-        key: None: the record has no key.
-        value: None: a tombstone.
-        headers: in the order they were written; names may repeat.
+        timestamp: milliseconds since the epoch; -1 if it has none.
+        key: None if the record has no key.
+        value: None for a tombstone.
+        headers: in their original order; names may repeat.
     """
 
     offset: int
@@ -68,7 +68,7 @@ _ONE_BYTE = tuple(bytes([raw]) for raw in range(0x80))
 def write_varint(value: int) -> bytes:
     """Encode a number of up to 64 bits as a zigzag varint."""
     raw = (value << 1) ^ (value >> 63)
-    if 0 <= raw < 0x80:  # most of a record's
+    if 0 <= raw < 0x80:  # most numbers of a record
         return _ONE_BYTE[raw]
     if 0 < raw < 0x4000:
         return bytes((raw & 0x7F | 0x80, raw >> 7))
@@ -87,7 +87,7 @@ def _sized(data: bytes | None) -> bytes:
 def encode_record(record: Record, *, base_offset: int, base_timestamp: int) -> bytes:
     """Encode a record for a batch of magic 2 with this base offset and base timestamp."""
     timestamp, offset, headers = record.timestamp - base_timestamp, record.offset - base_offset, record.headers
-    # One alone, as of many appends, has neither a timestamp delta nor an offset delta.
+    # The single record of an append, which is common, has neither a timestamp delta nor an offset delta.
     deltas = write_varint(timestamp) + write_varint(offset) if timestamp or offset else b"\0\0"
     body = b"\0" + deltas + _sized(record.key) + _sized(record.value)
     if headers:
