@@ -88,7 +88,7 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
-        checkpoint: the first dirty offset for a cleaner that ignores remaining garbage; otherwise the end.
+        checkpoint: Kafka's first dirty offset: the end, or lower if garbage remains, as Kafka's cleaner ignores `left`.
         key_share: the used part of the memory for keys, at most 1.0.
         left: start of the next clean, and the remaining garbage; None if no garbage remains.
     """
@@ -261,5 +261,5 @@ def task_of(
 
 def producers_of(log: Log) -> Producers:
     """Return the current producers of the log, except expired ones."""
-    # The zero clock expires nobody here: a periodic task of the log removes expired producers.
+    # No producer expires at time 0: a periodic task of the log removes expired producers.
     return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)

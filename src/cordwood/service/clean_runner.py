@@ -142,7 +142,7 @@ class CleanRunner:
         outcome = run_here(clean.task, check, self.limit, self.read_memory_bytes)
         stop()
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY and not self._missing:
-            return self._run_by_tasks(clean, stop, name) or outcome  # in stages, which take less
+            return self._run_by_tasks(clean, stop, name) or outcome  # in stages, which take less memory
         return outcome
 
     def _run_by_tasks(self, clean: LiveClean, stop: Check, name: str) -> Output | Failure | None:

@@ -318,7 +318,7 @@ class LogCleanerManager:
                 self._changed.wait(_POLL_SECONDS)
 
     def _take_away(self, claim: Claim) -> None:
-        """Revoke the claim of an aborted clean, whatever step it has reached."""
+        """Revoke the claim of an aborted clean, at any of its steps."""
         claim.is_lost = True
         del self._claims[claim.found.partition]
         self._end(claim.found.partition)

@@ -111,6 +111,6 @@ class LogDirectories:
         return None if found is None else found.directory_id
 
     def broker_epoch(self) -> int | None:
-        """Return the broker epoch at which all directories were shut down; None if they differ or lack one."""
+        """Return the broker epoch at which all directories were shut down; None if they differ or have none."""
         epochs = {broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
         return epochs.pop() if len(epochs) == 1 else None

@@ -65,7 +65,7 @@ class Garbage:
         self._checkpoints[log] = checkpoint
 
     def checkpoint(self, log: Log) -> CleanCheckpoint | None:
-        """Return the end of a log's last clean with its remaining garbage; None if there is none or it is unknown."""
+        """Return the end of a log's last clean with its remaining garbage; None if nothing remains or it is unknown."""
         if log not in self._checkpoints:
             view = LogView(log.directory, fs=self._fs, log_start_offset=log.log_start_offset)
             self._checkpoints[log] = believed_checkpoint(view)

@@ -99,7 +99,7 @@ class _IndexFile:
                 self._pending = bytearray()
 
     def _cut(self, entries: int) -> None:
-        """Keep this number of entries and drop the others; the file keeps its size."""
+        """Keep this number of entries and drop all later ones; the file keeps its size."""
         with self._lock:
             self.write()
             first, second = self._columns

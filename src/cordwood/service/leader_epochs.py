@@ -100,7 +100,7 @@ class LeaderEpochCache:
 
         Returns:
             (the largest known epoch up to this one, the start of the next known epoch); (NONE, NONE) if the epoch is
-            NONE or above the latest one.
+            NONE or above all known ones.
         """
         latest = self.latest_epoch
         if epoch == NONE or latest is None or epoch > latest:
@@ -124,6 +124,6 @@ class LeaderEpochCache:
         self._scheduler.schedule(f"leader-epoch-cache-flush-{self._name}", self._write_if_there)
 
     def _write_if_there(self) -> None:
-        # A disk error has taken the directory offline already; a missing file means that the log was deleted.
+        # A disk error takes the directory offline, which reports it; a missing file means that the log was deleted.
         with contextlib.suppress(KafkaStorageError), self._guard, contextlib.suppress(FileNotFoundError):
             self.write()

@@ -160,7 +160,7 @@ class CleanerThread(threading.Thread):
     """Runs a cleaner's rounds until it is stopped.
 
     Attributes:
-        is_dead: the thread has ended although nobody stopped it.
+        is_dead: the thread has ended without a request to stop.
     """
 
     def __init__(self, number: int, work: Callable[[CleanerThread], None]) -> None:
@@ -329,7 +329,7 @@ class LogCleaner:
 
     @property
     def dead_thread_count(self) -> int:
-        """Number of threads that ended although nobody stopped them."""
+        """Number of threads that ended without a request to stop."""
         return sum(thread.is_dead for thread in self._threads)
 
     def max_over_cleaner_threads(self, value: Callable[[ThreadRecord], float]) -> int:

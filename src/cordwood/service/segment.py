@@ -107,7 +107,7 @@ class LogSegment:
             self.size_bytes = self._file.size()
         self.created_ms = self._clock()
         self._bytes_since_index_entry = 0
-        #: (timestamp, last offset of its batch) of the largest timestamp; None: not read yet.
+        #: The largest timestamp, and the last offset of its batch; None: not read yet.
         self._largest: tuple[int, int] | None = None
         #: Whether a clean has written it since the log was loaded: Kafka's cleaner remembers the largest timestamp that
         #: it wrote. For a loaded segment, Kafka reads it from the time index when it is first needed.
@@ -252,7 +252,11 @@ class LogSegment:
         self._trim_log()
 
     def close(self) -> bool:
-        """Write the last time index entry, cut used indexes, and sync files that no start rebuilds; as `flush`."""
+        """Write the last time index entry, cut the indexes in use, and sync the files that no start rebuilds.
+
+        Returns:
+            as `flush`.
+        """
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, is_last=True)
         for index in (self._offset_index, self._time_index):

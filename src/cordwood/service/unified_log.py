@@ -286,7 +286,7 @@ class UnifiedLog:
         The batch is encoded with its final offset, so it needs no decoding or change.
 
         Returns:
-            the record's offset; None if the log's configs require a change, and then nothing was appended.
+            the record's offset; None if the batch needs changes or further checks; then nothing was appended.
 
         Raises:
             LogError: as `append_as_leader`.

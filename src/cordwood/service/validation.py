@@ -353,7 +353,7 @@ class Leader:
         if batch.magic < 2:
             return self._check_messages(data, batch)
         if batch.record_count == 0:
-            return 0, NONE, False  # Kafka does not read the body, either
+            return 0, NONE, False  # the body is ignored
         is_compressed = batch.attributes & CODEC_MASK != 0
         body, failure = _body(data, batch)
         limits = _limits(self.config, self.now_ms)
