@@ -8,3 +8,14 @@ INVISIBLE = frozenset(
 )
 #: Kinds of findings that are called damage where a broker serves everything as before.
 FALSE_ALARMS = frozenset({"name-not-canonical"})
+#: Faults after which partitions get a leader within seconds, or within half a minute: nothing of them is recorded.
+RACES = frozenset(
+    f"stopped: {disk}/meta.properties with{how}"
+    for disk in "ab"
+    for how in ("out directory.id", " another directory id")
+) | {
+    # The broker replaces the directory by its copy, soon after its start, under a name with a random part.
+    "stopped: a partition's copy is the future one",
+    # No broker was ready within a minute.
+    "stopped: metadata segment 0 flipped",
+}

@@ -15,7 +15,7 @@ from tests.starts.forecast import alarms, disagreements, forecast
 from tests.starts.known import FALSE_ALARMS, INVISIBLE
 
 #: A run takes one of so many faults.
-EVERY = 8
+EVERY = 16
 RECORDED = outcomes.read()
 CHOSEN = list(RECORDED)[knobs.SEED % EVERY :: knobs.step(EVERY)]
 #: Damage that a start and a consumer who reads from the beginning do not meet, and who does.

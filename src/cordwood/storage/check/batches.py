@@ -332,8 +332,12 @@ class LogCheck:
         broken = np.zeros(batches.size, bool)
         for rule in _RULES:
             breaks = rule.breaks(batches) & good & ~broken
+            # A recovery takes such an offset for one that is too high, and fails to split the segment there.
+            fails = rule.kind is Kind.NEGATIVE_OFFSET and self.place.recovered
             for i in np.flatnonzero(breaks).tolist():
-                self._batch(rule.kind, batches[i], rule.what, meaning=rule.meaning, effect=rule.effect)
+                self._batch(
+                    rule.kind, batches[i], rule.what, meaning=STOPS if fails else rule.meaning, effect=rule.effect
+                )
             broken |= breaks
         unused = np.array(_UNUSED_BITS, np.uint16)[batches["magic"]]
         odd = batches["attributes"].astype(np.uint16) & unused
@@ -471,7 +475,7 @@ class LogCheck:
         effect: Effect | None = None,
     ) -> None:
         self.damaged |= kind is not Kind.ATTRIBUTES
-        cuts = kind in CUTS and severity is not Severity.RECOVERY and not self.place.unread
+        cuts = kind in CUTS and meaning != STOPS and severity is not Severity.RECOVERY and not self.place.unread
         if cuts and position is not None:
             self._lost.begin(self.place.path, position, self.last_offset + 1 if offset is None else offset)
         self.findings.add(

@@ -231,7 +231,9 @@ class Check:
         if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
             partition = None
         if effect is Effect.PARTITION_OFFLINE and partition is not None and finding.kind is Kind.TOPIC_ID:
-            self._no_leader(path, finding.what, node.behind_in_map({partition}))
+            # A broker that is to lead it fails there; otherwise nobody asks for it.
+            names = node.behind_in_map({partition}) if node.has_replica(partition) else [partition]
+            self._no_leader(path, finding.what, names)
             return finding
         if effect is Effect.STRAY and partition is not None and not node.has_replica(partition):
             self._gone.add(partition)
@@ -426,9 +428,10 @@ class Check:
         begun = check.first_epoch_start if stated is None else stated
         if stated is None and begun is not None and log.log_start_offset < begun <= check.log_end_offset:
             self._deleted_below[name] = begun
-        # After a crash a log start may be stale. The leader epochs follow at once, before files are removed.
-        current = check.stop.clean or (check.stop.crashed and stated is None and not _has_deleted(log))
-        if current and begun is not None and 0 <= begun < log.first_offset:
+        if check.stop.crashed:
+            # The log start in the checkpoint may be stale; leader epochs follow at once, before files are removed.
+            begun = None if _has_deleted(log) else check.first_epoch_start
+        if (check.stop.clean or check.stop.crashed) and begun is not None and 0 <= begun < log.first_offset:
             what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
             path = log.segments[0].path
             findings.add(Kind.SEGMENT_MISSING, path, what, offset=begun, effect=Effect.RECORDS_MISSING)

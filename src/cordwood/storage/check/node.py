@@ -186,10 +186,19 @@ class NodeToCheck:
         elif directory.meta.directory_id is not None and directory.meta.directory_id.int < _RESERVED_IDS:
             what = f"its directory.id, {properties.encode_id(directory.meta.directory_id)}, is reserved"
             findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-        elif directory.meta.directory_id is None and self._placed_by_id(directory):
-            what = "it has no directory.id, and the cluster's metadata places partitions by the one that it had"
-            meaning = "a broker gives it a new id, and its partitions get no leader"
+        elif self._is_unregistered(directory) and self._placed_by_id(directory):
+            has = "no directory.id" if directory.meta.directory_id is None else "another directory.id than before"
+            what = f"it has {has}, and the cluster's metadata places partitions by the one that it had"
+            meaning = "its partitions get no leader until the broker has had them assigned to the new id"
             findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
+
+    def _is_unregistered(self, directory: LogDirectory) -> bool:
+        """Whether the cluster's metadata has no directory of this node with the id of this one."""
+        broker = None if self.believed is None or self.node_id is None else self.believed.brokers.get(self.node_id)
+        if broker is None or not broker.directories or directory.meta is None:
+            return False
+        own = directory.meta.directory_id
+        return own is None or properties.encode_id(own) not in broker.directories
 
     def _placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
         """The partitions of a directory that the metadata places in one with an id that none here has."""
@@ -389,8 +398,7 @@ class NodeToCheck:
         elif owner.name != name.topic:
             what = f"topic id {topic_id} is that of {owner.name}, not of {name.topic}"
             meaning = f"a broker serves nothing of {name}: the directory is of another topic"
-            effect = Effect.PARTITION_OFFLINE if self.is_here(wanted, name.partition) else None
-            findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=effect)
+            findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
 
     def _is_blocked(self, directory: LogDirectory, name: str) -> bool:
         """Whether there is a file, or a link to nothing, where a broker makes a directory."""

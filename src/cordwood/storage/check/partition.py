@@ -105,7 +105,7 @@ class PartitionCheck:
                 Kind.NO_SEGMENT,
                 self.log.path,
                 "there is no .log file in it",
-                severity=Severity.RECOVERY if self.stop.crashed else None,
+                severity=Severity.RECOVERY if self.stop.recovery_point == 0 else None,
             )
         snapshots = state.SnapshotCheck([], self.findings) if only is not None else self._snapshots()
         for segment, following in zip(segments, (*segments[1:], None), strict=False):
@@ -174,8 +174,10 @@ class PartitionCheck:
                 self._index_missing(path, offset)
             elif action.reason is Reason.NO_LOG:
                 # A broker renames the log of a deleted segment first. If it is interrupted, indexes keep their names.
+                # A new segment has empty indexes; a crash may keep them and lose its log.
                 going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
-                expected = self.stop.crashed or any(info.name == going for info in log.entries)
+                is_deleted = any(info.name == going for info in log.entries)
+                expected = is_deleted or (self.stop.crashed and not any(self._read(path) or b""))
                 severity = Severity.RECOVERY if expected else None
                 self.findings.add(Kind.INDEX_WITHOUT_LOG, path, action.why, offset=offset, severity=severity)
             elif not (self.stop.clean and action.file.endswith(Temporary.DELETED)):
