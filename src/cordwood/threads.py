@@ -1,10 +1,10 @@
-"""Work that mostly waits, done by threads; and whether the process is about to end."""
+"""Many pieces of work at once: by threads, or as tasks; and whether the process is about to end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -14,6 +14,17 @@ _R = TypeVar("_R")
 
 #: Set once a signal told the process to end: nothing may wait for long from then on.
 ending = Event()
+
+
+class Each(Protocol):
+    """Run a function on each of some items, as tasks; the results come in the order of the items.
+
+    Items are run in the order of their sizes, and their function and values are pickled.
+    """
+
+    def __call__(self, do: Callable[[_T], Any], items: Sequence[_T], sizes: Sequence[int]) -> list[Any]:
+        """Run them."""
+        ...
 
 
 def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
-from cordwood.decoders.keys import decoded, parse_key
+from cordwood.decoders.keys import Coder
 from cordwood.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 
@@ -31,8 +32,8 @@ CASES = [
 
 @pytest.mark.parametrize(("decoder", "text", "raw", "shown"), CASES)
 def test_a_key_becomes_bytes_and_the_bytes_become_the_key(decoder: str, text: str, raw: bytes, shown: object) -> None:
-    assert parse_key(text, decoder, FS) == (raw,)
-    assert decoded([raw, None], decoder, FS) == [shown if shown is not None else text, None]
+    assert Coder(decoder, FS).encode(text) == (raw,)
+    assert Coder(decoder, FS).decode([raw, None]) == [shown if shown is not None else text, None]
 
 
 @pytest.mark.parametrize(
@@ -48,12 +49,12 @@ def test_a_key_becomes_bytes_and_the_bytes_become_the_key(decoder: str, text: st
 )
 def test_what_is_no_key_is_refused_with_the_reason(decoder: str, text: str, says: str) -> None:
     with pytest.raises(RequestError, match=says):
-        parse_key(text, decoder, FS)
+        Coder(decoder, FS).encode(text)
 
 
 def test_bytes_that_a_decoder_cannot_read_stay_bytes() -> None:
-    assert decoded([b"\xff", b"\0\0\0\1"], "int", FS) == [b"\xff", 1]
-    assert decoded([b"\xff\xfe", b"a"], "utf8", FS) == [b"\xff\xfe", "a"]
+    assert Coder("int", FS).decode([b"\xff", b"\0\0\0\1"]) == [b"\xff", 1]
+    assert Coder("utf8", FS).decode([b"\xff\xfe", b"a"]) == [b"\xff\xfe", "a"]
 
 
 def test_a_key_of_avro_is_written_by_each_schema_that_can(tmp_path: Path) -> None:
@@ -61,9 +62,12 @@ def test_a_key_of_avro_is_written_by_each_schema_that_can(tmp_path: Path) -> Non
     new = {**old, "fields": [*old["fields"], {"name": "region", "type": "string", "default": "eu"}]}
     for number, schema in ((3, old), (12, new), (40, "string")):
         (tmp_path / f"{number}.avsc").write_text(json.dumps(schema))
-    first, second = parse_key('{"id": 7}', f"avro:{tmp_path}", FS)[:2]
+    coder = Coder(f"avro:{tmp_path}", FS)
+    first, second = coder.encode('{"id": 7}')[:2]
     assert first == b"\0\0\0\0\3\x0e" and second == b"\0\0\0\0\x0c\x0e\4eu"
-    assert len(parse_key('{"id": 7}', f"avro:{tmp_path}", FS)) == 2
-    assert parse_key('"a"', f"avro:{tmp_path}", FS) == (b"\0\0\0\0\x28\2a",)
+    assert len(coder.encode('{"id": 7}')) == 2
+    assert coder.encode('"a"') == (b"\0\0\0\0\x28\2a",)
     with pytest.raises(RequestError, match=r"no schema of avro:.* can write the key"):
-        parse_key("[1]", f"avro:{tmp_path}", FS)
+        coder.encode("[1]")
+    shutil.rmtree(tmp_path)
+    assert coder.encode('{"id": 7}') == (first, second), "the schemas were read again"

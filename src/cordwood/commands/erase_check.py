@@ -24,7 +24,7 @@ from cordwood.commands.key_options import EraseCheckOptions
 from cordwood.commands.selection import Selection
 from cordwood.commands.trace_files import FileToCheck, files_in
 from cordwood.commands.trace_steps import Judge
-from cordwood.decoders.keys import decoded, parse_key, schema_folder
+from cordwood.decoders.keys import Coder, schema_folder
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -54,7 +54,8 @@ def erase_check(
         raise RequestError("no key was given")
     folder = schema_folder(options.key_as)
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, folder])
-    raw = sorted({key for one in keys for key in parse_key(one, options.key_as, fs)})
+    coder = Coder(options.key_as, fs)
+    raw = sorted({key for one in keys for key in coder.encode(one)})
     started_ms = clock()
     search = TraceSearch(fs, raw, values=options.values)
     nodes = [_node(fs, path, chosen) for path in paths]
@@ -64,7 +65,7 @@ def erase_check(
     )
     judge.judge_logs(files, looked_at)
     traces = [trace for file in files for trace in judge.traces(file, looked_at[file.path])]
-    shown = dict(zip(raw, decoded(raw, options.key_as, fs), strict=True))
+    shown = dict(zip(raw, coder.decode(raw), strict=True))
     return ErasureResult(
         version("cordwood"),
         started_ms,

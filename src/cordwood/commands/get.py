@@ -7,7 +7,8 @@ many is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import cordwood.report.get  # noqa: F401 - so that a result can show itself
@@ -18,7 +19,7 @@ from cordwood.commands.key_options import GetOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.partitioner import partition_of
 from cordwood.commands.prospects import prospects_of
-from cordwood.decoders.keys import decoded, parse_key, schema_folder
+from cordwood.decoders.keys import Coder, schema_folder
 from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -49,27 +50,29 @@ def get(
     fs = fs or file_system_for(
         [*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir, *folders]
     )
-    raw = [key for one in keys for key in parse_key(one, options.key_as, fs)]
+    coder = Coder(options.key_as, fs)
+    forms = {key: coder.encode(key) for key in keys}
     node = open_node(fs, paths, chosen)
     places = [place for place in select_partitions(node.places, paths, chosen) if _may_have_keys(place)]
     if not places:
         raise NotFoundError(f"There is no partition of any topic in {', '.join(paths)}")
     root = options.index_place.root(fs, [place.path for place in places])
     search = _Search(node, options, clock() if options.now_ms is None else options.now_ms, root, on_progress)
-    order = {key: at for at, key in enumerate(dict.fromkeys(raw))}
+    order = {key: at for at, key in enumerate(dict.fromkeys(itertools.chain.from_iterable(forms.values())))}
     for topic in sorted({place.topic or "" for place in places}):
         search.topic([place for place in places if place.topic == topic], list(order))
     found = sorted(search.found, key=lambda one: order[one[1].key])
     known = {record.key for _, record, _ in found}
-    shown_keys = dict(zip(order, decoded(list(order), options.key_as, fs), strict=True))
-    values = decoded([record.value for _, record, _ in found], options.value_as, fs)
+    shown_keys = dict(zip(order, coder.decode(list(order)), strict=True))
+    values = Coder(options.value_as, fs).decode([record.value for _, record, _ in found])
     return GetResult(
         tuple(
             FoundRecord(place.name.topic_partition, place.path, record, shown_keys[record.key], value, step)
             for (place, record, step), value in zip(found, values, strict=True)
             if place.name is not None
         ),
-        tuple(_unknown(keys, known, options, fs)),
+        # A key that several schemas can write is known if one of its forms is.
+        tuple(key for key, some in forms.items() if not known.intersection(some)),
         tuple(search.searched),
         tuple(search.notes),
         tuple(search.problems),
@@ -79,14 +82,6 @@ def get(
 def _may_have_keys(place: LocatedPartition) -> bool:
     is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
     return is_current and place.topic != CLUSTER_METADATA_TOPIC
-
-
-def _unknown(
-    keys: Sequence[bytes | str], known: Collection[bytes], options: GetOptions, fs: Store
-) -> Sequence[bytes | str]:
-    """The keys as they were given; one that several schemas can write is known if one of its forms is."""
-    forms = {one: parse_key(one, options.key_as, fs) for one in keys}
-    return [one for one, some in forms.items() if not any(form in known for form in some)]
 
 
 @dataclass

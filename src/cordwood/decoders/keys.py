@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import io
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.errors import RequestError
 from cordwood.fs.base import Store
+
+if TYPE_CHECKING:
+    from cordwood.decoders.decoder import Decoder
 
 _NUMBERS = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d"}
 _TEXTS = ("utf8", "json", "uuid")
@@ -32,41 +36,68 @@ def schema_folder(text: str) -> str | None:
     return text.partition(":")[2] or None
 
 
-def parse_key(key: bytes | str, decoder: str, fs: Store) -> tuple[bytes, ...]:
-    """Return the bytes that a key may have: one result, or with schemas one for each schema that can encode it.
+class Coder:
+    """Encodes and decodes keys, or values, with one decoder, whose schemas are read once."""
 
-    Args:
-        key: text as a person writes it, or bytes, which are returned unchanged.
-        decoder: the decoder of the keys, as for `decoder_of`.
-        fs: the store that contains the schemas.
+    def __init__(self, decoder: str, fs: Store) -> None:
+        """Choose a decoder; nothing is read yet.
 
-    Raises:
-        RequestError: the text is not a valid key, or the decoder does not exist.
-    """
-    if isinstance(key, bytes):
-        return (key,)
-    text = key
-    for prefix, parse in (("hex:", bytes.fromhex), ("base64:", _base64)):
-        if text.startswith(prefix):
-            return (_parsed(text.removeprefix(prefix), prefix.rstrip(":"), parse),)
-    if decoder in _TEXTS:
-        return (text.encode("utf-8", "surrogateescape"),)
-    if decoder in ("bytes", "hex"):
-        return (_parsed(text, "hex", bytes.fromhex),)
-    if decoder in _NUMBERS:
-        read = float if decoder in ("float", "double") else int
-        return (_parsed(text, decoder, lambda digits: struct.pack(_NUMBERS[decoder], read(digits))),)
-    # Only schemas need a library, which is loaded here.
-    from cordwood.decoders.choice import decoder_of
-    from cordwood.decoders.schemas import SchemaDecoder
+        Args:
+            decoder: as for `decoder_of`.
+            fs: the store that contains the schemas.
+        """
+        self._name = decoder
+        self._fs = fs
 
-    with_schemas = decoder_of(decoder, fs)
-    assert isinstance(with_schemas, SchemaDecoder), "all others are named above"
-    value = _parsed(text, "JSON", json.loads)
-    found = tuple(_written(with_schemas, value, text))
-    if not found:
-        raise RequestError(f"no schema of {decoder} can write the key {text}")
-    return found
+    @functools.cached_property
+    def _decoder(self) -> Decoder:
+        # Only schemas need a library, which is loaded here.
+        from cordwood.decoders.choice import decoder_of
+
+        return decoder_of(self._name, self._fs)
+
+    def encode(self, key: bytes | str) -> tuple[bytes, ...]:
+        """Return the bytes that a key may have: one result, or with schemas one for each schema that can encode it.
+
+        Args:
+            key: text as a person writes it, or bytes, which are returned unchanged.
+
+        Raises:
+            RequestError: the text is not a valid key, or the decoder does not exist.
+        """
+        if isinstance(key, bytes):
+            return (key,)
+        text = key
+        for prefix, parse in (("hex:", bytes.fromhex), ("base64:", _base64)):
+            if text.startswith(prefix):
+                return (_parsed(text.removeprefix(prefix), prefix.rstrip(":"), parse),)
+        name = self._name
+        if name in _TEXTS:
+            return (text.encode("utf-8", "surrogateescape"),)
+        if name in ("bytes", "hex"):
+            return (_parsed(text, "hex", bytes.fromhex),)
+        if name in _NUMBERS:
+            read = float if name in ("float", "double") else int
+            return (_parsed(text, name, lambda digits: struct.pack(_NUMBERS[name], read(digits))),)
+        found = tuple(_written(self._decoder, _parsed(text, "JSON", json.loads), text))
+        if not found:
+            raise RequestError(f"no schema of {name} can write the key {text}")
+        return found
+
+    def decode(self, raw: Sequence[bytes | None]) -> list[Any]:
+        """Decode keys or values; JSON is parsed, and bytes that cannot be decoded stay bytes."""
+        if self._name == "utf8":  # load no library for most topics
+            return [_text(one) for one in raw]
+        import pyarrow as pa
+
+        found = self._decoder.decode(pa.array(raw, pa.binary()))
+        values: list[Any] = found.values.to_pylist()
+        for at, one in enumerate(values):
+            if at in found.problems:
+                values[at] = raw[at]
+            elif self._decoder.is_json and one is not None:
+                values[at] = json.loads(one)
+        return values
 
 
 def _base64(text: str) -> bytes:
@@ -129,29 +160,6 @@ _WRITERS: Mapping[str, Callable[[bytes, Any, str], bytes]] = {
     "protobuf": _write_protobuf,
     "jsonschema": _write_json,
 }
-
-
-def decoded(raw: Sequence[bytes | None], decoder: str, fs: Store) -> list[Any]:
-    """Decode keys or values; JSON is parsed, and bytes that cannot be decoded stay bytes.
-
-    Args:
-        decoder: as for `decoder_of`.
-    """
-    if decoder == "utf8":  # load no library for most topics
-        return [_text(one) for one in raw]
-    import pyarrow as pa
-
-    from cordwood.decoders.choice import decoder_of
-
-    chosen = decoder_of(decoder, fs)
-    found = chosen.decode(pa.array(raw, pa.binary()))
-    values: list[Any] = found.values.to_pylist()
-    for at, one in enumerate(values):
-        if at in found.problems:
-            values[at] = raw[at]
-        elif chosen.is_json and one is not None:
-            values[at] = json.loads(one)
-    return values
 
 
 def _text(raw: bytes | None) -> str | bytes | None:

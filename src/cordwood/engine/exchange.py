@@ -33,6 +33,7 @@ from cordwood.engine.task import Failure, failure_of
 from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
 from cordwood.kernels.superseded import BUCKETS
+from cordwood.threads import Each
 
 T = TypeVar("T")
 
@@ -44,17 +45,6 @@ RANGES = 64
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: The section of a scan's blob with the outcomes of the run.
 _OUTCOMES = "outcomes"
-
-
-class Each(Protocol):
-    """Runs a function on each of some items, as tasks; the results come in the order of the items.
-
-    Items are run in the order of their sizes, and their function and values are pickled.
-    """
-
-    def __call__(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-        """Run them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from cordwood.engine.exchange import (
     MANY_RECORDS,
     RANGES,
     BlobFolder,
-    Each,
     LogScan,
     each_caught,
     merge_missing,
@@ -47,6 +46,7 @@ from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.log.source import LogSource
 from cordwood.storage.log.view import LogView
+from cordwood.threads import Each
 
 #: How often a task is run that misses something.
 _ATTEMPTS = 3

@@ -75,7 +75,7 @@ class Jobs:
         return self._runner
 
     def each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-        """See `engine.exchange.Each`."""
+        """See `threads.Each`."""
         return run_each(self.runner(sizes), do, items, sizes) if items else []
 
     def clean(
@@ -143,7 +143,7 @@ class Jobs:
 
 
 def run_each(runner: Runner, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-    """Run a function on each item, as tasks of a runner; see `engine.exchange.Each`."""
+    """Run a function on each item, as tasks of a runner; see `threads.Each`."""
     if not items:
         return []
     packs = [[(at, items[at]) for at in one] for one in pack(sizes, runner.cores)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from cordwood.cleaning.key_table import Int64Array
 from cordwood.cleaning.superseded import Chunk, SegmentOutcomes
-from cordwood.engine.exchange import BlobFolder, Each, LogScan, RunOutcomes, merge_missing, scan_missing
+from cordwood.engine.exchange import BlobFolder, LogScan, RunOutcomes, merge_missing, scan_missing
 from cordwood.engine.readahead import records_of, segment_windows_from
 from cordwood.engine.scan import merge_chunks
 from cordwood.engine.sections import LostSectionError
@@ -23,6 +23,7 @@ from cordwood.engine.task import Failure, FailureKind
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.windows import Checks, compute_crcs
 from cordwood.tables.runs import TableRun
+from cordwood.threads import Each
 
 #: Attempts to run the tasks, if blobs from other tasks are lost.
 _ATTEMPTS = 3

@@ -16,7 +16,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Store, is_full
 from cordwood.fs.location import Location
 from cordwood.kernels.last_records import ENTRY
+from cordwood.threads import Each
 from cordwood.verification import states
 from cordwood.verification.compare import RangeResult, compare_range
 from cordwood.verification.facts import Facts
@@ -57,17 +58,6 @@ HERE_MAX = 1 << 12
 WHOLE_HERE_MAX = CHUNK_ENTRIES
 #: How often a partition is compared whose files are lost.
 _ATTEMPTS = 4
-
-
-class Each(Protocol):
-    """Runs a function on each of some items, as tasks; the results come in the order of the items.
-
-    Items are run in the order of their sizes, and their function and values are pickled.
-    """
-
-    def __call__(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-        """Run them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
