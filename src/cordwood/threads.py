@@ -17,13 +17,13 @@ ending = Event()
 
 
 class Each(Protocol):
-    """Run a function on each of some items, as tasks; the results come in the order of the items.
+    """Runs a function on each item, as tasks; the results are in the order of the items.
 
-    Items are run in the order of their sizes, and their function and values are pickled.
+    The tasks run in the order of the items' sizes; function and items are pickled.
     """
 
     def __call__(self, do: Callable[[_T], Any], items: Sequence[_T], sizes: Sequence[int]) -> list[Any]:
-        """Run them."""
+        """Run the tasks."""
         ...
 
 

@@ -1,13 +1,13 @@
 """Proves, from two states of a log, that a clean between them kept its promises.
 
     look          per partition: log start and end offsets, leader epochs, producer snapshots; the ranges to read
-    compare       per range of offsets: both states side by side, decoded once; what differs, and entries of keys
-    conclude      per partition: producers that a broker knows; transactions: what was committed, and is seen so
-    judge         per hash range: each key's last committed value, in a table of what went or of what is there
+    compare       per range of offsets: both states side by side, decoded once; yields differences and key entries
+    conclude      per partition: the producers in a broker's state; which transactions were and still are committed
+    judge         per hash range: each key's last committed value, in a table of removed or of remaining records
 
-A partition that fits one range is done in one task. Tasks leave what is large in files of a scratch folder; if one is
-lost or damaged, the partition is compared again. Nothing is imported from `cleaning`, `engine` or their kernels: the
-rules that decide whether a record may go are implemented a second time, independently.
+One task proves a whole partition if it fits one range. Tasks write large results to files of a scratch folder; if such
+a file is lost or damaged, the partition is compared again. Nothing is imported from `cleaning`, `engine` or their
+kernels: the rules that decide whether a record may be removed are implemented a second time, independently.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from cordwood.verification.transactions import ABORTED, judge_transactions
 from cordwood.verification.violations import Verdict, ViolationNotes
 
 T = TypeVar("T")
-#: A partition of up to so many bytes to read is proved by one task.
+#: One task proves a whole partition up to this number of bytes to read.
 WHOLE_BYTES = RANGE_BYTES
-#: Where there is one core, so many times as much: then more tasks gain nothing, and each process loads and allocates.
+#: With one core, that limit is higher by this factor: more tasks gain nothing, and each process loads and allocates.
 _TIMES_ALONE = 64
-#: About the fewest bytes of a record that counts for a key, for how many a log may have.
+#: Approximate minimum size of a record with a key, to bound the number of keys in a log.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
-#: A task judges at least so many entries of keys, 12 MB.
+#: Minimum number of key entries that a task judges, 12 MB.
 _TASK_ENTRIES = 1 << 19
-#: Where there would be more ranges than that, they are larger, up to so many times `RANGE_BYTES`: a task costs, too.
+#: If there would be more ranges per core, they are larger, up to `_TIMES_MAX` times `RANGE_BYTES`: a task costs, too.
 _RANGES_PER_CORE = 2
 _TIMES_MAX = 16
-#: The most pairs that are looked at here.
+#: Largest number of pairs whose first look runs here, without a task.
 _LOOKS_MAX = 8
-#: Up to so many entries of a range stay in memory; if the partition has up to `WHOLE_BYTES`, it may be a whole chunk.
+#: Entries of a range that stay in memory; a partition of up to `WHOLE_BYTES` may keep a whole chunk.
 HERE_MAX = 1 << 12
 WHOLE_HERE_MAX = CHUNK_ENTRIES
-#: How often a partition is compared whose files are lost.
+#: Number of attempts to compare a partition whose files are lost.
 _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a proof takes place. A value that can be pickled.
+    """The store and folders of a proof. All fields can be pickled.
 
     Attributes:
-        location: of the store that has both states.
-        scratch: where tasks leave files for each other; the caller removes it.
-        counted: makes the store one that counts what is read.
+        location: location of the store that has both states.
+        scratch: folder for files from one task to another; the caller removes it.
+        counted: wraps the store to count the bytes read.
     """
 
     location: Location[Store]
@@ -75,7 +75,7 @@ class Site:
     counted: Callable[[Store], Store] | None = None
 
     def open(self) -> Store:
-        """The store, where a task runs."""
+        """Open the store inside a task."""
         store = self.location.open()
         return store if self.counted is None else self.counted(store)
 
@@ -85,7 +85,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
 
     Args:
         each: runs tasks, `cores` of them at a time.
-        fs: where both states are.
+        fs: the store that has both states.
         pairs: partitions, or parts of them.
 
     Returns:
@@ -99,7 +99,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     large: dict[int, _Large] = {}
     times = _times(2 * sum(sizes), cores)
     whole_bytes = WHOLE_BYTES * (1 if cores > 1 else _TIMES_ALONE)
-    # If it is known what may have changed, a look at a pair does not read its log, and needs no task.
+    # If the limit of changes is given, a look at a pair does not read its log, and needs no task.
     begun: dict[int, tuple[LookedAt, Facts | None]] = {
         at: (look_at(at, pair, fs, times=times), None)
         for at, pair in enumerate(pairs[:_LOOKS_MAX])
@@ -125,7 +125,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """A pair that takes several tasks."""
+    """A pair that needs several tasks."""
 
     pair: Pair
     looked: LookedAt
@@ -136,18 +136,18 @@ def _size_bytes(pair: Pair, fs: Store) -> int:
     try:
         return pair.before.open(fs).size_bytes
     except (DataError, OSError):
-        return 0  # a task says so
+        return 0  # a task reports the error
 
 
 def _times(size_bytes: int, cores: int) -> int:
-    """How many times `RANGE_BYTES` a range may have, if there are so many bytes to read."""
+    """Return the size of a range as a multiple of `RANGE_BYTES`, for a total of `size_bytes` to read."""
     ranges = _RANGES_PER_CORE * max(cores, 1)
     return max(min(size_bytes // (ranges * states.RANGE_BYTES), _TIMES_MAX), 1)
 
 
 def _rules_of(looked: LookedAt) -> KeyRules:
     size_bytes = sum(part.size_bytes for part in looked.ranges)
-    # Earlier cleans leave gaps between offsets, so keys_max may be far too high; the size bounds it, too.
+    # Earlier cleans leave gaps between offsets, so keys_max may be far too high; limit it by the size, too.
     return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES))
 
 
@@ -155,18 +155,18 @@ def _rules_of(looked: LookedAt) -> KeyRules:
 
 
 class _Lost:
-    """In the place of a result: a file that another task wrote is gone or damaged."""
+    """Replaces a task's result: a file that another task wrote is missing or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Full:
-    """In the place of a result: there was no room for a file."""
+    """Replaces a task's result: there was no room for a file."""
 
     why: str
 
 
 def _run(each: Each, do: Callable[[Site, T], Any], site: Site, items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
-    """Run tasks. The result of one that misses a file of another is `_Lost`.
+    """Run tasks. The result is `_Lost` for a task that could not read another task's file.
 
     Raises:
         NoSpaceError: the disk of the scratch folder is full.
@@ -223,9 +223,9 @@ def compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
 
 
 def _known(results: Sequence[RangeResult]) -> list[RangeResult]:
-    """The results of a pair; without what hangs on its whole log, if the state before is damaged.
+    """Return the results of a pair; drop facts that depend on its whole log if the state before is damaged.
 
-    Behind the damage may be the last record of any key, and the end of any transaction.
+    After the damage may be the last record of any key, and the end of any transaction.
     """
     if any(ViolationKind.DAMAGE_BEFORE in result.facts.counts for result in results):
         return [replace(result, keys=[], steps=[]) for result in results]
@@ -234,7 +234,7 @@ def _known(results: Sequence[RangeResult]) -> list[RangeResult]:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What the ranges of a pair left for the tasks that follow, but for keys."""
+    """The results of a pair's ranges, without keys, as input for later tasks."""
 
     pair: Pair
     facts: Facts
@@ -257,13 +257,13 @@ class _Compared:
 
     @property
     def size_bytes(self) -> int:
-        """A measure of what is read."""
+        """Approximate number of bytes to read."""
         return sum(int(chunk.starts[-1]) * STEP.itemsize for chunk in self.steps) + self.seen.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Concluded:
-    """What is so of a pair as a whole, but for keys."""
+    """Facts about a whole pair, without keys."""
 
     facts: Facts
     faults: tuple[Fault, ...]
@@ -271,7 +271,7 @@ class _Concluded:
 
 
 def conclude(site: Site, compared: _Compared) -> _Concluded:
-    """Judge what hangs on all ranges, but for keys."""
+    """Judge facts that depend on all ranges, without keys."""
     facts, uncommitted = compared.facts, Uncommitted.none()
     known = look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
     judge_producers(compared.seen, known.before, facts)
@@ -291,12 +291,12 @@ class _Judged:
 
     @property
     def size_bytes(self) -> int:
-        """How much is read."""
+        """Number of bytes to read."""
         return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * ENTRY.itemsize
 
 
 def judge(site: Site, item: _Judged | _Compared) -> Facts | _Concluded:
-    """Judge some hash ranges; or conclude a pair whose keys need not wait for that."""
+    """Judge some hash ranges; or conclude a pair whose keys do not depend on the conclusion."""
     if isinstance(item, _Compared):
         return conclude(site, item)
     return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)
@@ -331,9 +331,9 @@ def _finish_large(
     by_pair: Mapping[int, Sequence[RangeResult]],
     notes: ViolationNotes,
 ) -> set[int]:
-    """Judge what the ranges of all pairs left; if files are lost, only return the numbers of their pairs."""
+    """Judge the results of all pairs' ranges; if files are lost, only return the numbers of their pairs."""
     compared = {number: _Compared.of(large[number].pair, found) for number, found in by_pair.items()}
-    # Only transactions have to be concluded before keys can be judged.
+    # Keys depend on the outcome of transactions, so only pairs with transactions are concluded first.
     first = {number: one for number, one in compared.items() if one.steps}
     found = _run(each, conclude, site, [*first.values()], [one.size_bytes for one in first.values()])
     concluded: dict[int, Any] = dict(zip(first, found, strict=True))
@@ -358,7 +358,7 @@ def _finish_large(
 
 
 def _shared(chunks: Sequence[Kept], hash_ranges: int, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:
-    """Share out the hash ranges of a pair to tasks."""
+    """Divide the hash ranges of a pair between tasks."""
     entries = sum(int(chunk.starts[-1]) for chunk in chunks)
     count = min(hash_ranges, _TASKS_PER_CORE * max(cores, 1), max(-(-entries // _TASK_ENTRIES), 1))
     edges = [hash_ranges * at // count for at in range(count + 1)]
