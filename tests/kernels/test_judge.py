@@ -61,7 +61,7 @@ def test_records_are_judged_as_the_rules_say(made, gap, deletes_for_good, latest
     ordinals[~known] = -1
     newest = np.array([] if known[index_of].all() else [record[3] for _, record in flat], np.int64)
     keep, found = np.empty(len(flat), np.bool_), np.zeros((room, judge.FINDINGS), np.int64)
-    counts = np.zeros(judge.COUNTS, np.int64)
+    counts = np.zeros((room, judge.COUNTS), np.int64)
     rules = np.zeros(room, judge.BATCH_RULES)
     fate = judge.TOMBSTONES_EXPIRED if deletes_for_good else judge.KEPT_FOR_REPLICAS
     rules["first_ordinal"], rules["tombstone_fate"] = ordinals, np.where(due, fate, judge.KEPT)
@@ -74,7 +74,7 @@ def test_records_are_judged_as_the_rules_say(made, gap, deletes_for_good, latest
         reasons = ["kept" if one == "tombstone" else one for one in reasons]
     seen = Counter(reasons)
     assert keep.tolist() == [one == "kept" for one in reasons]
-    assert counts.tolist() == [
+    assert counts.sum(0).tolist() == [
         len(flat),
         *(seen[one] for one in ("kept", "superseded", "without key", "aborted", "tombstone", "marker")),
         for_replicas,
@@ -115,7 +115,7 @@ def test_a_renewed_header_is_the_one_of_a_batch_made_of_what_stays(groups, data,
     found, newest = np.zeros((count, judge.FINDINGS), np.int64), np.where(keep, -1, 2**62)
     judge_records(
         keyed, np.arange(count), rules, np.empty(0, np.uint8), newest, 2**62,
-        np.empty(keep.size, np.bool_), found, np.zeros(judge.COUNTS, np.int64),
+        np.empty(keep.size, np.bool_), found, np.zeros((count, judge.COUNTS), np.int64),
     )  # fmt: skip
     anew &= found[:, judge.STAY] > 0
     renewed = read.batches.copy()

@@ -190,6 +190,40 @@ class Counts:
 
 #: The names of counts, as each window's are added to those of its clean.
 _COUNTED = tuple(one.name for one in fields(Counts))
+#: The counts of one batch.
+COUNTS_ROW = np.dtype([(name, np.int64) for name in _COUNTED])
+#: The counts that `judge.judge_records` finds, in its order.
+_JUDGED = (
+    "records_read",
+    "records_kept",
+    "records_superseded",
+    "records_without_key",
+    "records_aborted",
+    "tombstones_expired",
+    "markers_expired",
+    "tombstones_kept_for_replicas",
+)
+assert len(_JUDGED) == judge.COUNTS
+#: COUNTS_ROW[batches].
+CountRows = npt.NDArray[np.void]
+
+
+class CountsByPart:
+    """The counts of numbered parts of what is cleaned."""
+
+    def __init__(self, parts: int) -> None:
+        self._sums = np.zeros((parts, len(_COUNTED)), np.int64)
+
+    def add(self, parts: Int64Array, rows: CountRows) -> None:
+        """Add the counts of batches, each to its part; int64[batches], ascending."""
+        firsts = np.flatnonzero(np.diff(parts, prepend=-1))
+        if firsts.size:
+            columns = rows.view(np.int64).reshape(rows.size, len(_COUNTED))
+            self._sums[parts[firsts]] += np.add.reduceat(columns, firsts, axis=0)
+
+    def counts(self) -> list[Counts]:
+        """Return the counts of each part."""
+        return [Counts(*row) for row in self._sums.tolist()]
 
 
 #: Space for a header, which is written once the size and CRC of its batch are known.
@@ -200,6 +234,7 @@ COPIED_BYTES, RUN_BYTES = 256 << 10, 4 << 20
 PIECE_BYTES = 1 << 20
 #: The outcome of a batch. Not an enum: NumPy compares arrays with its members slowly.
 _DROPPED, _VERBATIM, _REBUILT, _EMPTIED = range(4)
+_BY_OUTCOME = ("batches_dropped", "batches_verbatim", "batches_rebuilt", "batches_emptied")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +244,12 @@ class Rewritten:
     Attributes:
         pieces: the bytes of the kept batches, in order.
         batches: BATCH_ROW[batches] of the kept batches; their positions are still those in the input.
-        counts: what was kept and dropped.
+        counts: COUNTS_ROW[batches that were read], what became of each.
     """
 
     pieces: Sequence[U8Array]
     batches: BatchRows
-    counts: Counts = field(default_factory=Counts)
+    counts: CountRows
 
 
 def needs_no_decoding(batches: BatchRows, discard: BoolArray, known: KnownOutcomes) -> BoolArray:
@@ -251,7 +286,8 @@ def rewrite(
     Raises:
         RequestError: with `Rules.strict_kafka`, at a batch at which Kafka's cleaner fails.
     """
-    counts = Counts(bytes_read=int(batches["size_bytes"].sum()), batches_read=int(batches.size))
+    counts = np.zeros(batches.size, COUNTS_ROW)
+    counts["bytes_read"], counts["batches_read"] = batches["size_bytes"], 1
     control = is_control(batches)
     horizons = has_flag(batches, DELETE_HORIZON)
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
@@ -283,17 +319,16 @@ def rewrite(
             judge.renew_headers(headers, anew, horizon_due, horizon_ms, found, columns.rows)
             _encode(headers, columns, index_of, keep, anew, places)
     held_back = discard & control & expired & ~gone
-    counts.markers_kept_for_replicas = int(np.maximum(batches["record_count"][held_back], 0).sum())
+    counts["markers_kept_for_replicas"][held_back] = np.maximum(batches["record_count"][held_back], 0)
     _count_undecoded(batches, decoded, batch_rules["discarded"], control, counts)
     if rules.strict_kafka:
         _fail_as_kafka(batches, retain_empty & (batches["magic"] < 2) & (outcomes == _DROPPED))
     for at in np.flatnonzero(outcomes == _EMPTIED).tolist():
         places.put(_empty(headers, at), np.array([at]), np.zeros(1, np.int64))
-    by_outcome = np.bincount(outcomes, minlength=4).tolist()
-    counts.batches_dropped, counts.batches_verbatim, counts.batches_rebuilt, counts.batches_emptied = by_outcome
+    for outcome, name in enumerate(_BY_OUTCOME):
+        counts[name] = outcomes == outcome
     stays = outcomes != _DROPPED
-    counts.bytes_written = int(headers["size_bytes"][stays].sum())
-    counts.check()
+    counts["bytes_written"][stays] = headers["size_bytes"][stays]
     return Rewritten(places.pieces(stays, headers["size_bytes"]), headers[stays], counts)
 
 
@@ -364,14 +399,14 @@ def _take_thinned(thinned: thinning.Thinned, outcomes: npt.NDArray[np.int8], pla
     return thinned.done
 
 
-def _take_settled(chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: Counts) -> None:
+def _take_settled(chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: CountRows) -> None:
     """Set the outcomes of batches that stay whole, and add the counts of all that are chosen: their fate is known."""
     whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
-    records, superseded = int(known.records[chosen].sum()), int(known.superseded[chosen].sum())
-    counts.records_read += records
-    counts.records_superseded += superseded
-    counts.records_kept += records - superseded
+    records, superseded = known.records[chosen], known.superseded[chosen]
+    counts["records_read"][chosen] += records
+    counts["records_superseded"][chosen] += superseded
+    counts["records_kept"][chosen] += records - superseded
 
 
 def _judge(
@@ -380,7 +415,7 @@ def _judge(
     batch_rules: npt.NDArray[np.void],
     known: KnownOutcomes,
     latest: NewestOffsets,
-    counts: Counts,
+    counts: CountRows,
 ) -> tuple[BoolArray, Int64Array]:
     """Judge decoded records, and add the counts.
 
@@ -393,7 +428,7 @@ def _judge(
     if asked.any():
         newest = latest.get(columns, (rows["key_size"] >= 0) & asked[rows["batch"]])
     keep, found = np.empty(rows.size, np.bool_), np.zeros((batch_rules.size, judge.FINDINGS), np.int64)
-    sums = np.zeros(judge.COUNTS, np.int64)
+    sums = np.zeros((batch_rules.size, judge.COUNTS), np.int64)
     judge.judge_records(
         rows,
         index_of,
@@ -405,15 +440,8 @@ def _judge(
         found,
         sums,
     )
-    read, kept, superseded, without_key, aborted, tombstones, markers, for_replicas = sums.tolist()
-    counts.records_read += read
-    counts.records_kept += kept
-    counts.records_superseded += superseded
-    counts.records_without_key += without_key
-    counts.records_aborted += aborted
-    counts.tombstones_expired += tombstones
-    counts.markers_expired += markers
-    counts.tombstones_kept_for_replicas += for_replicas
+    for name, column in zip(_JUDGED, sums.T, strict=True):
+        counts[name] += column
     return keep, found
 
 
@@ -422,7 +450,7 @@ def _count_undecoded(
     decoded: Sequence[RecordColumns],
     discard_records: BoolArray,
     control: BoolArray,
-    counts: Counts,
+    counts: CountRows,
 ) -> None:
     """Add the counts of batches that were not decoded because all their records are discarded."""
     seen = np.zeros(batches.size, np.bool_)
@@ -430,9 +458,9 @@ def _count_undecoded(
         seen[np.searchsorted(batches["position"], columns.batches["position"])] = True
     left = ~seen & discard_records
     records = np.maximum(batches["record_count"], 0)
-    counts.records_read += int(records[left].sum())
-    counts.records_aborted += int(records[left & ~control].sum())
-    counts.markers_expired += int(records[left & control].sum())
+    counts["records_read"] += records * left
+    counts["records_aborted"] += records * (left & ~control)
+    counts["markers_expired"] += records * (left & control)
 
 
 def _encode(

@@ -23,7 +23,6 @@ import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array
 from cordwood.cleaning.latest import DirtyTable
-from cordwood.cleaning.rewrite import Counts
 from cordwood.cleaning.superseded import (
     NEVER,
     UNCONFIRMED,
@@ -181,7 +180,7 @@ def _looked_up(
     read_through_gaps(segment, edges, is_read)
 
     def windows() -> Iterator[TrackedWindow]:
-        for window in Staying(segment, edges, is_read, Counts()).windows():
+        for window in Staying(segment, edges, is_read).windows():
             # The trackers have seen the headers already.
             yield TrackedWindow(segment, window, np.zeros(window.batches.size, np.bool_), [])
             del window

@@ -29,6 +29,7 @@ from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
 from cordwood.engine.indexing import IndexMaker
+from cordwood.engine.joined import join
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
@@ -271,10 +272,20 @@ def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     carried = state_at_start(facts, request)
     if request.scanned is None:
-        keys = _read_keys(log, facts, dirty_section(log, facts, request, carried), carried, request)
+        dirty = dirty_section(log, facts, request, carried)
+        groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
+        joined = join(groups, dirty) if _may_join(log, outputs, request) else (groups, dirty)
+        try:
+            keys = _read_keys(log, *joined, carried, request)
+            groups = joined[0]
+        except CorruptBatchError:
+            if joined == (groups, dirty):
+                raise
+            keys = _read_keys(log, groups, dirty, carried, request)
     else:
         keys = DirtyKeys(request.scanned.load())
-    groups = planned_groups(log, facts, keys.end_offset, request)
+    if request.scanned is not None or settings.offset_map_slots is not None:
+        groups = planned_groups(log, facts, keys.end_offset, request)
     elides = settings.deletes_for_good and not carried.spares
     rules = Rules(
         request.now_ms,
@@ -294,6 +305,13 @@ def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     left = _left(log, outputs, written, spared, cleaned.end_offset, request.now_ms) if outputs.indexes else None
     spares = carried.spares or spared.first_killer is not None
     return replace(cleaned, left=left, carried=replace(carried, key_pass_tracker=keys.next_tracker, spares=spares))
+
+
+def _may_join(log: LogView, outputs: Outputs, request: CleanRequest) -> bool:
+    """Return whether nothing depends on where a small segment ends; see `joined`."""
+    by_index = outputs.indexes is not None or request.index_secret is not None or request.restart is not None
+    counts_keys = request.settings.offset_map_slots is not None
+    return not (by_index or request.garbage_share or counts_keys or log.transaction_indexed_from(0))
 
 
 def _spare(
@@ -349,12 +367,11 @@ def _left(
 
 
 def _read_keys(
-    log: LogView, facts: Sequence[SegmentFacts], dirty: DirtySection, carried: CleanState, request: CleanRequest
+    log: LogView, groups: Sequence[Sequence[Segment]], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
     """Pass 1: by a scan, or by a table of keys where one is needed."""
     settings, secret = request.settings, request.fresh_secret or secrets.token_bytes(16)
     if settings.offset_map_slots is None:
-        groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
         keeps_survivors = request.fresh_secret is not None
         how = KeyScan(
             secret,
@@ -370,7 +387,8 @@ def _read_keys(
         found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings.memory, how)
         if found is not None:
             return found
-    return collect_keys(dirty, empty_table(settings, secret, dirty.end - dirty.start))
+    own = replace(dirty, tracker=copy.deepcopy(dirty.tracker))
+    return collect_keys(own, empty_table(settings, secret, dirty.end - dirty.start))
 
 
 def collect_dirty(

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordwood.cleaning.key_table import NewestOffsets
-from cordwood.cleaning.rewrite import Counts, Rewritten, Rules, needs_no_decoding, rewrite
+from cordwood.cleaning.key_table import Int64Array, NewestOffsets
+from cordwood.cleaning.rewrite import (
+    CountRows,
+    Counts,
+    CountsByPart,
+    Rewritten,
+    Rules,
+    needs_no_decoding,
+    rewrite,
+)
 from cordwood.cleaning.superseded import ScannedKeys, confirmed
 from cordwood.cleaning.thinning import thin
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.indexing import IndexMaker, Written
+from cordwood.engine.joined import JoinedSegment, part_numbers, parts_of
 from cordwood.engine.readahead import (
     TrackedWindow,
     decode_batches,
@@ -28,7 +37,7 @@ from cordwood.engine.readahead import (
     with_upper_bounds,
 )
 from cordwood.engine.sparing import SparedSegment
-from cordwood.engine.staying import staying
+from cordwood.engine.staying import Staying, staying
 from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
@@ -227,21 +236,21 @@ def rewrite_groups(
                 if outputs.indexes is not None:
                     outputs.indexes.of_kept(group[0], newest)
                 continue
-            counts = {segment.base_offset: Counts() for segment in group}
+            counts = _GroupCounts(group)
             # An output has the modification time of the newest segment of its group, and the mode of the first.
             first, last = group[0], group[-1]
             mode = first.files.log.mode
             with closing(GroupWriter(outputs, log, first.base_offset, mode)) as writer:
                 while coming is not None and coming[0].segment.base_offset <= last.base_offset:
                     window, rewritten = coming
-                    counts[window.segment.base_offset].add(rewritten.counts)
+                    counts.add(window.segment, window.window.batches["position"], rewritten.counts)
                     writer.append(rewritten, window, sources.origin_of(window))
                     del coming, window, rewritten  # large ones must be gone before more is read
                     coming = next(windows, None)
                 bases = writer.finish(last.files.log.mtime_ns, newest)
-            for base, left_out in reading.left_out(counts).items():
-                counts[base].add(left_out)
-            written.append(WrittenGroup(tuple(counts), bases, tuple(counts.values())))
+            for segment, positions, left_out in reading.left_out(group):
+                counts.add(segment, positions, left_out)
+            written.append(WrittenGroup(counts.bases, bases, counts.of_each()))
     return written
 
 
@@ -256,7 +265,7 @@ class _Sources:
 
     def origin_of(self, tracked: TrackedWindow) -> Origin | None:
         """Where the bytes of a window come from; None: nothing can be shared, or nothing that is worth it."""
-        if tracked.window.data.size < _SHARED_BYTES_MIN:
+        if tracked.window.data.size < _SHARED_BYTES_MIN or isinstance(tracked.segment, JoinedSegment):
             return None
         if self._can_share is None:
             self._can_share = self._fs.shares_blocks(self._target)
@@ -294,7 +303,7 @@ class _Reading:
     ) -> None:
         self._log, self._groups, self._newest, self._rules = log, groups, newest, rules
         self._kept, self._followed = kept, followed
-        self._left_out: dict[int, Counts] = {}
+        self._left_out: dict[int, Staying] = {}
 
     def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
         """The windows, in log order."""
@@ -312,14 +321,37 @@ class _Reading:
             if some is None:
                 yield from tracked_windows(segment, 0, tracker)
                 continue
-            self._left_out[base] = some.left_out
+            self._left_out[base] = some
             for window in some.windows():
                 yield TrackedWindow(segment, window, *tracker.discard(window.batches))
                 del window  # a large one must be gone before the next is read
 
-    def left_out(self, bases: Iterable[int]) -> dict[int, Counts]:
-        """The counts of what was not read of segments, all of whose windows were given out."""
-        return {base: self._left_out[base] for base in bases if base in self._left_out}
+    def left_out(self, group: Sequence[Segment]) -> Iterator[tuple[Segment, Int64Array, CountRows]]:
+        """Yield the positions and counts of batches that were not read, once all windows of a group were given out."""
+        for segment in group:
+            some = self._left_out.get(segment.base_offset)
+            if some is not None:
+                yield segment, some.edges[:-1][~some.is_read], some.left_out
+
+
+class _GroupCounts:
+    """The counts of each segment of a group, also of those that were joined."""
+
+    def __init__(self, group: Sequence[Segment]) -> None:
+        parts = [parts_of(segment) for segment in group]
+        firsts = itertools.accumulate(map(len, parts), initial=0)
+        self._first = dict(zip((segment.base_offset for segment in group), firsts, strict=False))
+        #: Base offsets of the segments.
+        self.bases = tuple(part.base_offset for some in parts for part in some)
+        self._counts = CountsByPart(len(self.bases))
+
+    def add(self, segment: Segment, positions: Int64Array, counts: CountRows) -> None:
+        """Add the counts of batches at some positions of a segment."""
+        self._counts.add(self._first[segment.base_offset] + part_numbers(segment, positions), counts)
+
+    def of_each(self) -> tuple[Counts, ...]:
+        """Return the counts of each segment."""
+        return tuple(self._counts.counts())
 
 
 def _follow(segment: Segment, tracker: AbortTracker) -> None:

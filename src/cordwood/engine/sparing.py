@@ -405,7 +405,7 @@ def _due_tombstones(facts: _Surveyed, secret: bytes) -> Iterator[tuple[Int64Arra
     wanted[facts.due] = True
     is_read = wanted.copy()
     read_through_gaps(segment, edges, is_read)
-    for read in Staying(segment, edges, is_read, Counts()).windows():
+    for read in Staying(segment, edges, is_read).windows():
         at = np.searchsorted(outcomes.positions, read.batches["position"])
         window = BatchWindow(read.position, read.data, read.batches[wanted[at]], read.read)
         compute_crcs(window)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cordwood.cleaning.key_table import BoolArray, Int64Array, NewestOffsets
-from cordwood.cleaning.rewrite import ActiveProducers, Counts
+from cordwood.cleaning.rewrite import COUNTS_ROW, ActiveProducers, CountRows
 from cordwood.engine.readahead import PACKED_BYTES, portions, window_bytes
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import ReadableFile
@@ -36,13 +36,13 @@ class Staying:
     Attributes:
         edges: int64[batches + 1], positions of the batches, and the end of the last one.
         is_read: bool[batches].
-        left_out: the counts of those that are not.
+        left_out: COUNTS_ROW[batches that are not], what became of them.
     """
 
     segment: Segment
     edges: Int64Array
     is_read: BoolArray
-    left_out: Counts
+    left_out: CountRows = field(default_factory=lambda: np.empty(0, COUNTS_ROW))
 
     def windows(self) -> Iterator[BatchWindow]:
         """What is read.
@@ -108,13 +108,8 @@ def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: Acti
     read_through_gaps(segment, edges, is_read)
     if is_read.all():
         return None
-    records = int(found.records[~is_read].sum())
-    batches = int(np.count_nonzero(~is_read))
-    counts = Counts(
-        bytes_read=int(np.diff(edges)[~is_read].sum()),
-        batches_read=batches,
-        batches_dropped=batches,
-        records_read=records,
-        records_superseded=records,
-    )
+    counts = np.zeros(np.count_nonzero(~is_read), COUNTS_ROW)
+    counts["bytes_read"] = np.diff(edges)[~is_read]
+    counts["batches_read"] = counts["batches_dropped"] = 1
+    counts["records_read"] = counts["records_superseded"] = found.records[~is_read]
     return Staying(segment, edges, is_read, counts)

@@ -79,7 +79,7 @@ def judge_records(
         latest_offset: records above it stay whatever their key.
         keep: bool[records], filled.
         found: int64[batches, FINDINGS], zeros, filled for batches with records.
-        counts: int64[COUNTS], added to.
+        counts: int64[batches, COUNTS], added to.
     """
     current = np.int64(-1)
     ordinal = np.int64(-1)
@@ -110,10 +110,10 @@ def judge_records(
         elif is_tombstone:
             fate = tombstone_fate
             if fate == KEPT_FOR_REPLICAS:
-                counts[KEPT_FOR_REPLICAS] += 1
+                counts[b, KEPT_FOR_REPLICAS] += 1
                 fate = KEPT
-        counts[READ] += 1
-        counts[fate] += 1
+        counts[b, READ] += 1
+        counts[b, fate] += 1
         found[b, TOTAL] += 1
         keep[i] = fate == KEPT
         if fate == KEPT:
