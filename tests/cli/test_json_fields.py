@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import cordwood
 from cordwood.cli.main import app
 from tests.fixtures import copy_of, fixture
 from tests.knobs import REWRITE
@@ -21,7 +22,7 @@ from tests.knobs import REWRITE
 FILE = Path(__file__).parent / "json_fields.txt"
 BROKER = "kraft-classic-before"
 NOW = ("--now", "1795300000000")
-#: By command, what follows it; DIR stands for a broker's directory.
+#: By command, what follows it; DIR stands for a broker's directory. `pack`, which takes half a minute, is left out.
 COMMANDS = {
     "ls": ("DIR",),
     "dump": ("DIR", "--topic", "orders", "--limit", "9"),
@@ -37,7 +38,23 @@ COMMANDS = {
     "index": ("DIR", "--index-dir", "INDEXES"),
     "groups": ("DIR",),
     "clean": ("DIR", "--output", "COPY", "--engine", "here", *NOW),
+    "verify": ("DIR", "COPY", "--engine", "here"),
+    "undo": ("OLD",),
+    "fetch": ("URL", "COPY"),
+    "explain": ("DIR", "--topic", "orders", "--config", "min.cleanable.dirty.ratio=0.1", *NOW),
+    "simulate": ("--rate", "1/min", "--record-size", "100", "--keys", "50", "--config", "cleanup.policy=compact"),
 }
+
+
+def prepare(verb: str, logs: str, places: dict[str, str]) -> None:
+    """Make what a command needs besides a directory."""
+    given: Any = {"engine": "here", "now_ms": int(NOW[1]), "topics": ["orders"]}
+    if verb == "verify":
+        cordwood.clean(logs, output=places["COPY"], **given)
+    if verb == "undo":
+        cordwood.clean_in_place(logs, keep_old=places["OLD"], single_copy=True, ignore_ratio=True, **given)
+    if verb == "fetch":
+        cordwood.clean(logs, output=places["URL"], **given)
 
 
 def fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -59,6 +76,8 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def shown(verb: str, folder: Path) -> dict[str, set[str]]:
     """The fields of what a command prints, each with its types."""
     places = {"DIR": str(folder / "logs"), "INDEXES": str(folder / "indexes"), "COPY": str(folder / "copy")}
+    places |= {"OLD": str(folder / "old"), "URL": "memory://fields/copy"}
+    prepare(verb, places["DIR"], places)
     done = CliRunner().invoke(app, [verb, *(places.get(word, word) for word in COMMANDS[verb]), "--json"])
     assert done.exit_code in (0, 1), done.output
     text = done.stdout
