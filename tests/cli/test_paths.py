@@ -59,6 +59,10 @@ def folder_of_partitions(home: Path) -> Path:
     return two(home / "archive")
 
 
+def file_url(home: Path) -> str:
+    return f"file://{two(home / 'archive')}/"
+
+
 def trailing_slashes(home: Path) -> str:
     return f"{two(home / 'archive')}//"
 
@@ -202,6 +206,7 @@ A, BOTH = {"a-0"}, {"a-0", "b-0"}
 KINDS: Mapping[Callable[[Path], Path | str], set[str]] = {
     log_directory: BOTH,
     folder_of_partitions: BOTH,
+    file_url: BOTH,
     trailing_slashes: BOTH,
     this_directory: BOTH,
     relative_path: BOTH,

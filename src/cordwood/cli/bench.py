@@ -157,11 +157,9 @@ def main(
     found = []
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, (shape, share) in SHAPES.items():
-            if sys.stderr.isatty():
-                print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
+            _show_step(f"{name} …")
             found.append(measure(Path(folder), name, shape, int(size * share * 1e6), passes))
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
+    _show_step("")
     if as_json:
         print(json.dumps([asdict(figures) for figures in found], indent=2))
         return
@@ -185,12 +183,20 @@ def main(
         )
 
 
+def _show_step(step: str) -> None:
+    """Show what is measured now on a terminal, in the place of the step before; an empty step removes the line."""
+    if sys.stderr.isatty():
+        print(f"\r{step:<40}\r{step}", end="", file=sys.stderr, flush=True)
+
+
 def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
     from cordwood.bench import beside_kafka, live_log
 
     oracle = beside_kafka.find_oracle() if against_kafka else None
+    _show_step("appending to a live log …")
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         ours, kafkas = live_log.measure(Path(folder), size_bytes, runs, oracle)
+    _show_step("")
     if as_json:
         print(json.dumps({"cordwood": ours, "kafka": kafkas}, indent=2))
         return
@@ -209,8 +215,10 @@ def _live(directory: str | None, size_bytes: int, runs: int, *, against_kafka: b
 def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka: bool, as_json: bool) -> None:
     from cordwood.bench import spark_source
 
+    _show_step("reading a log into Spark …")
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         found = spark_source.measure(Path(folder), size_bytes, runs, against_kafka=against_kafka)
+    _show_step("")
     if as_json:
         names = ("rows_per_second", "memory_rows_per_second", "kafka_rows_per_second")
         rates = {name: getattr(found, name) for name in names}
@@ -237,11 +245,9 @@ def _compare(workloads: Mapping[str, Workload], directory: str | None, measuring
     # Where outputs go must be a disk: syncing to memory costs nothing.
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, workload in workloads.items():
-            if sys.stderr.isatty():
-                print(f"\r{name} …   ", end="", file=sys.stderr, flush=True)
+            _show_step(f"{name} …")
             found += beside_kafka.compare(oracle, Path(folder), name, workload, measuring)
-    if sys.stderr.isatty():
-        print("\r", end="", file=sys.stderr)
+    _show_step("")
     return found
 
 

@@ -27,7 +27,7 @@ _FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)
 
 
 #: Hadoop's schemes for S3, and URLs with one slash too few or too many.
-_MISSPELT = re.compile(r"(s3a|s3n|s3|gs|az):/+(?=[^/])")
+_MISSPELT = re.compile(r"(s3|gs|az|memory)[an]?:/+(?=[^/])")
 
 
 def is_url(path: str) -> bool:
@@ -41,7 +41,7 @@ def _check(path: str) -> None:
     if is_object_url(path):
         place_of(path)  # raises if it names no bucket
     elif (misspelt := _MISSPELT.match(path)) is not None:
-        better = f"{misspelt[1][:2]}://{path[misspelt.end() :]}"
+        better = f"{misspelt[1]}://{path[misspelt.end() :]}"
         raise RequestError(f"{path} is not a URL that can be read. Write it as {better}")
     scheme, colon, _ = path.partition("://")
     if colon and scheme.isalnum() and not is_url(path):
