@@ -1,13 +1,13 @@
 """Loops over raw bytes and arrays, compiled by numba. They check every length before they use it.
 
-They do no I/O, but for `scan.walk_headers`.
+Except for `scan.walk_headers`, they do no I/O.
 
-Kernels take integer addresses, of arrays that the caller keeps alive, with the sizes that bound them: one compiled
+Kernels get integer addresses, of arrays that the caller keeps alive, with the sizes that bound them: one compiled
 version then serves read-only and writable buffers, and loads need no alignment.
 
-Numba caches compiled code. It notices changes to the file of a kernel, but not to files whose functions that kernel
-calls. So the name of the cache folder contains a digest of all kernel sources, and stale code is never used. The folder
-is outside the installation, which may be read-only.
+Numba caches compiled code. It notices changes to a kernel's file, but not to files that define functions called by the
+kernel. So the name of the cache folder contains a digest of all kernel sources, and stale code is never used. The
+folder is outside the installation, which may be read-only.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cordwood import cache
 _log = logging.getLogger(__name__)
 
 
-#: Processes of one command compile at the same time, and one message is enough for so long.
+#: Processes of one command compile at the same time; after a message, the others are silent for this long.
 _QUIET_SECONDS = 60
 
 
 def cache_folder() -> Path:
-    """Return the cache folder for these kernel sources: in this user's, or a new one with a warning."""
+    """Return the cache folder for these kernel sources: this user's, or a new one with a warning."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -48,19 +48,19 @@ def cache_folder() -> Path:
         why = "it is not writable"
     except OSError as error:
         why = error.strerror or str(error)
-    # Other users must not be able to put code there, so no fixed name in a shared folder.
+    # Not a fixed name in a shared folder, where other users could put code.
     other = tempfile.mkdtemp(prefix="cordwood-kernels-")
     _log.warning(
         "compiled kernels cannot be kept in %s (%s), so each start compiles them again, for up to half a minute; "
         "set %s to a folder that this user may write",
         *(folder, why, "NUMBA_CACHE_DIR" if named else "CORDWOOD_CACHE"),
     )
-    os.environ["NUMBA_CACHE_DIR"] = other  # for the processes that this one starts
+    os.environ["NUMBA_CACHE_DIR"] = other  # for child processes
     return Path(other)
 
 
 class _Compiling(event.Listener):
-    """Logs that kernels are compiled: once in a process, and by the first of several that begin together."""
+    """Logs that kernels are compiled: once in a process, and only in the first of several that start together."""
 
     def __init__(self) -> None:
         self._has_told = False
@@ -86,11 +86,11 @@ class _Compiling(event.Listener):
 
 
 def _load_overload(self: FunctionCache, signature: types.Type, target: BaseContext) -> object:
-    """Load a compiled kernel from the cache without all that numba needs to compile one.
+    """Load a compiled kernel from the cache without importing numba's compiler.
 
-    numba imports its implementations of Python and numpy first, which takes a third of a second in each process. Loaded
-    machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports the
-    rest itself.
+    numba would first import its implementations of Python and numpy, which takes a third of a second in each process.
+    Loaded machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports
+    the rest itself.
     """
     rtsys.initialize(target)
     with self._guard_against_spurious_io_errors():

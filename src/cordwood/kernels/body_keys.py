@@ -1,4 +1,4 @@
-"""The keys of records in bodies of magic 2, a few records at a time, so that their rows stay in a near cache."""
+"""Hash the keys of records in bodies of magic 2, a few records at a time, so that their rows stay in a near cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import RECORD_ROW
 from cordwood.kernels.superseded import IGNORED, note_records
 
-#: Records that are decoded before their keys are hashed: 12 KiB of rows, and the bytes of a few batches.
+#: Number of records to decode before hashing their keys: 12 KiB of rows, and the bytes of a few batches.
 _AT_ONCE = 256
 
 
@@ -33,19 +33,19 @@ def keys_of_bodies(
     """Classify the records of some bodies, and hash their keys.
 
     Args:
-        address: of the data that holds all bodies.
+        address: address of the data that contains all bodies.
         starts, ends: int64[batches], positions of each body in the data.
         batches: BATCH_ROW[batches].
         index_of, superseding_from, counts, flags: see `note_records`.
-        end_offset: records from here on are IGNORED.
+        end_offset: records at or above it are IGNORED.
         secret: uint64[2], see `hash_keys`.
-        kinds: uint8[records], filled. Room for all records, as the headers tell their number.
-        hashes: uint64[records, 2], filled; those of IGNORED records are not.
+        kinds: uint8[records], filled. Has room for the number of records in the headers.
+        hashes: uint64[records, 2], filled except for IGNORED records.
         offsets: int64[records], filled; or empty.
 
     Returns:
-        (status, records, first, last, in_order): without the status DONE a body is damaged, and nothing else counts;
-        how many records there are; the offsets of the first and last; whether they ascend.
+        (status, records, first, last, in_order): unless the status is DONE, a body is damaged, and the other results
+        are invalid; number of records; first and last offset; whether the offsets ascend.
     """
     rows, chosen = np.empty(_AT_ONCE, RECORD_ROW), np.empty(_AT_ONCE, np.bool_)
     batch, at, done, records = np.int64(0), starts[0], np.int64(0), np.int64(0)

@@ -37,7 +37,7 @@ def _byte_tables(polynomial: int) -> Tables:
 
 
 def _zeros_tables(byte_table: Tables, size: int) -> Tables:
-    """uint32[4, 256]: the CRC register after `size` zero bytes; one table per byte of the register before."""
+    """uint32[4, 256]: the CRC register after `size` zero bytes; one table per byte of the previous register."""
     images = np.array([1 << bit for bit in range(32)], U32)
     for _ in range(size):
         images = (images >> U32(8)) ^ byte_table[images & U32(0xFF)]
@@ -93,13 +93,13 @@ def _by_tables(tables, address, size):
 
 @njit(cache=True, nogil=True)
 def crc32(address: int, size: int) -> int:
-    """CRC-32 (IEEE 802.3) of `size` bytes at `address`, as in magic 0 and 1."""
+    """Compute the CRC-32 (IEEE 802.3) of `size` bytes at `address`, as in magic 0 and 1."""
     return _by_tables(IEEE_TABLES, address, size)
 
 
 @njit(cache=True, nogil=True)
 def crc32c_portable(address: int, size: int) -> int:
-    """CRC-32C of `size` bytes at `address`, on any processor."""
+    """Compute the CRC-32C of `size` bytes at `address`, on any processor."""
     return _by_tables(CASTAGNOLI_TABLES, address, size)
 
 
@@ -127,7 +127,7 @@ def _strips(tables, crc, address, strip):
 
 
 def _crc32c_by_instruction(address: int, size: int) -> int:
-    """CRC-32C of `size` bytes at `address`, with the processor's instruction."""
+    """Compute the CRC-32C of `size` bytes at `address`, with the processor's instruction."""
     crc = _ONES
     while size >= 3 * _LONG:
         crc = _strips(_LONG_ZEROS, crc, address, _LONG)
@@ -154,10 +154,10 @@ crc32c = njit(cache=True, nogil=True)(_crc32c_by_instruction) if HAS_CRC_INSTRUC
 
 @njit(cache=True, nogil=True)
 def crc32c_each(places, crcs):
-    """CRC-32C of adjacent pieces of memory.
+    """Compute the CRC-32C of adjacent pieces of memory.
 
     Args:
-        places: int64[pieces + 1], the address of each, and the end of the last.
+        places: int64[pieces + 1], the address of each piece, and the end of the last.
         crcs: uint32[pieces], filled.
     """
     for i in range(crcs.size):

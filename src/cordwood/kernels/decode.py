@@ -1,7 +1,7 @@
-"""Decodes batch bodies into one row per record (`kernels.layout.RECORD_ROW`), without copying bytes.
+"""Decode batch bodies into one row per record (`kernels.layout.RECORD_ROW`), without copying bytes.
 
-The body of a magic 2 batch is a sequence of records made of zigzag varints; that of an old compressed wrapper is a
-sequence of messages. A body may arrive in pieces, because a small compressed batch may hold gigabytes: a kernel then
+The body of a magic 2 batch is a sequence of records made of zigzag varints; the body of an old compressed wrapper is a
+sequence of messages. A body may arrive in pieces, because a small compressed batch may contain gigabytes: a kernel then
 stops before the record that the piece cuts, and returns `MORE`.
 
 If the bytes violate Kafka's format, a kernel stops with a negative status, which is a key of `PROBLEMS`.
@@ -66,7 +66,7 @@ _AHEAD = 2
 
 @njit(inline="always")
 def varint(address, end):
-    """Read a varint; return (value, next address). A next address of 0: it is cut off; -1: it is too long."""
+    """Read a varint; return (value, next address). A next address of 0: it is truncated; -1: it is too long."""
     if address >= end:
         return np.int32(0), 0
     byte = np.uint32(load8(address))
@@ -110,7 +110,7 @@ def varlong(address, end):
 
 @njit(inline="always")
 def _cut(next_address):
-    # The end of the record is known here, so a number that is cut off means that the record's length is wrong.
+    # The end of the record is known here, so a truncated number means that the record's length is wrong.
     return BAD_VARINT if next_address < 0 else LENGTH_MISMATCH
 
 
@@ -203,7 +203,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
     """Decode the bodies of batches of magic 2, one after the other.
 
     Args:
-        address: of the data that holds all bodies.
+        address: address of the data that contains all bodies.
         starts, ends: int64[batches], positions of each body in the data.
         final: False if the last body continues in a later piece.
         batches: BATCH_ROW[batches].
@@ -238,7 +238,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
                 row["timestamp"] = max_timestamp
             row["batch"] = batch
             count += 1
-            # Where a later record starts is not known yet; guess that the next ones have the size of this one.
+            # The starts of later records are unknown yet; guess that the next ones have the size of this one.
             prefetch(address + after + _AHEAD * (after - at))
             at = after
             done += 1
@@ -259,7 +259,7 @@ def decode_records(address, starts, ends, final, batches, batch, at, done, rows)
 
 @njit(inline="always")
 def _message_fields(address, at, end, row):
-    """Decode key and value of an old message that ends at `end`; its key size is at `at`. Returns the status."""
+    """Decode key and value of an old message that ends at `end`; its key size is at `at`. Return the status."""
     if end - at < 8:
         return BAD_MESSAGE_SIZE
     size = np.int64(be32(address + at))
@@ -312,10 +312,10 @@ def decode_messages(address, first_position, batches, first_batch, rows):
 def decode_message_set(address, size, at, final, check_crcs, rows, magics):
     """Decode the inner messages of a wrapper. Offsets and timestamps are not adjusted.
 
-    Like Kafka, treats an incomplete last message as the end of the set.
+    Like Kafka, treat an incomplete last message as the end of the set.
 
     Args:
-        address: of the decompressed set, or of a piece of it.
+        address: address of the decompressed set, or of a piece of it.
         size: its length in bytes.
         at: position to start at.
         final: whether this is the last piece of the set.

@@ -1,7 +1,7 @@
-"""Encodes batches of magic 2 from the records that are kept, and collects index entries of appended batches.
+"""Encode batches of magic 2 from their kept records, and collect index entries of appended batches.
 
-A rebuilt batch keeps keys, values and headers byte for byte. Only the deltas of its records are relative to another
-base timestamp, which may change their encoded length.
+A rebuilt batch keeps keys, values and headers byte for byte. Only the timestamp deltas of its records are relative to
+another base timestamp, which may change their encoded length.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from cordwood.kernels.native import copy, put16, put32, put64, store8
 RECORD_EXTRA_BYTES = 36
 _MAX_INT32 = 0x7FFFFFFF
 
-#: The state that `index_batches` keeps between calls, by index: bytes of the log so far, and bytes since the last index
-#: entry; the largest timestamp so far, and the last offset of its batch; number of entries in each index, and the
-#: timestamp of the last entry of the time index.
+#: Indexes into the state that `index_batches` keeps between calls: bytes of the log, and bytes since the last index
+#: entry; the largest timestamp, and the last offset of its batch; number of entries in each index, and the timestamp of
+#: the last entry of the time index.
 LOG_BYTES, BYTES_SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, ENTRIES, TIME_ENTRIES, LAST_TIMESTAMP = range(7)
 INDEX_STATE = 7
 
 
 @njit(inline="always")
 def varint_size(value):
-    """How many bytes a number takes as a varint or varlong."""
+    """Return the size in bytes of a number as a varint or varlong."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     size = 1
     while raw >= np.uint64(0x80):
@@ -68,7 +68,7 @@ def put_varint(at, value):
 
 @njit
 def headers_size(address, start, count):
-    """The size in bytes of `count` headers, which the decoder has checked."""
+    """Return the size in bytes of `count` headers, which the decoder has checked."""
     a = address + start
     far = a + _MAX_INT32
     for _ in range(2 * count):
@@ -124,7 +124,7 @@ def encode_bodies(address, rows, keep, index_of, chosen, batches, target, with_h
     """Encode the kept records of some batches, one body after the other.
 
     Args:
-        address: of the data that the rows point into.
+        address: address of the data that contains keys, values and headers of the rows.
         rows: RECORD_ROW[records]; rows["batch"] never decreases.
         keep: bool[records], the records to encode.
         index_of: int64, maps each number in rows["batch"] to the batch's index in `batches`.
@@ -161,7 +161,7 @@ def write_headers(batches, chosen, starts, target):
     """Write the headers of batches whose bodies are in memory, with their CRCs.
 
     Args:
-        batches: BATCH_ROW[batches]; size_bytes is that of the whole batch. crc and computed_crc are filled in.
+        batches: BATCH_ROW[batches]; size_bytes is the size of the whole batch. crc and computed_crc are filled in.
         chosen: bool[batches], the batches to write.
         starts: int64[batches], start of each batch relative to target.
         target: address of the buffer.
@@ -196,13 +196,13 @@ def index_batches(
     """Collect the index entries of batches that are appended to a segment.
 
     Args:
-        sizes, last_offsets, max_timestamps: int64[batches], of the appended batches.
+        sizes, last_offsets, max_timestamps: int64[batches], fields of the appended batches.
         interval_bytes: `index.interval.bytes`.
         state: int64[INDEX_STATE], updated.
         index: int64[room, 2], rows (offset, position), filled after the existing entries.
         time_index: int64[room, 2], rows (timestamp, offset), filled likewise.
-        capacity: entries that the offset index may have.
-        time_capacity: entries that the time index may have; the last is reserved for the end of the segment.
+        capacity: maximum number of entries in the offset index.
+        time_capacity: maximum number of entries in the time index; the last is reserved for the end of the segment.
 
     Returns:
         the number of batches appended; fewer than given if an index is full.

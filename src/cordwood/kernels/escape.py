@@ -1,12 +1,12 @@
-r"""Bytes as text that a terminal can show, for values of hundreds of megabytes.
+r"""Convert bytes to text that a terminal can show, for values of hundreds of megabytes.
 
-UTF-8 that prints stays as it is; every other byte becomes an escape of two or four characters. The slow, obvious twin
-is `cli.texts.quoted`.
+Printable UTF-8 is copied; every other byte becomes an escape of two or four characters. The slow, obvious twin is
+`cli.texts.quoted`.
 
-In random bytes no branch on a single byte can be predicted. So a byte outside a UTF-8 sequence costs no such branch:
-a table gives four characters, which are all stored, and the count of those that matter. The next store overwrites the
-rest. The only branch asks whether a byte and the next begin a sequence, which in random bytes is rare. Eight bytes of
-ASCII that need no escape are copied at once.
+In random bytes no branch on a single byte can be predicted. So a byte outside a UTF-8 sequence needs no such branch: a
+table gives four characters, which are all stored, and the number of characters that count. The next store overwrites
+the other characters. The only branch tests whether a byte and the next begin a sequence, which in random bytes is rare.
+Eight bytes of ASCII without escapes are copied at once.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from numba import njit
 
 from cordwood.kernels.native import load8, load32, load64, store32, store64
 
-#: Bytes that one byte becomes at the most: a backslash, an x and two digits.
+#: Maximum length of an escape: a backslash, an x and two digits.
 ESCAPED_BYTES_MAX = 4
 
 _SHORT = {0x09: rb"\t", 0x0A: rb"\n", 0x0D: rb"\r", 0x22: rb"\"", 0x5C: rb"\\"}
 
 
 def _text(byte: int) -> bytes:
-    """What a byte outside a sequence of several bytes becomes."""
+    """Return the text of a byte outside a sequence of several bytes."""
     return _SHORT.get(byte) or (b"%c" % byte if 0x20 <= byte < 0x7F else b"\\x%02x" % byte)
 
 
-#: uint32[byte]: what each byte becomes, the first character lowest; uint8[byte]: its length.
+#: uint32[byte]: the text of each byte, the first character in the lowest bits; uint8[byte]: its length.
 _TEXTS = np.array([int.from_bytes(_text(byte), "little") for byte in range(256)], np.uint32)
 _TEXT_BYTES = np.array([len(_text(byte)) for byte in range(256)], np.uint8)
 #: uint32[byte]: \xNN of each byte.
 _HEX = np.array([int.from_bytes(b"\\x%02x" % byte, "little") for byte in range(256)], np.uint32)
 
 #: (first bytes, second bytes) of the UTF-8 sequences, as in table 3-7 of the Unicode standard. The narrower ranges
-#: leave out code points with a shorter sequence, surrogates, and code points above 0x10FFFF.
+#: exclude code points with a shorter sequence, surrogates, and code points above 0x10FFFF.
 _SEQUENCES = (
     (range(0xC2, 0xE0), range(0x80, 0xC0)),
     (range(0xE0, 0xE1), range(0xA0, 0xC0)),
@@ -61,7 +61,7 @@ _BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 
 @njit(inline="always")
 def _is_plain(word):
-    r"""Whether 8 bytes are all printing ASCII without " and \.
+    r"""Return whether 8 bytes are all printing ASCII without " and \.
 
     The sum and the differences carry from byte to byte only at a byte that is not plain. So a high bit is set if and
     only if some byte is not plain.
@@ -73,7 +73,7 @@ def _is_plain(word):
 
 @njit(inline="always")
 def _sequence(address, at, end):
-    """(length, code point) of a UTF-8 sequence whose first two bytes are known to fit; (1, -1) if it is cut."""
+    """Return (length, code point) of a UTF-8 sequence whose first two bytes are valid; (1, -1) if it is truncated."""
     first = np.int64(load8(address + at))
     length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     if end - at < length:
@@ -92,10 +92,10 @@ def escape(address, at, stop, end, prints, target):
     """Escape the characters that begin at positions [at, stop).
 
     Args:
-        address: of the bytes.
-        at, stop: positions; the last character may reach beyond `stop`.
+        address: address of the bytes.
+        at, stop: positions; the last character may extend beyond `stop`.
         end: position behind the last byte.
-        prints: bool[code points], which characters beyond ASCII are shown as they are.
+        prints: bool[code points], characters beyond ASCII that are printable.
         target: address of `ESCAPED_BYTES_MAX` bytes for each byte of [at, stop + 3).
 
     Returns:
@@ -112,7 +112,7 @@ def escape(address, at, stop, end, prints, target):
             store64(target + written, word)
             written += 8
             at += 8
-        # A failed test of 8 bytes is repeated only behind them, so random bytes do not pay for it at each byte.
+        # After a failed test of 8 bytes, the next such test is behind them, so random bytes do not repeat it per byte.
         pause = min(at + 8, stop)
         while at < pause:
             byte = load8(address + at)

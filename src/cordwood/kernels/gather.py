@@ -1,7 +1,7 @@
-"""Copies scattered byte strings into the layout of an Arrow binary column.
+"""Copy scattered byte strings into the layout of an Arrow binary column.
 
-A column of n strings has n + 1 offsets, a bitmap of those that are not null (least significant bit first), and the
-bytes.
+A column of n strings has n + 1 offsets, a bitmap of the strings that are not null (least significant bit first), and
+the bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def lay_out(sizes, offsets, validity):
     """Compute the offsets and the bitmap of a column.
 
     Args:
-        sizes: int32[n]; negative is null.
+        sizes: int32[n]; negative for null.
         offsets: int32[n + 1], filled.
         validity: uint8[ceil(n / 8)], zeroed by the caller, filled.
 

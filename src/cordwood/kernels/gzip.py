@@ -1,8 +1,8 @@
-"""Decompresses and compresses gzip members, many per call, with libdeflate and without Python between them.
+"""Decompress and compress gzip members, many per call, with libdeflate and without Python code between members.
 
-The kernels call libdeflate's functions by their addresses, which `record.libdeflate` finds. The decompressor takes only
-what is one member, with the shortest header, as Kafka's writer makes it; libdeflate checks its CRC and its size. All
-else goes through `record.compression`, which also reports errors.
+The kernels call libdeflate's functions by address; `record.libdeflate` finds the addresses. The decompressor accepts
+only a single member with the shortest header, as written by Kafka; libdeflate checks its CRC and its size. All other
+payloads are passed to `record.compression`, which also reports errors.
 
     member   1f 8b 08 00 | time 4 | extra flags 1 | system 1 | deflate | crc32 4 | size 4      little-endian
 """
@@ -14,10 +14,10 @@ from numba import njit
 
 from cordwood.kernels.native import call5, call7, load32
 
-#: The first four bytes of a member whose header has nothing but what is always there.
+#: The first four bytes of a member whose header has only the mandatory fields.
 _MEMBER = np.uint32(0x00088B1F)
 _MEMBER_BYTES_MIN = 18
-#: LIBDEFLATE_SUCCESS; other results are its low 32 bits.
+#: LIBDEFLATE_SUCCESS. A result is in the low 32 bits of the returned number.
 _SUCCESS = 0
 _RESULT = 0xFFFF_FFFF
 
@@ -27,14 +27,14 @@ def decompress_members(function, decompressor, address, starts, ends, target, ro
     """Decompress members, one after the other.
 
     Args:
-        function: libdeflate_gzip_decompress_ex, its address.
+        function: address of libdeflate_gzip_decompress_ex.
         decompressor: address of a libdeflate_decompressor that no other thread uses.
-        address: of the data that holds the members.
+        address: address of the data that contains the members.
         starts, ends: int64[members], positions of each member in the data.
         target: address to write to.
-        room: bytes that may be written there.
-        enough: no further member is started once this many bytes are written.
-        member_max: the most decompressed bytes of one member.
+        room: size of the target in bytes.
+        enough: start no further member once this many bytes are written.
+        member_max: maximum number of decompressed bytes of one member.
         target_ends: int64[members], filled: the end of each member's decompressed bytes, relative to target.
 
     Returns:
@@ -62,16 +62,16 @@ def compress_members(function, compressor, address, starts, ends, target, room, 
     """Compress data into members, one after the other.
 
     Args:
-        function: libdeflate_gzip_compress, its address.
+        function: address of libdeflate_gzip_compress.
         compressor: address of a libdeflate_compressor that no other thread uses.
         starts, ends: int64[members], positions of each member's data.
         target: address to write to.
-        room: bytes that may be written there.
+        room: size of the target in bytes.
         gap: bytes to leave before each member, for a batch header.
         target_starts, target_ends: int64[members], filled: start of each gap and end of each member.
 
     Returns:
-        the number of members compressed; less than given if there is no room.
+        the number of members compressed; smaller than given if there is not enough room.
     """
     at = np.int64(0)
     for i in range(starts.size):

@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 128 bits, which represents a key while records are compared.
+"""SipHash-2-4 with 128 bits, which represents a key when records are compared.
 
 Keys are considered equal if all 128 bits are equal. The hash uses a secret that is known only within the run, so an
 attacker cannot produce colliding keys; the chance of an accidental collision among 10^9 keys is 10^-21. Kafka compares
@@ -44,7 +44,7 @@ def _round(v0, v1, v2, v3):
 
 @njit(inline="always")
 def _tail(address, size):
-    """The last word of the input: the bytes after the key's whole words, and in the top byte the key's size."""
+    """Return the last word of the input: the bytes after the key's whole words, and in the top byte the key's size."""
     last = U64(size) << U64(56)
     rest = size & 7
     for i in range(rest):
@@ -89,7 +89,7 @@ def _finish(v0, v1, v2, v3):
 def _side_by_side(address, starts, sizes, first, secret0, secret1, lanes, hashes):
     """Hash `_LANES` keys with the same number of whole words at once; the compiler vectorizes the loops over lanes.
 
-    `lanes` is uint64[5, _LANES], for the four words of each key's state and the word that is hashed now.
+    `lanes` is uint64[5, _LANES], for the four words of each key's state and the current word of input.
     """
     v0, v1, v2, v3, word = lanes[0], lanes[1], lanes[2], lanes[3], lanes[4]
     for lane in range(_LANES):
@@ -115,7 +115,7 @@ def _side_by_side(address, starts, sizes, first, secret0, secret1, lanes, hashes
 
 @njit(inline="always")
 def _alike(sizes, chosen, first):
-    """Whether the next `_LANES` keys exist, are all chosen, and have the same number of whole words."""
+    """Return whether the next `_LANES` keys exist, are all chosen, and have the same number of whole words."""
     if first + _LANES > sizes.size:
         return False
     alike = True

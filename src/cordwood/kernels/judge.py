@@ -1,27 +1,27 @@
-"""Which records stay, and what a batch's header says once it holds no others.
+"""Which records are kept, and the header of a batch without the others.
 
-What the rules say of whole batches comes in as an array; what they say of a record is the chain of cases in
-`judge_records`, and nowhere else. Why it is safe to drop a record, with the dirty section from offset 2 to 6:
+The rules' decisions about whole batches are passed as an array; their decisions about a record are the chain of cases
+in `judge_records`, and nowhere else. Why it is safe to drop a record, with the dirty section from offset 2 to 6:
 
     offset    0     1   |  2     3     4     5      6     |  7
     record   a=1   b=1  | a=2   b=∅   c=1   a=3   abort   | a=4      ∅: a tombstone; 5 is of the aborted transaction
 
-    (1) 0 is superseded by 2, and 1 by 3. The table of newest offsets holds data of the dirty section only, and none of
-        an aborted transaction. No transaction in there is undecided, because the section ends at the last stable offset
-        or below. So a newer record in the table is one that every consumer gets.
-    (2) 2 stays, although 5 and 7 are newer. 5 is aborted: without 2 the key would be lost. 7 is above the section: its
-        transaction may yet be aborted. Neither is in the table, so neither supersedes anything. Nor is a record above
-        `latest_offset` ever dropped for its key: the table was not filled from there.
-    (3) 3 stays, although it says that b is deleted, and its batch gets a delete horizon, `delete.retention.ms` ahead
-        of now. A consumer that has read 1 gets the tombstone if it comes that far in time.
-    (4) In a later clean, at or after the horizon, 3 goes. No older value of b comes back: the clean that had 3 in its
-        dirty section dropped all that lie below, or this clean has it there and drops them, too. Other replicas may
-        still have 1, and one that becomes the leader would bring it back; so 3 goes only if there are none
-        (TOMBSTONES_EXPIRED), and is counted otherwise (KEPT_FOR_REPLICAS).
-    (5) The newest record of a key in the table is dropped by (4) alone, so no clean loses a value: the last value of
-        each key that a consumer got before is the one that it gets after.
+    (1) 0 is superseded by 2, and 1 by 3. The table of newest offsets contains only data of the dirty section, and none
+        of an aborted transaction. The section ends at or below the last stable offset, so all of its transactions are
+        decided. So every consumer gets a newer record that is in the table.
+    (2) 2 is kept, although 5 and 7 are newer. 5 is aborted: without 2 the key would be lost. 7 is above the section:
+        its transaction may yet be aborted. Neither is in the table, so neither supersedes anything. A record above
+        `latest_offset` is never dropped for its key either: the table has no records from there.
+    (3) 3 is kept, although it deletes b, and its batch gets a delete horizon, `delete.retention.ms` ahead of now. A
+        consumer that has read 1 gets the tombstone if it reads that far before the horizon.
+    (4) A later clean, at or after the horizon, drops 3. This brings back no older value of b: the clean with 3 in its
+        dirty section dropped all older values, or this clean has 3 in its dirty section and drops them, too. Other
+        replicas may still have 1, and would bring it back by becoming the leader; so 3 is dropped only if there are no
+        other replicas (TOMBSTONES_EXPIRED), and is counted otherwise (KEPT_FOR_REPLICAS).
+    (5) Only (4) drops the newest record of a key in the table, so no clean loses a value: each key has the same last
+        value for a consumer before and after the clean.
 
-`tests/cleaning/cases/keys.txt` has this log as a case. Records without a key have no place in a compacted log.
+`tests/cleaning/cases/keys.txt` has this log as a case. A compacted log keeps no records without a key.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from numba import njit
 
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 
-#: What `judge_records` counts, by index. Every record that is read is one of the next six; those that are kept for
-#: replicas are among the kept.
+#: Counts of `judge_records`, by index. Every record that is read counts as one of the next six; records kept for
+#: replicas also count as kept.
 READ, KEPT, SUPERSEDED, WITHOUT_KEY, ABORTED, TOMBSTONES_EXPIRED, MARKERS_EXPIRED, KEPT_FOR_REPLICAS = range(8)
 COUNTS = 8
-#: What the rules say of a batch before its records are looked at, for `judge_records`.
+#: The rules' decisions about a batch, as input of `judge_records`.
 #:
-#: `first_ordinal` is that of its first record; negative: `newest` decides instead. `tombstone_fate` is that of a
-#: tombstone that nothing supersedes: KEPT, TOMBSTONES_EXPIRED or KEPT_FOR_REPLICAS. `discarded` batches lose all
+#: `first_ordinal` is the ordinal of its first record; if negative, `newest` decides instead. `tombstone_fate` is KEPT,
+#: TOMBSTONES_EXPIRED or KEPT_FOR_REPLICAS, for tombstones that no record supersedes. `discarded` batches lose all
 #: records.
 BATCH_RULES = np.dtype(
     [
@@ -49,8 +49,8 @@ BATCH_RULES = np.dtype(
     ],
     align=True,
 )
-#: What it finds of a batch, by index: its records, how many stay, and how many of these have no value; index of the
-#: first and last that stay, and their largest timestamp.
+#: Its findings about a batch, by index: number of records, of kept ones, and of kept ones without a value; indexes of
+#: the first and last kept record, and the largest timestamp of kept records.
 TOTAL, STAY, TOMBSTONES, FIRST, LAST, LARGEST = range(6)
 FINDINGS = 6
 
@@ -67,16 +67,16 @@ def judge_records(
     found,
     counts,
 ):
-    """Decide which records stay: the cases of a record, in order; the head of this module says why each is safe.
+    """Decide which records are kept: the cases of a record, in order; the module's docstring proves that each is safe.
 
     Args:
-        rows: RECORD_ROW[records]; all records of a batch are there, side by side.
+        rows: RECORD_ROW[records], with all records of a batch, adjacent.
         index_of: int64, for each number in rows["batch"] the index of that batch in `rules` and `found`.
         rules: BATCH_RULES[batches].
         superseded: uint8, a bit per ordinal.
-        newest: int64[records], the newest offset of each record's key in the table, -1 without one; may be empty where
-            all ordinals are known.
-        latest_offset: records above it stay whatever their key.
+        newest: int64[records], the newest offset of each record's key in the table, or -1; may be empty if all ordinals
+            are known.
+        latest_offset: records above it are kept whatever their key.
         keep: bool[records], filled.
         found: int64[batches, FINDINGS], zeros, filled for batches with records.
         counts: int64[batches, COUNTS], added to.
@@ -128,14 +128,14 @@ def judge_records(
 
 @njit(cache=True, nogil=True)
 def renew_headers(headers, anew, horizon_due, horizon_ms, found, rows):
-    """Fill in the headers of batches that are encoded anew, except for size and CRC.
+    """Fill in the headers of re-encoded batches, except for size and CRC.
 
     Args:
         headers: BATCH_ROW[batches], as they were read; changed where `anew`.
-        anew: bool[batches], those to change; each keeps a record.
-        horizon_due: bool[batches], those that get a delete horizon.
-        found: int64[batches, FINDINGS], what `judge_records` found.
-        rows: RECORD_ROW[records], the same that it judged.
+        anew: bool[batches], the batches to change; each keeps a record.
+        horizon_due: bool[batches], the batches that get a delete horizon.
+        found: int64[batches, FINDINGS], filled by `judge_records`.
+        rows: RECORD_ROW[records], the rows passed to `judge_records`.
     """
     for b in range(headers.size):
         if not anew[b]:

@@ -1,15 +1,15 @@
-"""Building and searching a key index: see `storage.formats.key_index` for what is in it.
+"""Build and search a key index; `storage.formats.key_index` describes its contents.
 
-    gather      the keys of some records: their hashes, and the ordinals of the records
-    renumber    the ordinals that the records of a segment have in the segment that is written of it
-    take        keys that are known of a segment, of the records that stay, with these ordinals
-    scatter     keys to coarse buckets, by few bits: so many streams of writes fit a cache
-    fill        each coarse bucket, which fits a cache, is sorted by the remaining bits
-    search      each of some keys looks into its bucket: costs follow the number of keys
-    stream      the index passes by the keys, which are sorted by hash: costs follow the number of entries
+    gather      take the hashes of some records' keys, and the ordinals of the records
+    renumber    compute the ordinals of a segment's kept records in the rewritten segment
+    take        take known keys of a segment for its kept records, with these ordinals
+    scatter     distribute keys to coarse buckets by few bits, as a cache can hold only that many streams of writes
+    fill        sort each coarse bucket, which fits a cache, by the remaining bits
+    search      look up each key in its bucket: costs depend on the number of keys
+    stream      pass the index along the keys, which are sorted by hash: costs depend on the number of entries
 
-The arrays of an index come from a file. What is read as a position or as an ordinal is compared with its bound before
-it is used; other numbers can at most lead to a wrong candidate, and candidates are compared by their bytes.
+The arrays of an index are read from a file. Each position or ordinal is compared with its bound before it is used;
+other wrong numbers can only produce a wrong candidate, and candidates are compared by their bytes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ U64, U32 = np.uint64, np.uint32
 
 #: Bits of the coarse buckets.
 COARSE_BITS = 9
-#: What a search finds in an index that cannot be.
+#: Result of a search in an invalid index.
 BROKEN = -1
 _AHEAD = 16
-#: Of so many entries a bucket is sorted by moving each to its place.
+#: Buckets up to this number of entries are sorted by insertion.
 _FEW = 64
-#: The number of a record that does not stay.
+#: The number of a removed record.
 GONE = U32(0xFFFF_FFFF)
 
 
@@ -38,14 +38,14 @@ def gather(rows, hashes, next_ordinals, has_horizon, out_hashes, out_ordinals):
 
     Args:
         rows: RECORD_ROW[records].
-        hashes: uint64[records, 2]; of records without a key undefined.
-        next_ordinals: int64[batches], for each number in rows["batch"] the ordinal of its first record here; moved on.
+        hashes: uint64[records, 2]; undefined for records without a key.
+        next_ordinals: int64[batches], for each number in rows["batch"] the ordinal of its first record here; advanced.
         has_horizon: bool[batches], likewise.
         out_hashes, out_ordinals: uint64[records], uint32[records], filled from the start.
 
     Returns:
-        (keys, keyless, tombstones): how many keys were taken; whether there is a record without a key, and a tombstone
-        in a batch without a delete horizon.
+        (keys, keyless, tombstones): number of keys taken; whether there is a record without a key, and a tombstone in a
+        batch without a delete horizon.
     """
     keys = 0
     tombstones = False
@@ -64,13 +64,13 @@ def gather(rows, hashes, next_ordinals, has_horizon, out_hashes, out_ordinals):
 
 @njit(cache=True, nogil=True)
 def renumber(bits, first_ordinals, counts, out_firsts, numbers):
-    """Number the records of a segment that stay.
+    """Number the kept records of a segment.
 
     Args:
-        bits: uint8, a bit per ordinal, set for records that go.
+        bits: uint8, a bit per ordinal, set for removed records.
         first_ordinals, counts: int64[batches], int32[batches], the records of each batch.
-        out_firsts: int64[batches], the number of the first record of each batch that stays; negative: none stays.
-        numbers: uint32[ordinals], filled for all records of the batches; GONE: the record goes.
+        out_firsts: int64[batches], number of the first kept record of each batch; negative if no record is kept.
+        numbers: uint32[ordinals], filled for all records of the batches; GONE for a removed record.
     """
     for b in range(first_ordinals.size):
         number = out_firsts[b]
@@ -84,7 +84,7 @@ def renumber(bits, first_ordinals, counts, out_firsts, numbers):
 
 @njit(cache=True, nogil=True)
 def take(hashes, ordinals, numbers, out_hashes, out_ordinals):
-    """Take the keys of the records that stay.
+    """Take the keys of the kept records.
 
     Args:
         hashes, ordinals: uint64[keys], uint32[keys].
@@ -92,12 +92,12 @@ def take(hashes, ordinals, numbers, out_hashes, out_ordinals):
         out_hashes, out_ordinals: uint64[keys], uint32[keys], filled from the start.
 
     Returns:
-        how many were taken; BROKEN: there is no such record.
+        the number of keys taken; BROKEN if an ordinal is out of range.
     """
     taken = 0
     address = numbers.ctypes.data
     for i in range(hashes.size):
-        # Keys of an index are in the order of their hashes, so their records are anywhere.
+        # An index sorts keys by hash, so the records of adjacent keys are far apart.
         if i + _AHEAD < hashes.size and ordinals[i + _AHEAD] < numbers.size:
             prefetch(address + 4 * np.int64(ordinals[i + _AHEAD]))
         if ordinals[i] >= numbers.size:
@@ -111,7 +111,7 @@ def take(hashes, ordinals, numbers, out_hashes, out_ordinals):
 
 @njit(cache=True, nogil=True)
 def restore(starts, tags, bits, hashes):
-    """Fill uint64[entries] with the hashes of an index, as far as it has them: the rest of each is 0."""
+    """Fill uint64[entries] with the hashes of an index, as far as it stores them: the remaining bits are 0."""
     shift, tag_shift = U64(64 - bits), U64(32 - bits)
     for bucket in range(starts.size - 1):
         for at in range(starts[bucket], starts[bucket + 1]):
@@ -120,14 +120,14 @@ def restore(starts, tags, bits, hashes):
 
 @njit(cache=True, nogil=True)
 def count(hashes, shift, counts):
-    """Add to counts, int64[2^bits], how many hashes, uint64[keys], have each number as their top bits."""
+    """Count the hashes, uint64[keys], by their top bits; add to counts, int64[2^bits]."""
     for i in range(hashes.size):
         counts[hashes[i] >> U64(shift)] += 1
 
 
 @njit(cache=True, nogil=True)
 def scatter(hashes, ordinals, shift, ends, out_hashes, out_ordinals):
-    """Append keys to their coarse buckets, which end at `ends`, int64[2^bits], so far."""
+    """Append keys to their coarse buckets, at `ends`, int64[2^bits], the current end of each; advanced."""
     for i in range(hashes.size):
         bucket = hashes[i] >> U64(shift)
         at = ends[bucket]
@@ -138,7 +138,7 @@ def scatter(hashes, ordinals, shift, ends, out_hashes, out_ordinals):
 
 @njit(inline="always")
 def _order(start, end, tags, ordinals):
-    """Sort the entries of a bucket by their ordinals; most are in order, or in a few runs that are."""
+    """Sort the entries of a bucket by ordinal; most are already sorted, or consist of a few sorted runs."""
     for i in range(start + 1, end):
         if ordinals[i] < ordinals[i - 1]:
             if end - start > _FEW:
@@ -159,7 +159,7 @@ def fill(hashes, ordinals, coarse_starts, coarse_bits, bits, starts, tags, out_o
     Args:
         hashes, ordinals: uint64[keys], uint32[keys], coarse bucket after coarse bucket.
         coarse_starts: int64[2^coarse_bits + 1].
-        bits: of a bucket, at least `coarse_bits`.
+        bits: number of bits that select a bucket, at least `coarse_bits`.
         starts, tags, out_ordinals: uint32[2^bits + 1], uint32[keys], uint32[keys], filled.
     """
     shift, tag_shift = U64(64 - bits), U64(32 - bits)
@@ -189,7 +189,7 @@ def fill(hashes, ordinals, coarse_starts, coarse_bits, bits, starts, tags, out_o
 
 @njit(inline="always")
 def _mark(ordinal, records, bits):
-    """Set the bit of a record. False: there is no such record."""
+    """Set the bit of a record; return False if its ordinal is out of range."""
     if ordinal >= records:
         return False
     bits[ordinal >> 3] |= np.uint8(1 << (ordinal & 7))
@@ -201,14 +201,14 @@ def search(keys, index_bits, entries, starts, tags, ordinals, records, bits):
     """Find the records that may have one of some keys, looking up one key after the other.
 
     Args:
-        keys: uint64[keys], hashes, best sorted.
-        index_bits, entries: of the index.
+        keys: uint64[keys], hashes; sorted hashes are faster.
+        index_bits, entries: bits and number of entries of the index.
         starts, tags, ordinals: addresses of its arrays: uint32[2^index_bits + 1], uint32[entries], uint32[entries].
-        records: how many the segment has.
-        bits: uint8[(records + 7) // 8], a bit per record; set for those that are found.
+        records: number of records in the segment.
+        bits: uint8[(records + 7) // 8], a bit per record; set for the found records.
 
     Returns:
-        how many entries matched; BROKEN: the index cannot be.
+        the number of entries that matched; BROKEN if the index is invalid.
     """
     shift, tag_shift = U64(64 - index_bits), U64(32 - index_bits)
     found = 0
@@ -240,10 +240,10 @@ def fill_filter(keys, filter_bits, words):
 
 @njit(cache=True, nogil=True)
 def stream(keys, filter_bits, words, index_bits, entries, starts, tags, ordinals, records, bits):
-    """Find the same as `search`, by one pass over the index.
+    """Find the same records as `search`, by one pass over the index.
 
-    Both are in the order of hashes, so all memory is read in order. The filter passes few entries that are no
-    candidates. Those that pass are looked for among the keys of their bucket.
+    Index and keys are sorted by hash, so all memory is read in order. The filter passes few entries that do not match.
+    Entries that pass are searched among the keys of their bucket.
 
     Args:
         keys: uint64[keys], hashes in ascending order.

@@ -1,17 +1,18 @@
-"""What a proof knows of each key: its last record, and its last value that is still there.
+"""The facts that a proof keeps about each key: its last record, and its last value that still exists.
 
-A key stands as a fingerprint: two polynomials of its bytes, modulo the prime 2^61 - 1, at two secret random points. Two
-keys of up to n bytes agree in both with a chance below (n/7 + 2)^2 / 2^122, whatever the keys are: polynomials that
-differ, of degree d, are equal at d points at most. Of 10^10 keys of 16 bytes any two agree with a chance below 10^-15.
-The cleaner compares keys by another hash, with a secret of its own, so that both are not wrong together.
+A key is represented by a fingerprint: two polynomials of its bytes, modulo the prime 2^61 - 1, at two secret random
+points. The probability that two keys of up to n bytes agree in both is below (n/7 + 2)^2 / 2^122, whatever the keys
+are: two different polynomials of degree d are equal at d points at most. Among 10^10 keys of 16 bytes, the probability
+that any two agree is below 10^-15. The cleaner compares keys by another hash with its own secret, so that both do not
+fail together.
 
-Each record that counts becomes an entry of three numbers. Both fingerprints take 61 bits; what is known of the record
-takes the others. Entries are divided by hash range, into those of records that went and those that are there, and then
-merged into a table with a slot per key, range by range. Entries of one key can be merged in any order.
+Each record that counts becomes an entry of three numbers. Both fingerprints need 61 bits; the remaining bits hold facts
+about the record. Entries are divided by hash range, removed records apart from remaining ones, and then merged into a
+table with a slot per key, range by range. Entries of one key can be merged in any order.
 
-Only keys of which a record went can be wrong. So the table needs the keys of one side only, the smaller one. If less
-went, that is entered, and what is there is looked up. If less is there, that is entered, and then what went, which adds
-only the keys of which nothing is there.
+Only keys with a removed record can be wrong. So the table needs the keys of only one side, the smaller one. If fewer
+records were removed, they are inserted, and the remaining records are looked up. If fewer records remain, they are
+inserted first, and then the removed ones, which add only the keys without a remaining record.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from cordwood.kernels.native import load8, load32, load64, multiply, prefetch
 U64 = np.uint64
 
 ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8")])
-#: A key in the table: its fingerprint, with what is known of its last record; and the last value that is there.
+#: A key in the table: its fingerprint, with facts about its last record; and its last value that still exists.
 SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("value_there", "<i8")])
 _ENTRY_BYTES, _SLOT_BYTES = ENTRY.itemsize, SLOT.itemsize
 _HIGH_AT, _OFFSET_AT = 8, 16
-#: In the upper bits of `low`: a record of the key went.
+#: Flag in the upper bits of `low`: a record of the key was removed.
 WENT = U64(1 << 61)
-#: In the upper bits of `high`: the record is there after the clean; it may be gone; it is a tombstone.
+#: Flags in the upper bits of `high`: the record exists after the clean; it may be removed; it is a tombstone.
 THERE, MAY_GO, TOMBSTONE = U64(1 << 61), U64(1 << 62), U64(1 << 63)
-#: `last` of a free slot; `value_there` of a key without a value that is there.
+#: `last` of a free slot; `value_there` of a key without an existing value.
 FREE = NO_VALUE = -1
-#: What holds for all records of a batch: they count for their keys; their tombstones may be gone.
+#: Flags for all records of a batch: they count for their keys; their tombstones may be removed.
 COUNTS, TOMBSTONES_MAY_GO = np.uint8(1), np.uint8(2)
 
 PRIME = U64((1 << 61) - 1)
@@ -46,7 +47,7 @@ _AHEAD = 8
 
 @njit(inline="always")
 def _step(number, point, chunk):
-    """Number * point + chunk, modulo the prime, but for `_reduced`. The number is below 2^62, and so is the result."""
+    """Return number * point + chunk modulo the prime, not fully reduced. Number and result are below 2^62."""
     high, low = multiply(number, point)
     # 2^61 is 1 modulo the prime, so 2^64 is 8. The product is below 2^123, the sum below 2^63.
     total = (low & PRIME) + ((low >> U64(61)) | (high << U64(3))) + chunk
@@ -55,16 +56,16 @@ def _step(number, point, chunk):
 
 @njit(inline="always")
 def _reduced(number):
-    """The number modulo the prime; what `_step` returns is at most three above it."""
+    """Return the number modulo the prime; results of `_step` are at most three above it."""
     return number - PRIME if number >= PRIME else number
 
 
 @njit(inline="always")
 def _last_chunk(end, size, left):
-    """The last 1 to 7 bytes, `left`, of `size` that end at an address, without a loop."""
+    """Return the last 1 to 7 bytes, `left`, of `size` bytes that end at an address, without a loop."""
     if size >= 8:
         return load64(end - 8) >> U64(64 - 8 * left)
-    # The key has these bytes alone. Loads that overlap agree on what they share.
+    # The key has only these bytes. Overlapping loads agree on the bytes they share.
     if left >= 4:
         return U64(load32(end - left)) | (U64(load32(end - 4)) << U64(8 * (left - 4)))
     middle = left >> 1
@@ -74,7 +75,7 @@ def _last_chunk(end, size, left):
 
 @njit(inline="always")
 def _fingerprint(address, size, point0, point1):
-    """(low, high) of `size` bytes at `address`."""
+    """Return the fingerprint (low, high) of `size` bytes at `address`."""
     low = high = U64(size + 1)
     end = address + size
     at = address
@@ -90,7 +91,7 @@ def _fingerprint(address, size, point0, point1):
 
 @njit(inline="always")
 def enter(entries, used, address, row, rule, is_there, between, points):
-    """Make the entry of one record, if it counts; return how many are used. See `enter_records`."""
+    """Make the entry of one record, if it counts; return the number of entries used. See `enter_records`."""
     offset = row["offset"]
     if rule & COUNTS == 0 or row["key_size"] < 0 or offset < between[0] or offset >= between[1]:
         return used
@@ -113,16 +114,16 @@ def enter_records(data_address, rows, rules, there, between, points, entries, us
     """Make an entry of each record that counts for its key.
 
     Args:
-        data_address: of the bytes that hold the keys.
+        data_address: address of the bytes that contain the keys.
         rows: RECORD_ROW[records].
         rules: uint8[batches], by `rows["batch"]`: `COUNTS` if records of the batch count, `TOMBSTONES_MAY_GO`.
-        there: bool[records]: the record is in the state after the clean, too.
+        there: bool[records]: the record exists after the clean, too.
         between: int64[2]: offsets [low, high) count.
         points: uint64[2], secret, below `PRIME`.
         entries: ENTRY[at least used + records], filled from `used` on.
 
     Returns:
-        how many entries are used.
+        the number of entries used.
     """
     for i in range(rows.size):
         used = enter(entries, used, data_address, rows[i], rules[rows[i]["batch"]], there[i], between, points)
@@ -131,7 +132,7 @@ def enter_records(data_address, rows, rules, there, between, points, entries, us
 
 @njit(inline="always")
 def _mixed(low):
-    """64 bits that all depend on all bits of a fingerprint; those of short keys are neighbours."""
+    """Return 64 bits that each depend on all bits of a fingerprint; fingerprints of short keys are close together."""
     low = (low & PRIME) * _MIX_0
     low ^= low >> U64(32)
     return low * _MIX_1
@@ -139,20 +140,20 @@ def _mixed(low):
 
 @njit(inline="always")
 def _section(entry, ranges):
-    """The section of an entry: records that went and records that are there, of each hash range."""
+    """Return the section of an entry: removed and remaining records have separate sections in each hash range."""
     number = ((_mixed(entry["low"]) >> U64(32)) * U64(ranges)) >> U64(32)
     return np.int64(number) * 2 + (0 if entry["low"] & WENT != U64(0) else 1)
 
 
 @njit(cache=True, nogil=True)
 def divide(entries, ranges, target, starts):
-    """Sort entries into sections: 2n has what went of hash range n, 2n + 1 what is there.
+    """Sort entries into sections: 2n has the removed records of hash range n, 2n + 1 the remaining ones.
 
     Args:
         entries: ENTRY[n].
-        ranges: how many hash ranges there are; at most 2^31.
+        ranges: number of hash ranges; at most 2^31.
         target: ENTRY[n], filled.
-        starts: int64[2 * ranges + 1], zeros, filled: where each section starts in `target`, and the end.
+        starts: int64[2 * ranges + 1], zeros, filled: start of each section in `target`, and the end.
     """
     for i in range(entries.size):
         starts[_section(entries[i], ranges) + 1] += 1
@@ -173,15 +174,15 @@ def _is_same_key(left, right):
 
 @njit(cache=True, nogil=True)
 def keep_last(entries, starts, slots):
-    """Of records that went, keep the last one of each key: an older one says nothing that the last does not say.
+    """Keep only the last removed record of each key: an older one adds no information.
 
     Args:
         entries: ENTRY[n] in sections, see `divide`; the offsets of a section ascend. Moved to the front.
-        starts: int64[sections + 1], changed to where each section starts now, and the end.
-        slots: int32[a power of two, above the size of each section of what went].
+        starts: int64[sections + 1], changed to the new start of each section, and the end.
+        slots: int32[a power of two, above the size of each section of removed records].
 
     Returns:
-        how many entries there are now.
+        the remaining number of entries.
     """
     to = np.int64(0)
     start = starts[0]
@@ -214,13 +215,13 @@ def keep_last(entries, starts, slots):
 
 @njit(inline="always")
 def _home(table, low):
-    # Within a hash range the upper bits are much the same.
+    # Within a hash range the upper bits are almost the same.
     return np.int64(_mixed(low) & U64(table.size - 1))
 
 
 @njit(inline="always")
 def _slot(table, low, high):
-    """The slot that a key has, or would get."""
+    """Return the slot of a key, or the free slot for it."""
     mask = table.size - 1
     at = _home(table, low)
     while table[at]["last"] != FREE and (
@@ -232,7 +233,7 @@ def _slot(table, low, high):
 
 @njit(inline="always")
 def _is_within(offset, firsts, lasts):
-    """Whether an offset is in one of some ascending ranges, whose ends are included."""
+    """Return whether an offset is in one of some ascending ranges, including their ends."""
     low, high = 0, firsts.size
     while low < high:
         middle = (low + high) // 2
@@ -248,16 +249,16 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
     """Merge entries into a table, until it is full.
 
     Args:
-        addresses: int64[pieces], of ENTRY[counts] each.
+        addresses: int64[pieces], addresses of ENTRY[counts] each.
         counts: int64[pieces].
-        piece, start: indexes of the piece and of the entry in it to start with.
-        firsts, lasts: int64[ranges], ascending: the offsets of records that do not count, as they are not committed.
-        insert: keys that are not in the table get a slot; otherwise they are passed over.
-        table: SLOT[a power of two], of which fewer than all slots are used.
-        used_max: how many may be.
+        piece, start: index of the piece to start with, and index of the entry in it.
+        firsts, lasts: int64[ranges], ascending: the offsets of uncommitted records, which do not count.
+        insert: insert keys that are not in the table; otherwise skip them.
+        table: SLOT[a power of two] with at least one free slot.
+        used_max: maximum number of used slots.
 
     Returns:
-        (indexes of the piece and of the first entry in it that found no room, how many slots are used).
+        (index of the piece, and index of the first entry in it that found no room; number of used slots).
     """
     while piece < counts.size:
         address, count = addresses[piece], counts[piece]
@@ -289,7 +290,7 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
 
 @njit(cache=True, nogil=True)
 def move_slots(table, larger):
-    """Move the used slots of a table to an empty one, which is larger. Returns how many there are."""
+    """Move the used slots of a table to an empty, larger one; return their number."""
     used = 0
     for i in range(table.size):
         one = table[i]

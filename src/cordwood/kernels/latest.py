@@ -1,11 +1,11 @@
 """The newest offset of each key: an open-addressing hash table over 128-bit key hashes.
 
-A slot is three numbers: both halves of a hash, and the newest offset (all ones: the slot is free). The table is at most
-half full, so a look-up takes one or two probes. Each probe is a cache miss, so slots are prefetched a few records
+A slot has three numbers: both halves of a hash, and the newest offset (all ones if the slot is free). The table is at
+most half full, so a look-up needs one or two probes. Each probe is a cache miss, so slots are prefetched a few records
 ahead. `cleaning.offset_map` has Kafka's own map, with its slots, limit and MD5.
 
-Where most keys that are looked up are not in the table, a Bloom filter comes first: a key has three bits in one word,
-chosen by the half of its hash that does not choose its slot. The filter is small enough for a cache.
+If most looked-up keys are not in the table, a Bloom filter is tested first: a key has three bits in one word, chosen by
+the half of its hash that does not choose its slot. The filter is small enough for a cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ U64 = np.uint64
 LOW, HIGH, OFFSET = 0, 1, 2
 SLOT_NUMBERS = 3
 FREE = U64(0xFFFF_FFFF_FFFF_FFFF)
-#: Words of a filter per slot: 16 to 32 bits per key, so that about one key of 200 passes that is not in the table.
+#: Table slots per word of a filter: 16 to 32 bits per key, so that about one of 200 keys outside the table passes.
 WORD_SLOTS = 8
 _AHEAD = 16
 
@@ -40,7 +40,7 @@ def choose_keyed(rows, start, chosen):
 
 @njit(inline="always")
 def _slot(slots, low, high):
-    """The slot of a hash, or the free slot for it."""
+    """Return the slot of a hash, or the free slot for it."""
     mask = slots.shape[0] - 1
     at = np.int64(low) & mask
     while slots[at, OFFSET] != FREE and (slots[at, LOW] != low or slots[at, HIGH] != high):
@@ -57,13 +57,13 @@ def _send_for(slots, hashes, i):
 
 @njit(cache=True, nogil=True)
 def put_latest(hashes, record_offsets, chosen, slots):
-    """Enter records; a later record takes the place of an earlier one with the same key.
+    """Insert records; a later record replaces an earlier one with the same key.
 
     Args:
         hashes: uint64[records, 2].
         record_offsets: int64[records], >= 0.
-        chosen: bool[records], the records to enter.
-        slots: the table, uint64[size, 3]; size is a power of two, and at least twice the keys entered.
+        chosen: bool[records], the records to insert.
+        slots: the table, uint64[size, 3]; size is a power of two, and at least twice the number of keys.
 
     Returns:
         the number of new keys.
@@ -85,7 +85,7 @@ def put_latest(hashes, record_offsets, chosen, slots):
 
 @njit(cache=True, nogil=True)
 def latest_offsets(hashes, chosen, slots, found):
-    """Look up records: found[i] is set to the newest offset of the key, -1 if it is not in the table or not chosen.
+    """Look up records: set found[i] to the key's newest offset, or -1 if it is not in the table or not chosen.
 
     Args:
         hashes: uint64[records, 2]; read for chosen records only.
@@ -112,14 +112,14 @@ def move_table(slots, new_slots):
 
 @njit(inline="always")
 def _word_and_bits(low, high, words):
-    """Where the bits of a hash are in a filter, and which they are."""
+    """Return the index of a hash's word in a filter, and its bits in that word."""
     bits = U64(1) << (high & U64(63)) | U64(1) << (high >> U64(6) & U64(63)) | U64(1) << (high >> U64(12) & U64(63))
     return np.int64(high >> U64(18)) & (words.size - 1), bits
 
 
 @njit(cache=True, nogil=True)
 def fill_filter(slots, words):
-    """Enter all keys of a table in a filter, uint64[a power of two], zeros."""
+    """Insert all keys of a table into a filter, uint64[a power of two], zeros."""
     for slot in range(slots.shape[0]):
         if slots[slot, OFFSET] != FREE:
             at, bits = _word_and_bits(slots[slot, LOW], slots[slot, HIGH], words)
@@ -128,14 +128,14 @@ def fill_filter(slots, words):
 
 @njit(cache=True, nogil=True)
 def probe(hashes, record_offsets, slots, words, kinds):
-    """Find the records of which the table has a newer one of their key.
+    """Find the records whose key has a newer record in the table.
 
     Args:
         hashes: uint64[records, 2].
         record_offsets: int64[records].
         slots: the table, uint64[size, 3].
         words: the filter of its keys, see `fill_filter`.
-        kinds: uint8[records]; IGNORED ones are passed over, those that are found become SUPERSEDED.
+        kinds: uint8[records]; IGNORED records are skipped, found ones become SUPERSEDED.
     """
     for i in range(kinds.size):
         if kinds[i] == IGNORED:

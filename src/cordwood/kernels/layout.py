@@ -49,12 +49,12 @@ LEGACY_HEADER = struct.Struct(">qiIbb")
 
 
 def _positions(form: struct.Struct) -> list[int]:
-    """The position of each field of a format, and of the end."""
+    """Return the position of each field of a format, and of the end."""
     order, codes = form.format[0], form.format[1:]
     return [struct.calcsize(order + codes[:count]) for count in range(len(codes) + 1)]
 
 
-# Positions in an entry: `X_AT` is where the field X starts.
+# Positions in an entry: `X_AT` is the start of the field X.
 (
     BASE_OFFSET_AT,
     SIZE_AT,
@@ -75,7 +75,7 @@ def _positions(form: struct.Struct) -> list[int]:
 
 #: The bytes of offset and size, which `size` does not count.
 PREFIX_BYTES = PREFIX.size
-#: The end of the magic: an entry's format is known from its bytes up to here.
+#: The end of the magic: the bytes up to here determine an entry's format.
 MAGIC_END = MAGIC_AT + 1
 #: Start of the bytes that the CRC covers; they extend to the end of the entry.
 CRC_START = ATTRIBUTES_AT
@@ -85,7 +85,7 @@ LEGACY_CRC_START = MAGIC_AT
 
 #: Bytes before the key size of a message, or before the records of a batch.
 HEADER_BYTES_BY_MAGIC = (LEGACY_TIMESTAMP_AT, LEGACY_TIMESTAMP_AT + 8, HEADER_BYTES)
-#: The smallest whole entry: a message has a key size and a value size at least.
+#: The smallest whole entry: a message has at least a key size and a value size.
 MIN_ENTRY_BYTES = (HEADER_BYTES_BY_MAGIC[0] + 8, HEADER_BYTES_BY_MAGIC[1] + 8, HEADER_BYTES)
 #: Start of the bytes that the CRC covers.
 CRC_START_BY_MAGIC = (LEGACY_CRC_START, LEGACY_CRC_START, CRC_START)
@@ -133,7 +133,7 @@ BATCH_ROW = np.dtype(
     align=True,
 )
 
-#: One row per record. `*_start` are positions in the data that the rows come with; sizes of -1 are null.
+#: One row per record. `*_start` are positions in the data that belongs to the rows; sizes of -1 are null.
 #:
 #: `batch` is the index of the record's batch among the batches that were decoded together. Headers are not decoded:
 #: `header_count` of them start at `headers_start`.
@@ -152,7 +152,7 @@ RECORD_ROW = np.dtype(
     align=True,
 )
 
-#: The fewest bytes that a record of magic 2 can take: seven numbers of one byte.
+#: Minimum size in bytes of a record of magic 2: seven numbers of one byte.
 MIN_RECORD_BYTES = 7
 
 BatchRows = npt.NDArray[np.void]

@@ -1,12 +1,12 @@
-"""Decompresses and compresses LZ4 frames as Kafka writes them, many per call, into one buffer.
+"""Decompress and compress LZ4 frames as Kafka writes them, many per call, into one buffer.
 
-A call of the LZ4 library costs more than decompressing a batch of a few KiB. The decompressor accepts only frames that
-Kafka's writer makes: independent blocks of up to 64 KiB, and no checksum except the header's. Frames that it rejects go
-through `record.compression`, which accepts all that Kafka reads, and reports errors.
+A call of the LZ4 library costs more than decompressing a batch of a few KiB. The decompressor accepts only frames in
+the form written by Kafka: independent blocks of up to 64 KiB, and no checksum except the header's. Rejected frames are
+passed to `record.compression`, which accepts everything that Kafka reads, and reports errors.
 
     frame    04 22 4d 18 60 40 82 | (length 4, highest bit: stored | block)* | 0 4
     block    (token | more literal length | literals | offset 2 | more match length)* , the last without a match
-    token    literal length in the upper, match length - 4 in the lower four bits; 15: bytes follow that are added
+    token    literal length in the upper, match length - 4 in the lower four bits; 15: more bytes follow, to be added
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MATCH_MIN = 4
 #: A block ends with at least five literals, and no match starts in its last twelve bytes.
 _LAST_LITERALS = 5
 _LAST_MATCH = 12
-#: With so much left to read and to write, a few literals are copied as 16 bytes, and a match follows them.
+#: With this much left to read and to write, a few literals are copied as 16 bytes, and a match follows them.
 _NEAR_BYTES = 32
 assert _NEAR_BYTES >= 16 + 3 + _LAST_LITERALS and _NEAR_BYTES >= 16 + _LAST_MATCH
 #: 16 KiB, a part of the first cache; positions in a block fit in 16 bits.
@@ -52,7 +52,7 @@ _HASH_SHIFT = np.uint64(64 - _TABLE_BITS)
 
 @njit(inline="always")
 def _more(source, end, length):
-    """Read the bytes that extend a length; return (length, source after them). Source is 0 if there are too few."""
+    """Read the bytes that extend a length; return (length, source after them); source is 0 if bytes are missing."""
     while True:
         if source >= end:
             return length, 0
@@ -68,7 +68,7 @@ def _copy_match(target, distance, length, end):
     """Copy `length` bytes from `distance` before the target, which may overlap it; there is room up to `end`."""
     source, stop = target - distance, target + length
     if distance >= 8 and stop + 32 <= end:
-        # Up to 31 bytes behind the match are overwritten by what follows.
+        # Up to 31 bytes behind the match are written here, and overwritten by later output.
         while True:
             store64(target, load64(source))
             store64(target + 8, load64(source + 8))
@@ -170,12 +170,12 @@ def decompress_frames(address, starts, ends, target, room, enough, frame_max, ta
     """Decompress frames, one after the other.
 
     Args:
-        address: of the data that holds them.
+        address: address of the data that contains the frames.
         starts, ends: int64[frames], positions of each frame in the data.
         target: address to write to.
-        room: bytes that may be written there.
-        enough: no further frame is started once this many bytes are written.
-        frame_max: the most decompressed bytes of one frame.
+        room: size of the target in bytes.
+        enough: start no further frame once this many bytes are written.
+        frame_max: maximum number of decompressed bytes of one frame.
         target_ends: int64[frames], filled: the end of each frame's decompressed bytes, relative to target.
 
     Returns:
@@ -196,7 +196,7 @@ def decompress_frames(address, starts, ends, target, room, enough, frame_max, ta
 
 @njit(inline="always")
 def _slot(address):
-    """The slot of the next five bytes; eight can be read."""
+    """Return the hash slot of the next five bytes; eight bytes must be readable."""
     return (load64(address) << _UNHASHED_BITS) * _HASH_FACTOR >> _HASH_SHIFT
 
 
@@ -237,7 +237,7 @@ def _compress_block(source, size, target, table):
         match = start + np.int64(table[slot])
         table[slot] = at - start
         if load32(match) != load32(at):
-            # The longer nothing matches, the more bytes are skipped: incompressible data costs little.
+            # The longer no match is found, the more bytes are skipped: incompressible data costs little.
             at += misses >> 6
             misses += 1
             continue

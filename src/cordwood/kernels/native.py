@@ -1,7 +1,7 @@
-"""What numba does not offer: unaligned loads and stores, byte swaps, block copies, CRC steps, calls of C functions.
+"""Intrinsics that numba lacks: unaligned loads and stores, byte swaps, block copies, CRC steps, calls of C functions.
 
-Kafka's numbers are big-endian and lie at any address. `be16`, `be32` and `be64` read them in one load and one swap on
-the little-endian machines that numba supports.
+Kafka's numbers are big-endian and unaligned. `be16`, `be32` and `be64` read them with one load and one swap on the
+little-endian machines that numba supports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 assert sys.byteorder == "little", "kernels read memory as little-endian and swap"
 
-#: Features of the processor beyond its architecture's minimum; empty if LLVM does not know.
+#: Features of the processor beyond its architecture's minimum; empty if LLVM cannot detect them.
 CPU_FEATURES = frozenset(name for name, has in llvm.get_host_cpu_features().items() if has)
 #: Whether the processor has the CRC-32C instruction of x86 (since about 2008).
 HAS_CRC_INSTRUCTION = "sse4.2" in CPU_FEATURES
@@ -75,25 +75,25 @@ _swap64 = _swap(64, types.uint64)
 
 @njit(inline="always")
 def be16(address: int) -> int:
-    """Signed 16-bit number at `address`."""
+    """Read a signed 16-bit number at `address`."""
     return types.int16(_swap16(load16(address)))
 
 
 @njit(inline="always")
 def be32(address: int) -> int:
-    """Signed 32-bit number at `address`."""
+    """Read a signed 32-bit number at `address`."""
     return types.int32(_swap32(load32(address)))
 
 
 @njit(inline="always")
 def be32u(address: int) -> int:
-    """Unsigned 32-bit number at `address`."""
+    """Read an unsigned 32-bit number at `address`."""
     return _swap32(load32(address))
 
 
 @njit(inline="always")
 def be64(address: int) -> int:
-    """Signed 64-bit number at `address`."""
+    """Read a signed 64-bit number at `address`."""
     return types.int64(_swap64(load64(address)))
 
 

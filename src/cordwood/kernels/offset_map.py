@@ -1,10 +1,8 @@
 """Kafka's offset map: an open-addressing hash table over the MD5 sums of keys.
 
-A slot is 24 bytes, the sum and an offset; all zero is free. Each of the first 13 probes is four bytes of the sum, at
-bytes 0, 1, … 12; later probes count up from the 13th. A probe is a signed number, and its slot is its absolute value
-modulo the number of slots, so probes that count up from below zero visit the same slots again once they pass it.
-
-Source: Kafka SkimpyOffsetMap.
+A slot has 24 bytes, the sum and an offset; an all-zero slot is free. Each of the first 13 probes is four bytes of the
+sum, at bytes 0, 1, … 12; later probes count up from the 13th. A probe is a signed number, and its slot is its absolute
+value modulo the number of slots, so probes that count up from a negative number visit the same slots again after 0.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from cordwood.kernels.native import be32, load8, load32
 
 U32 = np.uint32
 
-#: The last position in a sum of 16 bytes from which four bytes can be taken.
+#: The last position of four bytes in a sum of 16 bytes.
 LAST_WINDOW = 12
 _SINES = np.array([int(abs(np.sin(i + 1)) * 2**32) for i in range(64)], U32)
 _SHIFTS = np.array([[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]], U32)
@@ -29,7 +27,7 @@ def _rotated(x, bits):
 
 @njit
 def _digest_block(state, words):
-    """Add a block of 16 words to an MD5 state (RFC 1321), uint32[4], which is updated."""
+    """Update an MD5 state (RFC 1321), uint32[4], with a block of 16 words."""
     a, b, c, d = state[0], state[1], state[2], state[3]
     for i in range(64):
         part = i >> 4
@@ -48,7 +46,7 @@ def _digest_block(state, words):
 
 @njit(cache=True, nogil=True)
 def digest_keys(address, starts, sizes, chosen, digests):
-    """MD5 of the keys of records.
+    """Compute the MD5 sums of the keys of records.
 
     Args:
         starts, sizes: int32[records].
@@ -96,18 +94,19 @@ def _is_free(sums, offsets, at):
 
 @njit(cache=True, nogil=True)
 def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries, limit):
-    """Enter records, and stop at the first one that comes when the map has `limit` keys.
+    """Insert records; stop at the first new key when the map already has `limit` keys.
 
     Args:
         digests: uint64[records, 2], the 16 bytes of each sum.
         record_offsets: int64[records].
-        chosen: bool[records], the records to enter.
+        chosen: bool[records], the records to insert.
         sums, offsets: the map, uint64[slots, 2] and int64[slots].
-        entries: the number of keys in it.
-        limit: the most keys; not more than it has slots.
+        entries: current number of keys in the map.
+        limit: maximum number of keys; at most the number of slots.
 
     Returns:
-        (index, entries): the first chosen record that was not entered, or the number of records; keys in the map now.
+        (index, entries): index of the first chosen record that was not inserted, or the number of records; and the new
+        number of keys.
     """
     for i in range(chosen.size):
         if not chosen[i]:
@@ -128,7 +127,7 @@ def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries
 
 @njit(cache=True, nogil=True)
 def get_offsets(address, digests, chosen, sums, offsets, found):
-    """Look up records: found[i] is set to the newest offset of the key, -1 if it is not in the map or not chosen."""
+    """Look up records: set found[i] to the key's newest offset, or -1 if it is not in the map or not chosen."""
     for i in range(chosen.size):
         found[i] = -1
         if not chosen[i]:

@@ -1,4 +1,4 @@
-"""Walks the entries of a log file from header to header, and computes their CRCs.
+"""Walk the entries of a log file from header to header, and compute their CRCs.
 
 The input is a window of the file; the output is one row per entry (`kernels.layout.BATCH_ROW`), and why the walk ended.
 As in Kafka's file reader, fewer than 18 bytes or an entry that does not fit end the walk without an error, while a size
@@ -43,17 +43,17 @@ from cordwood.kernels.native import be16, be32, be32u, be64, call5, load8
 #: Why a walk ended.
 END = 0  #: exactly at the end of the file
 PARTIAL = 1  #: the file ends inside an entry
-WINDOW = 2  #: the window ends inside an entry, the file goes on
+WINDOW = 2  #: the window ends inside an entry, but the file continues
 ROWS = 3  #: no room for another row
 BAD_SIZE = 4  #: a size that no entry can have
 BAD_MAGIC = 5  #: a magic that no Kafka release writes
-UNREAD = 6  #: nothing was read where the next entry starts
+UNREAD = 6  #: the bytes at the start of the next entry were not read
 
 #: A control batch up to this size is read completely even if only headers are needed: its type is in its record.
 _CONTROL_BYTES = 4096
-#: Entries above this size are skipped by `walk_headers`, each by a read of its own; reading through others costs less.
+#: `walk_headers` skips entries above this size, with a separate read for each; reading through smaller ones costs less.
 _FAR_BYTES = 8192
-#: Such a read has room for the control batches of all brokers.
+#: Such a read includes the control batches of all brokers.
 _HEADER_READ_BYTES = 128
 
 
@@ -98,7 +98,7 @@ def _fill(row, a, magic, size, position):
     else:
         offset = be64(a + BASE_OFFSET_AT)
         attributes = load8(a + LEGACY_ATTRIBUTES_AT)
-        # A wrapper's offset is that of its last message; its first offset is known only after decompression.
+        # A wrapper's offset is the offset of its last message; its first offset is known only after decompression.
         wrapper = attributes & CODEC_MASK != 0
         row["base_offset"] = -1 if wrapper else offset
         row["last_offset"] = offset
@@ -128,7 +128,7 @@ def compute_crcs(address, window_size, first_position, rows):
     """Fill in computed_crc of the entries that are completely within a window.
 
     Args:
-        window_size: bytes that may be read.
+        window_size: size of the window in bytes.
         first_position: position in the file of the window's first byte.
         rows: BATCH_ROW[entries], filled by `scan_batches` from this window or part of it.
     """
@@ -144,12 +144,12 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
     """Walk entries from the start of a window.
 
     Args:
-        address: of the window; its first byte is the first byte of an entry.
-        window_size: bytes that may be read.
+        address: address of the window; its first byte is the first byte of an entry.
+        window_size: size of the window in bytes.
         file_left: bytes from the window's start to the end of the file; >= window_size.
         first_position: position in the file of the window's first byte.
-        whole_entries: take only entries that are completely within the window. Otherwise the header is enough, and the
-            last entry may extend beyond the window.
+        whole_entries: return only entries that are completely within the window. Otherwise the header is enough, and
+            the last entry may extend beyond the window.
         rows: BATCH_ROW[capacity], filled from the start; computed_crc is set to crc until `compute_crcs` computes it.
 
     Returns:
@@ -197,19 +197,20 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
 
 @njit(cache=True, nogil=True)
 def walk_headers(read, descriptor, flags, position, end, buffer, rows):
-    """Walk the entries of an open file from header to header, reading little else where entries are large.
+    """Walk the entries of an open file from header to header, reading little else if entries are large.
 
     Args:
         read: address of the C function preadv2.
-        descriptor, flags: its first and last argument.
-        position: of the first byte of an entry.
-        end: of the file, or before it; > position.
-        buffer: uint8[bytes], for what is read; as large as the largest read.
+        descriptor: its first argument.
+        flags: its last argument.
+        position: position of the first byte of an entry.
+        end: end of the walk, at or before the end of the file; > position.
+        buffer: uint8[bytes] for reading; as large as the largest read.
         rows: BATCH_ROW[capacity], filled from the start as `scan_batches` does.
 
     Returns:
-        (count, position, status): rows filled, the end of their last entry, why the walk ended there; WINDOW: what the
-        next entry needs is more than the buffer holds.
+        (count, position, status): rows filled, the end of their last entry, why the walk ended there; WINDOW: the next
+        entry needs more bytes than the buffer can hold.
     """
     vector = np.empty(2, np.int64)
     count = 0
@@ -234,12 +235,12 @@ def find_batch(address, window_size, file_left, above_offset, below_offset, budg
     An entry is valid if its header is plausible, its offsets are in the given range, and its CRC matches.
 
     Args:
-        address: of the window to search.
-        window_size: bytes that may be read.
+        address: address of the window to search.
+        window_size: size of the window in bytes.
         file_left: bytes from the window's start to the end of the file.
         above_offset: the entry's last offset must be larger.
         below_offset: the entry's offset must be smaller.
-        budget: bytes for which CRCs may be computed; bounds the work on data that is made to look like headers.
+        budget: bytes for which CRCs may be computed; bounds the work on data made to look like headers.
 
     Returns:
         (at, budget): position in the window where an entry starts, or -1; and the remaining budget, negative if it ran

@@ -1,10 +1,10 @@
-"""Compares the records of two states of a log, in the order of their offsets.
+"""Compare the records of two states of a log, in the order of their offsets.
 
-`match_records` takes rows of the decoder, which has checked every position and size. Fields are compared, not encoded
-bytes: a batch that is encoded anew has other deltas and sizes for the same records.
+`match_records` compares decoded rows; the decoder has checked every position and size. It compares fields, not encoded
+bytes: a re-encoded batch has other deltas and sizes for the same records.
 
-`compare_plain` goes from batch to batch of both states at once, and makes no rows. It takes batches of magic 2 without
-a codec, and says only that all is well. What it finds odd is left to `match_records`.
+`compare_plain` compares batch by batch of both states, without rows. It accepts only uncompressed batches of magic 2,
+and reports only that they match. If anything is odd, `match_records` has to compare them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cordwood.kernels.last_records import enter
 from cordwood.kernels.layout import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.kernels.native import load8, load64, prefetch
 
-#: What of a record of the state after is not as it was; `INVENTED`: the state before has no record of its offset.
+#: Differences of a record after the clean; `INVENTED`: the state before has no record with its offset.
 INVENTED, TIMESTAMP, KEY, VALUE, HEADERS = (np.uint8(1 << bit) for bit in range(5))
 
 _FAR = 0x7FFFFFFF
@@ -27,7 +27,7 @@ _FAR = 0x7FFFFFFF
 def _same_bytes(a, b, size):
     different = np.uint64(0)
     at = 0
-    # Four words without a branch between them.
+    # Four words without a branch in between.
     while at + 32 <= size:
         different |= load64(a + at) ^ load64(b + at)
         different |= load64(a + at + 8) ^ load64(b + at + 8)
@@ -47,7 +47,7 @@ def _same_bytes(a, b, size):
 
 @njit
 def _same_headers(a, b, count):
-    """Whether so many headers at two addresses are equal; a value that is null differs from an empty one."""
+    """Return whether `count` headers at two addresses are equal; a null value differs from an empty one."""
     a_far, b_far = a + _FAR, b + _FAR
     for _ in range(count):
         for _ in range(2):  # the name, and the value
@@ -63,7 +63,7 @@ def _same_headers(a, b, count):
 
 @njit
 def _differences(before_address, was, after_address, now):
-    """What differs of two records of the same offset; 0 for nothing."""
+    """Return the differences of two records with the same offset as bits; 0 if they are equal."""
     found = np.uint8(0)
     if was["timestamp"] != now["timestamp"]:
         found |= TIMESTAMP
@@ -90,11 +90,11 @@ def match_records(before_address, before, before_at, after_address, after, after
     """Compare records until one state has no more rows.
 
     Args:
-        before_address, after_address: of the bytes that the rows point into.
+        before_address, after_address: addresses of the bytes that contain the rows' keys, values and headers.
         before, after: RECORD_ROW[records]; the offsets of each ascend.
         before_at, after_at: indexes to start at.
-        there: bool[records before], all false; set where the state after has a record of that offset.
-        differs: uint8[records after], all `INVENTED`; set to what differs, 0 for nothing, where the offset is known.
+        there: bool[records before], all false; set where the state after has a record with that offset.
+        differs: uint8[records after], all `INVENTED`; set to the differences, or 0, where the offset exists before.
 
     Returns:
         the indexes of the first rows that have not been compared.
@@ -116,14 +116,14 @@ def match_records(before_address, before, before_at, after_address, after, after
 
 @njit(cache=True, nogil=True)
 def look_over(rows, last, ascends, batch_first, batch_count, batch_newest):
-    """One pass over decoded records: do their offsets ascend, and which records are those of each batch?
+    """Check in one pass over decoded records whether their offsets ascend, and find the records of each batch.
 
     Args:
-        rows: RECORD_ROW[records], those of a batch side by side.
-        last: the offset of the record before them.
-        ascends: bool[records], filled: the offset is above all before it.
-        batch_first, batch_count, batch_newest: int64[records], filled for each batch that has records: the index of the
-            first, how many there are, their largest timestamp.
+        rows: RECORD_ROW[records], with the records of each batch adjacent.
+        last: offset of the record before them.
+        ascends: bool[records], filled: whether the offset is above all previous ones.
+        batch_first, batch_count, batch_newest: int64[records], filled for each batch that has records: index of the
+            first, number of records, their largest timestamp.
 
     Returns:
         (batches with records, records that do not ascend).
@@ -148,21 +148,21 @@ def look_over(rows, last, ascends, batch_first, batch_count, batch_newest):
     return batches, wrong
 
 
-#: Why `compare_plain` ended: all batches before are compared; it needs more batches after; something is odd.
+#: Why `compare_plain` ended: all batches before are compared; it needs more batches after; it found something odd.
 COMPARED, MORE_AFTER, ODD = range(3)
 _AHEAD = 2
 
 
 @njit(cache=True, nogil=True)
 def are_plain(batches, data_end, last_offset):
-    """Whether `compare_plain` may take these batches.
+    """Return whether `compare_plain` can compare these batches.
 
-    They have magic 2, no codec, right CRCs and ascending offsets, and the data has them whole.
+    They must have magic 2, no codec, right CRCs and ascending offsets, and be complete in the data.
 
     Args:
         batches: BATCH_ROW[batches].
         data_end: position in the file where the data of their window ends.
-        last_offset: of the batch before them.
+        last_offset: last offset of the batch before them.
     """
     for i in range(batches.size):
         batch = batches[i]
@@ -178,7 +178,7 @@ def are_plain(batches, data_end, last_offset):
 
 @njit(inline="always")
 def _is_alike(batch, other):
-    """Whether equal bytes are equal records in both batches: deltas and timestamps mean the same."""
+    """Return whether equal bytes are equal records in both batches: they have the same bases and timestamp types."""
     if batch["base_offset"] != other["base_offset"] or batch["base_timestamp"] != other["base_timestamp"]:
         return False
     if (batch["attributes"] | other["attributes"]) & LOG_APPEND_TIME == 0:
@@ -190,7 +190,7 @@ def _is_alike(batch, other):
 
 @njit(inline="always")
 def _decode_next(address, at, end, batch, row):
-    """Decode the next record of a batch; return its end, or -1 if it is no record."""
+    """Decode the next record of a batch; return its end, or -1 if it is invalid."""
     at, status = one_record(address, at, end, True, batch["base_offset"], batch["base_timestamp"], row)
     if batch["attributes"] & LOG_APPEND_TIME != 0:
         row["timestamp"] = batch["max_timestamp"]
@@ -199,20 +199,20 @@ def _decode_next(address, at, end, batch, row):
 
 @njit
 def _compare_pair(before_address, batch, after_address, other, left, rule, between, points, entries, used, scratch):
-    """Compare the records of a batch with those of the batch of the same offsets, of which there may be none.
+    """Compare the records of a batch with those of the batch with the same offsets, if there is one.
 
     Args:
-        left: records that the other batch has; -1: both are the same batch.
+        left: number of records in the other batch; -1 if both are the same batch.
         scratch: RECORD_ROW[2].
 
     Returns:
-        (entries used, newest timestamp of the other batch); -1 instead of the first if something is odd.
+        (entries used, newest timestamp of the other batch); the first is -1 if something is odd.
     """
     was, now = scratch[0], scratch[1]
     is_alike = left > 0 and _is_alike(batch, other)
     at, end = batch["position"] + HEADER_BYTES, batch["position"] + batch["size_bytes"]
     other_at, other_end = other["position"] + HEADER_BYTES, other["position"] + other["size_bytes"]
-    other_next = np.int64(0)  # the end of the decoded record of the other batch; 0: none is decoded
+    other_next = np.int64(0)  # end of the decoded record of the other batch; 0 if none is decoded
     is_empty = left <= 0
     offset = batch["base_offset"] - 1
     newest = np.int64(-(2**63))
@@ -222,7 +222,7 @@ def _compare_pair(before_address, batch, after_address, other, left, rule, betwe
             return -1, newest
         offset = was["offset"]
         size = following - at
-        # Where a later record starts is not known yet; guess that the next ones have the size of this one.
+        # The starts of later records are unknown yet; guess that the next ones have the size of this one.
         prefetch(before_address + following + _AHEAD * size)
         is_there = left < 0
         if left > 0 and other_next == 0:
@@ -274,18 +274,18 @@ def compare_plain(
     """Compare the records of batches of both states, and make their entries; see `last_records.enter_records`.
 
     Args:
-        before_address, after_address: where position 0 of the file would be.
+        before_address, after_address: addresses that correspond to position 0 of the file.
         before, after: BATCH_ROW[batches] that are plain, see `are_plain`.
         before_at, after_at: indexes to start at.
         is_last: there are no batches after those in `after`.
-        is_same: both states have the same batches; `after` is not looked at.
+        is_same: both states have the same batches; `after` is ignored.
         rules: uint8[batches before].
         entries: ENTRY[at least used + records before].
-        newest: int64[batches after], set to the newest timestamp of the records of each that is compared.
+        newest: int64[batches after], set to the newest timestamp of the records of each compared batch.
 
     Returns:
-        (status, the indexes of the first batches that have not been compared, records that are there, entries used).
-        If something is odd, the entries are not to be used.
+        (status, the indexes of the first batches that have not been compared, records that exist after, entries used).
+        If something is odd, do not use the entries.
     """
     scratch = np.empty(2, RECORD_ROW)
     there = np.int64(0)

@@ -1,7 +1,7 @@
-"""Decompresses and compresses Snappy payloads as Kafka writes them, many per call, into one buffer.
+"""Decompress and compress Snappy payloads as Kafka writes them, many per call, into one buffer.
 
 A call of the Snappy library costs more than decompressing a batch of a few KiB. A payload that the decompressor rejects
-goes through `record.compression`, which accepts all that Kafka reads, and reports errors.
+is passed to `record.compression`, which accepts everything that Kafka reads, and reports errors.
 
     payload  82 "SNAPPY" 00 | version 4 | compatible 4 | (length 4 | chunk)*     big-endian; or one chunk alone
     chunk    decompressed length varint | (literal | match)*
@@ -44,7 +44,7 @@ _HASH_FACTOR = np.uint64(0x1E35A7BD)
 _WORD = np.uint64(0xFFFF_FFFF)
 #: No match starts in the last bytes of a chunk.
 _LAST_MATCH = 15
-#: With so much left to read and to write, a literal of up to 32 bytes is copied as 32, and another tag follows it.
+#: With this much left to read and to write, a literal of up to 32 bytes is copied as 32, and another tag follows it.
 _NEAR_BYTES = 40
 
 
@@ -54,8 +54,8 @@ def _match_of(tag):
     return (2 if tag & 3 == 2 else 4) << 16 | (tag >> 2) + 1
 
 
-#: What the tag of a match says, so that the kinds of matches need no branches: its length, bits 8 to 10 of its distance
-#: where they are there, and from bit 16 on how many bytes of the distance follow.
+#: Decoded tags of matches, so that the kinds of matches need no branches: length, bits 8 to 10 of the distance if the
+#: tag contains them, and from bit 16 on the number of distance bytes that follow.
 _MATCHES = np.array([_match_of(tag) for tag in range(256)], np.uint32)
 
 
@@ -72,7 +72,7 @@ def _copy_match(target, distance, count, end):
     """Copy up to 64 bytes from `distance` before the target, which may overlap it; there is room up to `end`."""
     source, stop = target - distance, target + count
     if distance >= 8 and end - target >= 64:
-        # What is overwritten behind the match is written again by what follows.
+        # Later output overwrites the surplus bytes behind the match.
         _copy32(target, source)
         if count > 32:
             _copy32(target + 32, source + 32)
@@ -123,7 +123,7 @@ def _decompress_chunk(source, size, target, room):
             target += count
             if not is_near:
                 continue
-            # Writers put a match behind a literal; a branch that nearly always goes the same way costs little.
+            # Writers put a match behind a literal; a branch with nearly always the same outcome costs little.
             tag = np.int64(load8(source))
             if tag & 3 == 0:
                 continue
@@ -173,12 +173,12 @@ def decompress_payloads(address, starts, ends, target, room, enough, payload_max
     """Decompress payloads, one after the other.
 
     Args:
-        address: of the data that holds them.
+        address: address of the data that contains the payloads.
         starts, ends: int64[payloads], positions of each payload in the data.
         target: address to write to.
-        room: bytes that may be written there.
-        enough: no further payload is started once this many bytes are written.
-        payload_max: the most decompressed bytes of one payload.
+        room: size of the target in bytes.
+        enough: start no further payload once this many bytes are written.
+        payload_max: maximum number of decompressed bytes of one payload.
         target_ends: int64[payloads], filled: the end of each payload's decompressed bytes, relative to target.
 
     Returns:
@@ -199,7 +199,7 @@ def decompress_payloads(address, starts, ends, target, room, enough, payload_max
 
 @njit(inline="always")
 def _slot(address, shift):
-    """The slot of the next four bytes."""
+    """Return the hash slot of the next four bytes."""
     return (np.uint64(load32(address)) * _HASH_FACTOR & _WORD) >> shift
 
 
@@ -224,7 +224,7 @@ def _put_literal(target, source, count):
 @njit(inline="always")
 def _put_match(target, distance, count):
     """Write a match; return the target after it."""
-    # The rest is never shorter than four bytes, the least that the short form can hold.
+    # The remainder is never shorter than four bytes, the minimum of the short form.
     while count >= 68:
         store8(target, np.uint8(63 << 2 | 2))
         store16(target + 1, np.uint16(distance))
@@ -266,7 +266,7 @@ def _compress_chunk(source, size, target, table):
         match = start + np.int64(table[slot])
         table[slot] = at - start
         if load32(match) != load32(at):
-            # The longer nothing matches, the more bytes are skipped: incompressible data costs little.
+            # The longer no match is found, the more bytes are skipped: incompressible data costs little.
             at += misses >> 5
             misses += 1
             continue

@@ -1,14 +1,14 @@
-"""Which records are superseded: keys are compared bucket by bucket, so that no table has to hold all keys.
+"""Find superseded records: keys are compared bucket by bucket, so that no table has to hold all keys.
 
-A record is known here by its key's hash and its ordinal, a running number within a chunk of the log. Some records
+A record is represented by its key's hash and its ordinal, a running number within a chunk of the log. Some records
 supersede older records with the same key (those of the dirty section that were not aborted), others are only compared.
 
-    scatter     the records of a chunk, by the top bits of their hashes, into buckets; in log order within each
-    dedupe      each bucket, from its newest record to its oldest. The table of a bucket fits a cache
-    merge       the records that are left of all chunks, bucket by bucket, from the newest chunk to the oldest
+    scatter     append the records of a chunk to buckets, by the top bits of their hashes; in log order within each
+    dedupe      process each bucket from its newest record to its oldest. The table of a bucket fits a cache
+    merge       process the remaining records of all chunks, bucket by bucket, from the newest chunk to the oldest
 
-A record that is superseded by one of its own chunk gets its bit in `dedupe` and is left out. What is left of a chunk
-has at most one superseding record per key. All this holds if offsets ascend from record to record.
+If a newer record of its own chunk supersedes a record, `dedupe` sets its bit and drops it. After that a chunk has at
+most one superseding record per key. All this requires that offsets ascend from record to record.
 
     entry       hash, 2 x u64                                  ordinal, u32; its top bit: the record supersedes others
 """
@@ -23,19 +23,19 @@ from cordwood.kernels.native import load32, load64, store32
 U64, U32 = np.uint64, np.uint32
 
 BUCKET_BITS = 10
-#: Buckets of a chunk. Buckets of all chunks agree, so that a merge can take any range of them.
+#: Buckets of a chunk. All chunks have the same buckets, so that a merge can process any range of them.
 BUCKETS = 1 << BUCKET_BITS
-#: In an ordinal: the record supersedes older ones. A chunk has fewer records than this.
+#: Top bit of an ordinal: the record supersedes older ones. A chunk has fewer records than this.
 SUPERSEDES = U32(1 << 31)
 _STAYS = U32(0xFFFF_FFFF)
 
-#: What a record is, for `note_records` and `scatter`: without a key that matters, compared only, superseding others.
-#: The last is for one that was looked up, see `kernels.latest.probe`.
+#: Kinds of records, for `note_records` and `scatter`: no relevant key, only compared, superseding others. The last kind
+#: is a result of `kernels.latest.probe`.
 IGNORED, COMPARED, SUPERSEDING, SUPERSEDED = range(4)
-#: What `note_records` says of a batch: it holds a tombstone; it holds a record without a key.
+#: Flags of `note_records` for a batch: it contains a tombstone; it contains a record without a key.
 HAS_TOMBSTONE, HAS_KEYLESS = 1, 2
 
-#: How many bits of a byte are 1.
+#: Number of 1 bits of each byte.
 _ONES = np.array([byte.bit_count() for byte in range(256)], np.int64)
 _SHIFT = U64(64 - BUCKET_BITS)
 _FIRST_SLOTS = 64
@@ -48,14 +48,14 @@ def note_records(rows, index_of, superseding_from, last_offset, kinds, counts, f
     Args:
         rows: RECORD_ROW[records].
         index_of: int64, for each number in rows["batch"] the index of that batch in the next arguments.
-        superseding_from: int64[batches], records of the batch with a key supersede others from this offset on.
-        last_offset: of the record before these.
+        superseding_from: int64[batches], offset from which records of the batch with a key supersede others.
+        last_offset: offset of the record before these.
         kinds: uint8[records], filled: IGNORED, COMPARED or SUPERSEDING.
         counts: int32[batches], added to: records of each batch.
         flags: uint8[batches], added to: HAS_TOMBSTONE, HAS_KEYLESS.
 
     Returns:
-        (last_offset, in_order): offset of the last record; whether each offset was above the one before.
+        (last_offset, in_order): offset of the last record; whether each offset was above the previous one.
     """
     in_order = True
     for i in range(rows.size):
@@ -78,7 +78,7 @@ def note_records(rows, index_of, superseding_from, last_offset, kinds, counts, f
 
 @njit(cache=True, nogil=True)
 def count_buckets(hashes, kinds, counts):
-    """Add to counts, int64[BUCKETS], how many records go to each bucket; hashes: uint64[records, 2]."""
+    """Count the records of each bucket; add to counts, int64[BUCKETS]. hashes: uint64[records, 2]."""
     for i in range(kinds.size):
         if kinds[i] != IGNORED:
             counts[hashes[i, 1] >> _SHIFT] += 1
@@ -91,9 +91,9 @@ def scatter(hashes, kinds, first_ordinal, ends, out_hashes, out_ordinals):
     Args:
         hashes: uint64[records, 2].
         kinds: uint8[records].
-        first_ordinal: of the first record. Ignored records also take up an ordinal.
-        ends: int64[BUCKETS], where each bucket ends so far; moved on.
-        out_hashes, out_ordinals: uint64[all, 2], uint32[all], filled at those places.
+        first_ordinal: ordinal of the first record. Ignored records also use up an ordinal.
+        ends: int64[BUCKETS], the current end of each bucket; advanced.
+        out_hashes, out_ordinals: uint64[all, 2], uint32[all], filled at these ends.
     """
     for i in range(kinds.size):
         if kinds[i] != IGNORED:
@@ -116,7 +116,7 @@ def _table_size(entries):
 
 @njit(inline="always")
 def _find(slots, mask, low, high):
-    """The slot of a hash, or the free slot for it. A slot is free if both halves are 0."""
+    """Return the slot of a hash, or the free slot for it. A slot is free if both halves are 0."""
     at = np.int64(low) & mask
     while (slots[at, 0] != low or slots[at, 1] != high) and (slots[at, 0] != U64(0) or slots[at, 1] != U64(0)):
         at = (at + 1) & mask
@@ -131,13 +131,13 @@ def _low(low, high):
 
 @njit(cache=True, nogil=True)
 def dedupe(hashes, ordinals, starts, bits):
-    """Leave out the records of each bucket that a newer one of the same bucket supersedes; the rest moves together.
+    """Drop the records of each bucket that a newer one of the same bucket supersedes, and close the gaps.
 
     Args:
         hashes: uint64[entries, 2], bucket after bucket, in log order within each; changed.
-        ordinals: uint32[entries], of the same; changed.
-        starts: int64[BUCKETS + 1], where each bucket starts; changed to where its survivors start.
-        bits: uint8, a bit per ordinal, set for what is left out.
+        ordinals: uint32[entries], likewise; changed.
+        starts: int64[BUCKETS + 1], start of each bucket; changed to the start of its remaining records.
+        bits: uint8, a bit per ordinal, set for dropped records.
     """
     largest = np.int64(0)
     for bucket in range(starts.size - 1):
@@ -150,7 +150,7 @@ def dedupe(hashes, ordinals, starts, bits):
         size = _table_size(end - first)
         slots, mask = table[:size], size - 1
         slots[:] = U64(0)
-        # What is left gathers at the bucket's end, still in log order, and moves down from there.
+        # Collect the remaining records at the bucket's end, still in log order, and then move them down.
         left = end
         for i in range(end - 1, first - 1, -1):
             high, ordinal = hashes[i, 1], ordinals[i]
@@ -176,9 +176,9 @@ def merge(hashes, ordinals, starts, dead):
 
     Args:
         hashes, ordinals: int64[chunks], addresses of each chunk's entries, deduplicated; the oldest chunk first. The
-            ordinals are overwritten: from the start stand those that are superseded.
-        starts: int64[chunks, buckets + 1], where the buckets of each chunk start, and where the last one ends.
-        dead: int64[chunks], filled: how many ordinals of each chunk are superseded.
+            ordinals are overwritten: the first `dead` of them are the superseded ones.
+        starts: int64[chunks, buckets + 1], start of each bucket of each chunk, and the end of the last one.
+        dead: int64[chunks], filled: number of superseded ordinals of each chunk.
     """
     sizes = np.zeros(starts.shape[1] - 1, np.int64)
     for bucket in range(sizes.size):
@@ -192,7 +192,7 @@ def merge(hashes, ordinals, starts, dead):
         slots[:] = U64(0)
         for c in range(starts.shape[0] - 1, -1, -1):
             first, end = starts[c, bucket], starts[c, bucket + 1]
-            # The newest first: a record that is only compared may follow one of its key that supersedes.
+            # The newest first: a record that is only compared may be newer than a superseding one with the same key.
             for i in range(end - 1, first - 1, -1):
                 low, high = U64(load64(hashes[c] + 16 * i)), U64(load64(hashes[c] + 16 * i + 8))
                 ordinal = U32(load32(ordinals[c] + 4 * i))
@@ -221,7 +221,7 @@ def choose_marked(rows, next_ordinals, bits, kinds, ordinals):
 
     Args:
         rows: RECORD_ROW[records].
-        next_ordinals: int64, for each number in rows["batch"] the ordinal of its first record here; moved on.
+        next_ordinals: int64, for each number in rows["batch"] the ordinal of its first record here; advanced.
         bits: uint8, a bit per ordinal.
         kinds, ordinals: uint8[records], uint32[records], filled: COMPARED or IGNORED, and the ordinal of each record.
     """
@@ -235,7 +235,7 @@ def choose_marked(rows, next_ordinals, bits, kinds, ordinals):
 
 @njit(cache=True, nogil=True)
 def clear_bits(ordinals, kinds, bits):
-    """Clear the bits of records, of which uint32[records] are the ordinals, that are not SUPERSEDED."""
+    """Clear the bits of records that are not SUPERSEDED; ordinals: uint32[records]."""
     for i in range(kinds.size):
         if kinds[i] != SUPERSEDED:
             bits[ordinals[i] >> U32(3)] &= ~(np.uint8(1) << np.uint8(ordinals[i] & U32(7)))
@@ -247,8 +247,8 @@ def count_bits(bits, first_ordinals, sizes, counts):
 
     Args:
         bits: uint8, a bit per ordinal.
-        first_ordinals: int64[batches], of each batch's first record; negative: skip the batch, its count is 0.
-        sizes: int64[batches], records in each.
+        first_ordinals: int64[batches], ordinal of each batch's first record; negative: skip the batch, its count is 0.
+        sizes: int64[batches], number of records in each.
         counts: int64[batches], filled.
     """
     for b in range(first_ordinals.size):

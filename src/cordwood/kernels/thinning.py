@@ -1,8 +1,8 @@
-"""Rebuilds uncompressed batches of magic 2 without some of their records, straight from their bytes.
+"""Rebuild uncompressed batches of magic 2 without some of their records, directly from their bytes.
 
-A record that stays is copied as it is behind its timestamp: offsets are relative to the batch's base offset, which
-stays, and only timestamps are relative to another record. So there are no rows per record here. What a writer other
-than Kafka may have written differently, a number in more bytes than it needs, is left to the decoder and the encoder.
+The bytes of a kept record behind its timestamp are copied unchanged: offsets are relative to the batch's base offset,
+which does not change, and only timestamps are relative to another record. So no rows per record are needed. Encodings
+that Kafka does not write, such as a number with more bytes than needed, are left to the decoder and the encoder.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from cordwood.kernels.encode import put_varint, varint_size
 from cordwood.kernels.layout import CRC_START, HEADER_BYTES
 from cordwood.kernels.native import copy, store8
 
-#: Upper bound of the bytes by which a record grows: its timestamp may take 9 more, its length 4.
+#: Upper bound of the bytes by which a record grows: its timestamp may need 9 more, its length 4.
 GROWTH_BYTES = 13
 
 
 @njit(inline="always")
 def _is_usual(a, stop):
-    """Whether what follows a record's timestamp is written as Kafka writes it, with a key and a value."""
+    """Return whether the bytes after a record's timestamp are encoded as by Kafka, with a key and a value."""
     value, after = varint(a, stop)
     if after <= 0 or after - a != varint_size(np.int64(value)):
         return False
@@ -41,7 +41,7 @@ def _is_usual(a, stop):
 
 @njit(inline="always")
 def _thin(body, end, header, ordinal, superseded, at):
-    """Write the records of a body that stay, and renew the header; returns the end of what was written, 0 if none."""
+    """Write the kept records of a body and update the header; return the end of the output, 0 if no record is kept."""
     kept = 0
     first, largest = np.int64(0), np.int64(0)
     for i in range(header["record_count"]):
@@ -75,15 +75,15 @@ def thin_batches(address, first_position, batches, chosen, first_ordinals, super
     """Rebuild batches, with room for their headers; each is checked while its bytes are in a near cache.
 
     Args:
-        address: of bytes that hold all of the chosen batches.
+        address: address of bytes that contain all of the chosen batches.
         first_position: position in the file of the first byte.
-        batches: BATCH_ROW[batches]; of those that are rebuilt, the timestamps and the record count are renewed.
-        chosen: bool[batches], uncompressed batches of magic 2 of which some records stay and some go. Those that are
-            left to the decoder are set to False, as are those with a wrong checksum.
-        first_ordinals: int64[batches], of each batch's first record.
-        superseded: uint8, a bit per ordinal; the records of the chosen batches have theirs.
+        batches: BATCH_ROW[batches]; timestamps and record count of rebuilt batches are updated.
+        chosen: bool[batches], uncompressed batches of magic 2 in which some records are kept and some are removed.
+            Set to False for batches left to the decoder, and for batches with a wrong checksum.
+        first_ordinals: int64[batches], ordinal of each batch's first record.
+        superseded: uint8, a bit per ordinal, for all records of the chosen batches.
         target: address to write to, with room for the bytes of the chosen batches and GROWTH_BYTES for each record.
-        starts, ends: int64[batches], filled for batches that are rebuilt: start and end of each, relative to target.
+        starts, ends: int64[batches], filled for rebuilt batches: start and end of each, relative to target.
     """
     at = target
     for b in range(batches.size):

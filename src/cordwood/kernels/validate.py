@@ -1,7 +1,7 @@
-"""Checks the records of one batch that a producer sends, in one pass over its body; nothing is copied.
+"""Check the records of one batch that a producer sends, in one pass over its body, without copying.
 
-Most appends are one uncompressed batch in which nothing is wrong or has to change but its offset and epoch.
-`assign_plain` does such a batch in one call. It leaves any other batch as it is, for its caller to validate.
+Most appends are one valid uncompressed batch, in which only the offset and epoch have to change. `assign_plain`
+handles such a batch in one call. It leaves any other batch unchanged, for its caller to validate.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from cordwood.kernels.layout import (
 )
 from cordwood.kernels.native import be16, be32, be32u, be64, load8, put32, put64
 
-#: What `check_records` found, as bits.
+#: Findings of `check_records`, as bits.
 NULL_KEY = 1  #: a record has no key
 BAD_TIMESTAMP = 2  #: a timestamp is outside the limits
 NO_TIMESTAMP = 4  #: a record has no timestamp
 GAPS = 8  #: offsets are not 0, 1, 2, …
 
-#: The limits of timestamps, by index: the time, and how far before and after it they may be.
+#: Indexes into the limits of timestamps: the current time, and how far before and after it timestamps may be.
 NOW, BEFORE_MAX, AFTER_MAX = range(3)
 LIMITS = 3
 
 
 @njit(inline="always")
 def _skip(address, end):
-    """Pass over a size and as many bytes; return (size, address behind them or 0, status)."""
+    """Skip a size and as many bytes; return (size, address behind them or 0, status)."""
     size, address = varint(address, end)
     if address <= 0:
         return size, 0, BAD_VARINT if address < 0 else RECORD_OVERRUN
@@ -68,10 +68,10 @@ def _skip(address, end):
 
 @njit
 def _partial_record(address, at, end, base_offset, base_timestamp, row):
-    """Decode the record at `at` as `one_record` does, but disregard its length.
+    """Decode the record at `at` like `one_record`, but ignore its length.
 
-    Kafka reads the records of a compressed batch this way if it will keep the batch as it is: their fields end where
-    they end.
+    Kafka reads the records of a compressed batch this way if it keeps the batch unchanged: the fields alone decide
+    where a record ends.
     """
     stop = address + end
     _, a = varint(address + at, stop)
@@ -109,20 +109,20 @@ def _partial_record(address, at, end, base_offset, base_timestamp, row):
 
 @njit(cache=True, nogil=True)
 def check_records(header, body, size, is_partial, limits, rows):
-    """Walk the records of a batch of magic 2.
+    """Check the records of a batch of magic 2.
 
     Args:
         header: address of the batch, for the fields of its header.
         body: address of its records, decompressed.
-        size: of the records in bytes.
-        is_partial: disregard the lengths of records, see `_partial_record`.
+        size: size of the records in bytes.
+        is_partial: ignore the lengths of records, see `_partial_record`.
         limits: int64[LIMITS].
-        rows: RECORD_ROW[1 or more], filled with offset, timestamp and key size of each record; what has no row is
-            written to the last one.
+        rows: RECORD_ROW[1 or more], filled with offset, timestamp and key size of each record; records beyond its size
+            overwrite the last row.
 
     Returns:
-        (status, records, largest timestamp, found): with a negative status (`decode.PROBLEMS`), how many records were
-        good; `found` has the bits above.
+        (status, records, largest timestamp, found): with a negative status (`decode.PROBLEMS`), the number of good
+        records; `found` has the bits above.
     """
     count = np.int64(be32(header + RECORD_COUNT_AT))
     base_offset = np.int64(be64(header + BASE_OFFSET_AT))
@@ -144,7 +144,7 @@ def check_records(header, body, size, is_partial, limits, rows):
         timestamp = row["timestamp"]
         if row["key_size"] < 0:
             found |= NULL_KEY
-        age = limits[NOW] - timestamp  # as Kafka's, it may overflow
+        age = limits[NOW] - timestamp  # may overflow, as in Kafka
         if timestamp == -1:
             found |= NO_TIMESTAMP
         elif age > limits[BEFORE_MAX] or -age > limits[AFTER_MAX]:
@@ -157,7 +157,7 @@ def check_records(header, body, size, is_partial, limits, rows):
     return DONE, count, largest, found
 
 
-#: What `assign_plain` tells of a batch, by index: the leader epoch that it had, then the fields of a BATCH_ROW.
+#: Output of `assign_plain`, by index: the leader epoch that the batch had, then the fields of a BATCH_ROW.
 (SENT_LEADER_EPOCH, POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP) = range(6)
 (MAX_TIMESTAMP, PRODUCER_ID, LEADER_EPOCH, BASE_SEQUENCE, COUNT, CRC) = range(6, 12)
 (COMPUTED_CRC, ATTRIBUTES, PRODUCER_EPOCH, MAGIC, CONTROL_TYPE) = range(12, 17)
@@ -166,20 +166,21 @@ TOLD = 17
 
 @njit(cache=True, nogil=True)
 def assign_plain(address, size, offset, leader_epoch, limits, keyed, scratch, told):
-    """Give a batch its offsets, if it is one that a log takes as it is.
+    """Assign offsets to a batch, if a log accepts it unchanged.
 
-    That is: one whole batch of magic 2, uncompressed, of a client; with base offset 0, as many offsets as records, the
-    right checksum and the right largest timestamp; each record well formed, with a timestamp within the limits.
+    The conditions: one whole batch of magic 2, uncompressed, from a client; with base offset 0, as many offsets as
+    records, the right checksum and the right largest timestamp; each record well formed, with a timestamp within the
+    limits.
 
     Args:
-        address: of the append's bytes.
+        address: address of the append's bytes.
         limits: int64[LIMITS].
         keyed: whether each record must have a key.
         scratch: RECORD_ROW[1], overwritten.
-        told: int64[TOLD]; the batch as it is now, and the leader epoch that it had.
+        told: int64[TOLD], filled: the batch after the change, and the leader epoch that it had.
 
     Returns:
-        whether the batch was such a one; otherwise nothing was changed.
+        whether the batch met the conditions; otherwise nothing was changed.
     """
     if size < HEADER_BYTES or load8(address + MAGIC_AT) != 2 or be32(address + SIZE_AT) != size - PREFIX_BYTES:
         return False

@@ -1,8 +1,8 @@
-"""Decompresses and compresses zstd frames, many per call, with libzstd and without Python between them.
+"""Decompress and compress zstd frames, many per call, with libzstd and without Python code between frames.
 
-The kernels call libzstd's functions by their addresses, which `record.libzstd` finds. The decompressor calls the same
+The kernels call libzstd's functions by address; `record.libzstd` finds the addresses. The decompressor calls the same
 streaming function of the same library as `record.compression`, with the same limits, so both accept the same frames. It
-rejects what is not one complete frame; that goes through `record.compression`, which also reports errors.
+rejects anything but one complete frame; rejected bytes are passed to `record.compression`, which also reports errors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numba import njit
 from cordwood.kernels.native import call2, call3, call4, load32
 
 _FRAME_MAGIC = np.uint32(0xFD2FB528)
-#: libzstd can tell in advance that a frame fits in the output, and then decompresses it in one pass, with other checks
-#: of corrupt data. `record.compression` has pieces of this size, so the output must be offered in such pieces here.
+#: If libzstd sees that a frame fits in the output, it decompresses the frame in one pass, with other checks of corrupt
+#: data. `record.compression` uses output pieces of this size, so this kernel must offer the output in such pieces too.
 _PIECE_BYTES = 64 << 10
 #: ZSTD_reset_session_only; ZSTD_e_continue, ZSTD_e_flush, ZSTD_e_end.
 _RESET_SESSION = 1
@@ -50,12 +50,12 @@ def decompress_frames(functions, context, address, starts, ends, target, room, e
     Args:
         functions: (ZSTD_DCtx_reset, ZSTD_decompressStream), addresses.
         context: address of a ZSTD_DCtx that no other thread uses.
-        address: of the data that holds the frames.
+        address: address of the data that contains the frames.
         starts, ends: int64[frames], positions of each frame in the data.
         target: address to write to.
-        room: bytes that may be written there.
-        enough: no further frame is started once this many bytes are written.
-        frame_max: the most decompressed bytes of one frame.
+        room: size of the target in bytes.
+        enough: start no further frame once this many bytes are written.
+        frame_max: maximum number of decompressed bytes of one frame.
         target_ends: int64[frames], filled: the end of each frame's decompressed bytes, relative to target.
 
     Returns:
@@ -87,12 +87,12 @@ def compress_frames(functions, context, address, starts, ends, target, room, gap
         context: address of a ZSTD_CCtx that no other thread uses.
         starts, ends: int64[frames], positions of each frame's data.
         target: address to write to.
-        room: bytes that may be written there.
+        room: size of the target in bytes.
         gap: bytes to leave before each frame, for a batch header.
         target_starts, target_ends: int64[frames], filled: start of each gap and end of each frame.
 
     Returns:
-        the number of frames compressed; less than given if libzstd fails, or there is no room.
+        the number of frames compressed; smaller than given if libzstd fails, or there is not enough room.
     """
     reset, step = functions
     buffers = np.zeros((2, 3), np.int64)
