@@ -1,4 +1,4 @@
-"""Many pieces of work at once: by threads, or as tasks; and whether the process is about to end."""
+"""Run many pieces of work at once, in threads or as tasks; and record that the process is about to end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-#: Set once a signal told the process to end: nothing may wait for long from then on.
+#: Set once a signal requests the end of the process: from then on no code may wait for long.
 ending = Event()
 
 
@@ -28,11 +28,11 @@ class Each(Protocol):
 
 
 def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Do something with each item, several at a time. The first error stops the rest.
+    """Call a function with each item, several at a time. The first error stops the rest.
 
     Args:
-        at_a_time: what the file system is good for (`Store.concurrency`); 1: this thread takes one after the other.
-        work: what to do with an item.
+        at_a_time: number of concurrent calls that suit the file system (`Store.concurrency`); 1 for this thread only.
+        work: function to call with an item.
     """
     threads = min(at_a_time, len(items))
     if threads <= 1:
@@ -48,7 +48,7 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
 
 
 def in_background(work: Callable[[], _R], name: str) -> Future[_R]:
-    """What becomes of some work that a thread of its own does. The process can end without it."""
+    """Run a function in a thread of its own and return its future. The process can end without waiting for it."""
     from concurrent.futures import Future
 
     future: Future[_R] = Future()
