@@ -1,15 +1,15 @@
-"""The same partitions cleaned by Kafka's own cleaner and by ours: how fast each is, and whether the same comes out.
+"""Cleans the same partitions with Kafka's cleaner and with Cordwood's, and compares speed and results.
 
-Kafka's is the `oracle` of a checkout (tests/kafka), which runs Kafka's classes without a broker. Both sync what they
-write, and both run on files that are in memory, in a process that did the same before, in turns. The first run of each
-is not counted, and of the others the median is.
+Kafka's side is the `oracle` of a checkout (tests/kafka), which runs Kafka's classes without a broker. Both sides sync
+their output, both read files from the page cache, both run in a process that has done the same before, and they take
+turns. The first run of each side is not counted; the result is the median of the others.
 
-    Kafka       what it says of itself: map and copy, without the start of its JVM and the opening of the log. Of
-                several partitions: until its cleaner threads have nothing left to do
-    Cordwood    its jobs on Spark in a running session, from start to result, with the check of what was written. In
-                place: all of the clean, as the renames count, and so does the proof. Indexed: the same of segments
-                with key indexes, as the clean before left them
-    one process the same work for one partition as a copy, without Spark, and without the check
+    Kafka       the time that it reports: map and copy, without starting its JVM and opening the log. With several
+                partitions: until its cleaner threads have no more work
+    Cordwood    its jobs on Spark in a running session, from start to result, including the check of the output. In
+                place: the whole clean, because its renames and its proof count too. Indexed: the same with segments
+                that have key indexes from an earlier clean
+    one process a clean of one partition into a copy, without Spark and without the check
     cp          copying the partitions, and syncing
 """
 
@@ -47,18 +47,14 @@ from cordwood.spark.session import running
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
 
-#: Later than all that is generated.
+#: Later than all generated timestamps.
 _NOW_MS = 1_800_000_000_000
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Runs of the same thing.
-
-    Attributes:
-        median, least, most: seconds.
-    """
+    """Durations of repeated runs, in seconds."""
 
     median: float
     least: float
@@ -66,20 +62,20 @@ class Seconds:
 
     @classmethod
     def of(cls, runs: Sequence[float]) -> Seconds:
-        """Of runs, the first of which does not count."""
+        """Compute the figures from all runs; the first run does not count."""
         return cls(statistics.median(runs[1:]), min(runs[1:]), max(runs[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What both made of one workload.
+    """The results of both sides for one workload.
 
     Attributes:
-        cpu_seconds: of all our processes in one clean, the median; with the start of nothing.
-        peak_bytes: memory of all our processes together, Java's among them.
+        cpu_seconds: median CPU time of all Cordwood processes in one clean, without their start.
+        peak_bytes: memory of all Cordwood processes together, including Java.
         one_process: None unless one partition is copied.
-        copied: by `cp`; None if that was not asked for.
-        equal: how far the results were compared and found equal.
+        copied: time of `cp`, or None if it was not measured.
+        equal: how closely the results match.
     """
 
     workload: str
@@ -99,12 +95,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """How many times faster ours is."""
+        """How many times faster Cordwood is."""
         return self.kafka.median / self.cordwood.median
 
 
 def find_kafka() -> Path:
-    """The folder of the programs that run Kafka's own code; its jars are there, too."""
+    """Return the folder with Kafka's jars and the programs that run Kafka's own code."""
     folder = Path(cordwood.__file__).parents[2] / "tests" / "kafka"
     if not (folder / "oracle").is_file():
         raise RequestError(
@@ -125,16 +121,16 @@ def find_kafka() -> Path:
 
 
 def find_oracle() -> Path:
-    """The program that runs Kafka's cleaner and log classes."""
+    """Return the program that runs Kafka's cleaner and log classes."""
     return find_kafka() / "oracle"
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """How a workload is measured.
+    """The settings of a measurement.
 
     Attributes:
-        runs: of each side; the first is not counted.
+        runs: number of runs per side; the first is not counted.
     """
 
     share: float = 1.0
@@ -145,7 +141,7 @@ class Measuring:
 
 @dataclass(slots=True)
 class _Runs:
-    """What each run took, and what came of the last one."""
+    """The time of each run, and the results of the last run."""
 
     kafka: list[float] = field(default_factory=list)
     cordwood: dict[Way, list[tuple[float, Usage]]] = field(default_factory=dict)
@@ -156,7 +152,7 @@ class _Runs:
 
 
 def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring: Measuring) -> list[Comparison]:
-    """Write a workload, have it cleaned by both, remove it."""
+    """Write a workload, clean it with both sides, and remove it."""
     source, indexed, runs = folder / "source", folder / "indexed", _Runs()
     records = write(source, workload, measuring.share)
     size = _log_bytes(source)
@@ -165,7 +161,7 @@ def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring
         index([str(indexed)], IndexingOptions())
     tasks = tasks_at_once([_log_bytes(partition) for partition in source.glob(f"{TOPIC}-*")], local_cores())
     with _Kafka(oracle) as kafka, running(tasks=tasks):
-        # In turns, so that what else the machine does meets all.
+        # Take turns, so that other load on the machine affects all sides.
         for _ in range(measuring.runs):
             _run(kafka, folder, workload, measuring, runs)
     for written in (source, indexed):
@@ -195,12 +191,12 @@ def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring
 
 
 def _run(kafka: _Kafka, folder: Path, workload: Workload, measuring: Measuring, runs: _Runs) -> None:
-    """One run of each side, and of what is measured beside them."""
+    """Run each side once, and the other measurements."""
     source, target, kafka_copy, alone = (folder / name for name in ("source", "ours", "kafka", "alone"))
     several = workload.partitions > 1
     _copied(source, kafka_copy)
     os.sync()
-    # Then those that lose nothing stay as they are.
+    # With the generated segment size, segments without garbage stay unchanged.
     overrides = [f"segment.bytes={workload.segment_bytes(measuring.share)}"] if workload.incremental else []
     runs.kafka.append(kafka.bench(kafka_copy, measuring.threads) if several else kafka.clean(kafka_copy, overrides))
     for way in workload.ways:
@@ -227,12 +223,12 @@ def _log_bytes(root: Path) -> int:
 
 
 def _copied(source: Path, target: Path) -> None:
-    """A copy in which segments are cleaned in place."""
+    """Copy a directory for a clean in place."""
     shutil.copytree(source, target, copy_function=_link_or_copy)
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Nobody writes to a log that is cleaned: a second name will do. Kafka maps and cuts indexes."""
+    """Hard-link segments, as no process writes to a closed one. Copy indexes, as Kafka maps and truncates them."""
     if source.endswith(FileKind.LOG):
         os.link(source, target)
     else:
@@ -240,11 +236,11 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 class _Kafka:
-    """A process that runs Kafka's cleaner, clean by clean."""
+    """A process that runs Kafka's cleaner, one clean after another."""
 
     def __init__(self, oracle: Path) -> None:
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
-        # Batches of commands are otherwise compiled for a quick start; a broker's Java compiles for speed.
+        # By default the oracle's Java compiles for a quick start; a broker's Java compiles for speed.
         options = {**os.environ, "ORACLE_JAVA_OPTS": "-XX:TieredStopAtLevel=4"}
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
@@ -259,20 +255,20 @@ class _Kafka:
         self._said.close()
 
     def clean(self, root: Path, overrides: Sequence[str]) -> float:
-        """Clean a directory's partition, in as many rounds as Kafka's map needs; return the seconds that it took."""
+        """Clean a directory's partition, in as many rounds as Kafka's map needs; return the duration in seconds."""
         configs = [word for override in overrides for word in ("--config", override)]
         line = self._ask("clean", ["clean", str(root), "--all", "--now", str(_NOW_MS), *configs])
         return float(line["total_seconds"])
 
     def bench(self, root: Path, threads: int) -> float:
-        """Let cleaner threads clean all partitions of a directory; return the seconds that it took."""
+        """Let cleaner threads clean all partitions of a directory; return the duration in seconds."""
         line = self._ask("bench", ["bench", str(root), "--threads", str(threads), "--now", str(_NOW_MS)])
         return float(line["seconds"])
 
     def _ask(self, kind: str, words: Sequence[str]) -> dict[str, Any]:
         assert self._process.stdin is not None, "it is a pipe"
         assert self._process.stdout is not None, "it is a pipe"
-        with contextlib.suppress(BrokenPipeError):  # then there is no answer, either
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; the missing answer raises below
             print(json.dumps(words), file=self._process.stdin, flush=True)
         found: dict[str, Any] | None = None
         status = 1
@@ -289,7 +285,7 @@ class _Kafka:
 
 
 def _ours(way: Way, source: Path, target: Path, overrides: Sequence[str]) -> float:
-    """Clean; return the seconds that it took."""
+    """Clean with Cordwood; return the duration in seconds."""
     overrides = ["cleanup.policy=compact", *overrides]
     result: CleanResult
     if way == "copy":
@@ -317,7 +313,7 @@ def _ours(way: Way, source: Path, target: Path, overrides: Sequence[str]) -> flo
 
 
 def _in_one_process(source: Path, target: Path) -> tuple[float, float]:
-    """Clean the only partition here; return seconds, and CPU seconds."""
+    """Clean the only partition in this process; return seconds and CPU seconds."""
     fs = PosixFileSystem()
     log = LogView(str(source / f"{TOPIC}-0"), fs=fs, log_start_offset=0)
     target.mkdir()
@@ -355,10 +351,10 @@ def _compared_all(kafka: Path, ours: Path, *, compressed: bool) -> str:
 
 
 def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
-    """Compare two partitions, but for the active segment's indexes; returns what is equal."""
+    """Compare two partitions, except for the active segment's indexes; return how closely they match."""
     names, own = (sorted(path.name for path in folder.glob("*.log")) for folder in (kafka, ours))
     if names != own:
-        # Kafka's map did not hold all keys: it cleaned round by round, and merged segments round by round.
+        # Kafka's map did not hold all keys, so Kafka cleaned and merged segments in several rounds.
         if compressed or _all_bytes(kafka, names) != _all_bytes(ours, own):
             raise RequestError(f"Kafka has the segments {', '.join(names)}, we have {', '.join(own)}")
         return "bytes, cut elsewhere"
@@ -376,7 +372,7 @@ def compared(kafka: Path, ours: Path, *, compressed: bool) -> str:
 
 
 def _all_bytes(folder: Path, names: Sequence[str]) -> bytes:
-    """A checksum of all batches of a partition."""
+    """Return a checksum of all batches of a partition."""
     found = hashlib.sha256()
     for name in names:
         with (folder / name).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Charts of cleans beside those of Kafka's cleaner, as SVG."""
+"""Charts that compare cleans with Kafka's cleaner, as SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def ratio_chart(found: Sequence[Comparison]) -> str:
-    """A row for each comparison: its bar ends at the ratio; a line on it is at what is to be reached."""
+    """Draw a bar for each comparison; the bar ends at the ratio, and a line on it marks the target."""
 
     def bar(comparison: Comparison) -> Bar:
         target = WORKLOADS[comparison.workload].target(comparison.way)
@@ -27,11 +27,11 @@ def ratio_chart(found: Sequence[Comparison]) -> str:
 
 
 def shares_chart(found: Sequence[Comparison]) -> str:
-    """Seconds of each way of cleaning in place, and Kafka's, by which part of the log is new."""
+    """Draw the seconds of Kafka and of each way of cleaning in place, by the dirty share of the log."""
     first = min(BY_SHARE[one.workload].dirty for one in found)
 
     def place(comparison: Comparison) -> float:
-        """On an axis where each step is so many times as much."""
+        """Return the position on a logarithmic axis."""
         return math.log10(BY_SHARE[comparison.workload].dirty / first)
 
     ways = list(dict.fromkeys(one.way for one in found if one.way != "copy"))

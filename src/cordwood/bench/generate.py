@@ -1,8 +1,8 @@
-"""Large logs of a known shape, quickly: for benchmarks and for trying things out.
+"""Generates large logs of a known shape quickly, for benchmarks and demos.
 
-A few dozen batches are encoded once and repeated with other base offsets, which no CRC covers. So a gigabyte costs no
-more than writing it, and every batch of it is one that Kafka accepts. Where a log is made to be cleaned, each batch
-gets keys of its own. Those batches are one round; a log is round after round:
+A few dozen batches are encoded once and repeated with other base offsets, which no CRC covers. So generating a gigabyte
+costs no more than writing it, and Kafka accepts every batch. In a log for cleaning, each batch gets its own keys. The
+encoded batches form a round, and a log repeats rounds:
 
     batch 0 … 50               batch 51 … 63              (only with aborted transactions)
     producer 1                 producer 2                 COMMIT of 1    ABORT of 2
@@ -33,7 +33,7 @@ from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.types import Codec
 
 _DISTINCT_BATCHES = 64
-#: With transactions: so many of these are committed; and who writes them, and who the others.
+#: With transactions: number of committed batches, and the producers of committed and of aborted batches.
 _COMMITTED_BATCHES, _PRODUCERS = 51, (1, 2)
 _WORDS = [b"amber", b"birch", b"cedar", b"dogwood", b"elm", b"fir", b"ginkgo", b"hazel", b"juniper", b"kapok"]
 _NOW = 1_700_000_000_000
@@ -41,13 +41,13 @@ _NOW = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the records of a generated log are like.
+    """The shape of a generated log's records.
 
     Attributes:
-        value_bytes: size of each value; a quarter of it random, the rest words.
-        batch_bytes: about how large a batch is before compression.
-        tombstone_every: one of so many records has no value; 0: all have one.
-        aborted: all batches are of transactions, and a fifth of them is aborted.
+        value_bytes: size of each value; a quarter of it is random, the remainder words.
+        batch_bytes: approximate batch size before compression.
+        tombstone_every: one in this many records is a tombstone; 0: no tombstones.
+        aborted: whether all batches are transactional, and a fifth of them aborted.
     """
 
     value_bytes: int = 100
@@ -59,7 +59,7 @@ class Shape:
 
     @property
     def records_per_batch(self) -> int:
-        """Records in each batch."""
+        """Number of records in each batch."""
         return max(1, self.batch_bytes // (self.value_bytes + self.key_bytes + 11))
 
 
@@ -99,10 +99,10 @@ def write_log(
     segment_bytes: int = 1 << 28,
     seed: int = 7,
 ) -> int:
-    """Write a partition's segments, without indexes; returns how many records.
+    """Write a partition's segments without indexes; return the number of records.
 
     Args:
-        shape: of the records; default: 100 bytes, not compressed.
+        shape: shape of the records; default: 100 bytes, not compressed.
     """
     shape = shape or Shape()
     batches = _batches(shape, seed)
@@ -125,25 +125,25 @@ def write_log(
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Which key each record has.
+    """The key of each record.
 
     Attributes:
-        count: how many there are; of `TAIL` and `SPREAD` how many are updated.
-        pattern: UNIFORM: each key is as likely as any other.
+        count: number of keys; for `TAIL` and `SPREAD` the number of updated keys.
+        pattern: UNIFORM: all keys are equally likely.
             ZIPF: a few keys have most records.
-            TAIL: all keys are new but in the last 2 * `count` records, which update the oldest `count` keys.
-            SPREAD: all keys are new but in the last `count` records, which update keys anywhere.
+            TAIL: all keys are new until the last 2 * `count` records, which update the oldest `count` keys.
+            SPREAD: all keys are new until the last `count` records, which update keys anywhere.
     """
 
     count: int
     pattern: Literal["uniform", "zipf", "tail", "spread"] = "uniform"
 
     def first_update(self, records: int) -> int:
-        """Number of the first record that may update another."""
+        """Return the number of the first record that may update another."""
         return records - {"tail": 2 * self.count, "spread": self.count}.get(self.pattern, records)
 
     def numbers(self, source: np.random.Generator, first: int, count: int, records: int) -> npt.NDArray[np.int64]:
-        """int64[count]: the keys of the records from number `first` on, in a log of `records`."""
+        """int64[count]: keys of the records from number `first` on, in a log of `records`."""
         if self.pattern == "zipf":
             return (source.zipf(1.2, count) % self.count).astype(np.int64)
         start = self.first_update(records)
@@ -163,17 +163,17 @@ def write_keyed_log(
     segment_bytes: int = 1 << 28,
     seed: int = 7,
 ) -> int:
-    """Write a partition that can be cleaned, as a broker leaves it that was shut down.
+    """Write a partition that can be cleaned, in the state that a broker leaves after a clean shutdown.
 
-    It has indexes, a producer snapshot at its end, and a last segment of one round, which is the active one.
+    It has indexes, a producer snapshot at its end, and an active segment of one round.
 
     Args:
-        records: how many there are at least, without the last segment. Whole rounds are written.
-        keys: decimal numbers, of the records.
-        shape: of the records; default: 100 bytes, not compressed.
+        records: minimum number of records before the active segment; only whole rounds are written.
+        keys: keys of the records, as decimal numbers.
+        shape: shape of the records; default: 100 bytes, not compressed.
 
     Returns:
-        the offset behind the last record.
+        the offset after the last record.
     """
     shape = shape or Shape()
     one = _Round.of(shape, seed)
@@ -200,12 +200,12 @@ def write_keyed_log(
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """The batches that are written again and again.
+    """The batches that are written repeatedly.
 
     Attributes:
         bodies: uint8[batches, bytes], without headers, not compressed.
-        places: int64[records of a batch], where in a body the keys are.
-        rows: BATCH_ROW[batches], their headers, from offset 0 on.
+        places: int64[records of a batch], positions of the keys in a body.
+        rows: BATCH_ROW[batches], their headers, from offset 0.
         markers: the bytes of both markers; empty without transactions.
     """
 
@@ -221,7 +221,7 @@ class _Round:
         data = np.frombuffer(bytearray(b"".join(batches)), np.uint8)
         rows = np.empty(len(batches), BATCH_ROW)
         scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
-        # Records of the same index differ in nothing that has a length.
+        # Records with the same index have fields of the same length.
         assert len({len(batch) for batch in batches}) == 1
         (first,) = decode(BatchWindow(0, data, rows[:1], lambda *_: iter(())))
         count = shape.records_per_batch
@@ -242,13 +242,13 @@ class _Round:
 
     @property
     def records(self) -> int:
-        """Data records of a round."""
+        """Number of data records in a round."""
         return len(self.bodies) * self.shape.records_per_batch
 
     def at(
         self, offset: int, keys: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.uint8], BatchRows, list[AbortedTransaction]]:
-        """A round that begins at an offset: its bytes, its headers, and what is aborted in it.
+        """Return a round that begins at an offset: its bytes, its headers, and its aborted transactions.
 
         Args:
             keys: int64[batches, records of a batch].
@@ -285,7 +285,7 @@ def _put_keys(bodies: np.ndarray, places: np.ndarray, keys: np.ndarray, key_byte
 
 
 def _assembled(bodies: np.ndarray, rows: np.ndarray, codec: Codec) -> np.ndarray:
-    """The bytes of whole batches; sizes and CRCs in their rows are filled."""
+    """Encode whole batches; fill sizes and CRCs in their rows."""
     parts = [bytes(HEADER.size) + compress(codec, body.tobytes()) for body in bodies]
     sizes = np.array([len(part) for part in parts], np.int64)
     data = np.frombuffer(bytearray(b"".join(parts)), np.uint8)

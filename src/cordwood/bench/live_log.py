@@ -1,8 +1,8 @@
-"""How fast a live log appends, reads, recovers and loads, on one thread; beside Kafka's own log classes if asked for.
+"""Measures how fast a live log appends, reads, recovers and loads, on one thread; if asked, Kafka's log classes too.
 
-Batches are what a producer sends: 16 records of 1 KiB, uncompressed. They are checked as a broker checks them, and the
-indexes are kept. Nothing is synced but what a roll syncs, as in Kafka. Each side does everything once before it is
-timed, in the same folder, and they take turns.
+Batches are those of a producer: 16 records of 1 KiB, uncompressed. The log checks them as a broker does, and writes
+indexes. As in Kafka, only a roll syncs. Each side does everything once before it is timed; both use the same folder and
+take turns.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _READ_BYTES = 1 << 20
 SINGLES, PARTITIONS, READERS = 50_000, 1_000, 8
 
 
-#: What was measured on one side: a figure for each of `TARGETS`, by its name.
+#: The measurements of one side: a figure for each of `TARGETS`, by its name.
 Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTarget:
-    """What is to be reached.
+    """A target for a figure.
 
     Attributes:
-        limit: at least so many times the speed of `beside`.
-        beside: a figure of ours; None: the same figure of Kafka's.
-        unit: of the figure, and by what it is divided for people.
+        limit: minimum speed relative to `beside`.
+        beside: name of another figure of Cordwood; None: the same figure of Kafka.
+        unit: unit of the figure, and its divisor for display.
     """
 
     title: str
@@ -76,7 +76,7 @@ TARGETS = (
 
 
 def speed(target: LiveTarget, ours: Figures, kafkas: Figures | None) -> float | None:
-    """How many times as fast a figure is as what it is to be compared with; None: that was not measured."""
+    """Return the speed relative to the figure to compare with, or None if that was not measured."""
     others = ours if target.beside is not None else kafkas
     if others is None:
         return None
@@ -85,12 +85,12 @@ def speed(target: LiveTarget, ours: Figures, kafkas: Figures | None) -> float | 
 
 
 def measure(folder: Path, size_bytes: int, runs: int, oracle: Path | None) -> tuple[Figures, Figures | None]:
-    """Measure ours, and Kafka's if there is an oracle, in turns.
+    """Measure Cordwood, and Kafka if there is an oracle, in turns.
 
     Args:
-        folder: for the logs; on a disk that counts.
-        size_bytes: of the log that is appended and read.
-        oracle: the program that runs Kafka's log classes; None: ours alone.
+        folder: folder for the logs, on the disk to measure.
+        size_bytes: size of the appended and read log.
+        oracle: the program that runs Kafka's log classes, or None to measure Cordwood alone.
     """
     ours: list[Figures] = []
     kafkas: list[Figures] = []
@@ -98,7 +98,7 @@ def measure(folder: Path, size_bytes: int, runs: int, oracle: Path | None) -> tu
         here = folder / str(number)
         here.mkdir()
         ours.append(_ours(here, size_bytes))
-        if oracle is not None and number:  # it warms up by itself
+        if oracle is not None and number:  # the oracle warms up by itself
             kafkas.append(_kafkas(oracle, here / "kafka", size_bytes))
         shutil.rmtree(here)
     return _median(ours[1:]), _median(kafkas) if kafkas else None
@@ -197,7 +197,7 @@ def _append_pairs(log: Log, pairs: list[tuple[bytes, bytes]], count: int) -> Non
 
 @contextlib.contextmanager
 def _read_by(log: Log, readers: int) -> Iterator[None]:
-    """In the block, threads read a log again and again."""
+    """Run threads that read a log repeatedly while the block runs."""
     over = threading.Event()
 
     def read_on() -> None:

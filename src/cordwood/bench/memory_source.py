@@ -1,4 +1,4 @@
-"""A data source that hands over ready-made batches: as fast as Spark takes them from a Python data source."""
+"""A data source of prepared batches, to measure how fast Spark reads from any Python data source."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 from cordwood.types import override
 
 NAME = "memory-of-cordwood"
-#: About as many as a window of a log has.
+#: About the rows of a log's window.
 _BATCH_ROWS = 32_768
 
 
 class MemorySource(DataSource):
-    """Rows with one column, `value`; the options are their count, `rows`, and `valueBytes` and `tasks`."""
+    """Rows with one column, `value`; options: number of `rows`, `valueBytes` and `tasks`."""
 
     @classmethod
     @override

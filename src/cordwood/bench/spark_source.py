@@ -1,10 +1,9 @@
-"""How fast values of 100 B reach Spark from a log's directory; beside Spark's Kafka source reading them from a broker.
+"""Measures how fast values of 100 B reach Spark from a log's directory, optionally beside Spark's Kafka source.
 
-One topic of two partitions, on two cores, in a session as a user makes it. What is timed is a query that sums up the
-bytes of all values, from its start to its result; its answer is compared with what was written. A broker serves the
-very files that ours reads. What Spark itself takes, whatever source it reads from, is measured with one that hands over
-ready-made batches from memory. The sides take turns; the first turn of each, in which workers start and kernels are
-loaded, is not counted.
+The topic has two partitions, and the session, with default settings, two cores. The timed query sums the bytes of all
+values, from its start to its result; the result is compared with the written bytes. For Spark's Kafka source a broker
+serves the same files. A source of prepared batches in memory measures the time that Spark itself takes with any Python
+source. The sides take turns; the first turn of each, which starts workers and loads kernels, is not counted.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from cordwood.spark.gateway import Gateway, without_words_of_py4j
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: To be reached on two cores: rows in a second, and times the rate of Spark's Kafka source.
+#: Targets on two cores: rows per second, and the ratio to Spark's Kafka source.
 ROWS_PER_SECOND, TIMES_KAFKA = 4_000_000, 3
 _TOPIC, _PARTITIONS, _CORES, _VALUE_BYTES = "bench", 2, 2, 100
-#: Nothing of the broker's own work while it is read.
+#: Settings that keep the broker from working while it is read.
 _STILL = ("log.cleaner.enable=false", "log.retention.ms=-1", "log.retention.check.interval.ms=86400000")
-#: A session's own settings, but for what is not measured: web pages, a host name to resolve, lines on the terminal.
+#: Default session settings, except for unmeasured work: web pages, resolving the host name, progress lines.
 _SETTINGS = {
     "spark.master": f"local[{_CORES}]",
     "spark.app.name": "cordwood bench",
@@ -46,12 +45,12 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures:
-    """What was measured.
+    """The results.
 
     Attributes:
         cordwood: seconds of the query.
-        memory: the same with rows from memory.
-        kafka: the same with Spark's Kafka source; None: not asked for.
+        memory: seconds with rows from memory.
+        kafka: seconds with Spark's Kafka source, or None if it was not measured.
     """
 
     records: int
@@ -61,31 +60,31 @@ class SourceFigures:
 
     @property
     def rows_per_second(self) -> float:
-        """Of our source."""
+        """Rate of Cordwood's source."""
         return self.records / self.cordwood.median
 
     @property
     def memory_rows_per_second(self) -> float:
-        """Of rows from memory: what Spark takes from a Python data source at best."""
+        """Rate of rows from memory: the most that Spark reads from a Python data source."""
         return self.records / self.memory.median
 
     @property
     def kafka_rows_per_second(self) -> float | None:
-        """Of Spark's Kafka source."""
+        """Rate of Spark's Kafka source."""
         return None if self.kafka is None else self.records / self.kafka.median
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster ours is."""
+        """How many times faster Cordwood's source is."""
         return None if self.kafka is None else self.kafka.median / self.cordwood.median
 
 
 def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) -> SourceFigures:
-    """Write a topic, read it by our source, and by Kafka's if asked for, in turns.
+    """Write a topic; read it with Cordwood's source, and optionally with Kafka's, in turns.
 
     Args:
-        runs: of each side that count.
-        against_kafka: have a broker serve the topic to Spark's Kafka source.
+        runs: number of counted runs per side.
+        against_kafka: whether a broker serves the topic to Spark's Kafka source.
     """
     from cordwood.bench.memory_source import NAME, MemorySource
 
@@ -123,7 +122,7 @@ def measure(folder: Path, size_bytes: int, runs: int, *, against_kafka: bool) ->
 
 
 def add_kafka_source(spark: SparkSession) -> None:
-    """Give a session the format `kafka`, whose jars Maven gets the first time."""
+    """Add the format `kafka` to a session; the first time, Maven downloads its jars."""
     fetched = subprocess.run([find_kafka() / "fetch-spark-kafka"], capture_output=True, text=True, check=False)
     if fetched.returncode:
         raise RequestError(f"The jars of Spark's Kafka source are not here: {fetched.stderr.strip()}")
@@ -144,7 +143,7 @@ def _timed(spark: SparkSession, side: str, path: str, options: Mapping[str, str]
 
 @contextlib.contextmanager
 def _session() -> Iterator[SparkSession]:
-    """A session on two cores with Spark's own settings; the one of this process, if it has one."""
+    """Return this process's session if it has one, else a new one on two cores with default settings."""
     from pyspark.sql import SparkSession
 
     if (active := SparkSession.getActiveSession()) is not None:
@@ -162,7 +161,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def _broker(tools: Path, directory: Path, partitions: list[Path]) -> Iterator[str]:
-    """A broker that serves copies of partitions; its address."""
+    """Run a broker that serves copies of partitions; yield its address."""
     settings = [word for one in _STILL for word in ("--set", one)]
     try:
         _run(tools, "adopt", str(directory), *map(str, partitions), *settings)

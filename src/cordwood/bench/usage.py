@@ -1,4 +1,4 @@
-"""What this process and all that it started take: CPU seconds, and memory at its peak. From /proc, so on Linux only."""
+"""Measures CPU seconds and peak memory of this process and its descendants. Reads /proc, so it needs Linux."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Self
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-#: How often memory is looked at.
+#: Interval between memory samples.
 _SECONDS = 0.05
 _PROC = Path("/proc")
 
 
 class Usage:
-    """Measures from the begin to the end of a `with` block.
+    """Measures a `with` block.
 
     Attributes:
-        cpu_seconds: of all processes, also of those that ended meanwhile, but not of looking at them.
-        peak_bytes: the most memory of all processes together at one of the moments when it was looked at; what
-            processes share counts once.
+        cpu_seconds: CPU time of all processes, including ended ones, without the cost of sampling.
+        peak_bytes: largest total memory of all processes in any sample; shared memory counts once.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Usage:
 
 
 def _processes() -> list[int]:
-    """This process and its descendants."""
+    """Return this process and its descendants."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (fields := _fields(int(entry.name))):
@@ -61,21 +60,21 @@ def _processes() -> list[int]:
 
 
 def _fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name; empty once the process is gone."""
+    """Return the fields of /proc/PID/stat after the name; empty if the process has ended."""
     try:
-        # A name may be any bytes.
+        # A process name may contain any bytes.
         return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
 
 
 def _cpu_seconds() -> float:
-    # User and system time, each also of children that ended.
+    # User and system time, each including ended children.
     return sum(int(ticks) for pid in _processes() for ticks in _fields(pid)[11:15]) / _TICKS_PER_SECOND
 
 
 def memory_bytes(pid: int) -> int:
-    """The memory of a process; what it shares with others counts in parts. 0 once the process is gone."""
+    """Return the memory of a process, with its share of shared memory; 0 if the process has ended."""
     try:
         lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Logs that a benchmark cleans: what their records are like, which keys they have, and how much of them is dirty."""
+"""Logs to clean in benchmarks: the shape of their records, their keys, and their dirty share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.types import Codec, TopicPartition
 
 TOPIC = "bench"
-#: Of a log of full size.
+#: Segment size of a log in full size.
 _SEGMENT_BYTES = 1 << 28
 
 
@@ -22,11 +22,11 @@ _SMALL, _KIB = Shape(), Shape(value_bytes=1024)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be reached on two cores, with 2 GB (compressed: 0.6 GB) in one partition.
+    """The target on two cores, with 2 GB (compressed: 0.6 GB) in one partition.
 
     Attributes:
-        ratio, stretch: how many times faster than Kafka's cleaner, at least; and what would be better still.
-        cpu_s: seconds of all cores in one process, at most; None: no target.
+        ratio, stretch: minimum speed relative to Kafka's cleaner, and the speed to aim for.
+        cpu_s: maximum CPU seconds of all cores in one process, or None without a target.
     """
 
     ratio: float
@@ -36,12 +36,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Partitions to be cleaned.
+    """Partitions to clean.
 
     Attributes:
-        incremental: only the updates at the end are dirty.
-        dirty: which part of the records that is; 0 where it does not matter.
-        targets: by the way of cleaning.
+        incremental: whether only the updates at the end are dirty.
+        dirty: dirty share of the records; 0 where it does not matter.
+        targets: targets by way of cleaning.
     """
 
     title: str
@@ -54,22 +54,22 @@ class Workload:
     targets: Mapping[Way, Target] | None = None
 
     def segment_bytes(self, share: float) -> int:
-        """How large a segment is. A smaller log of which little is new has as many, of which as many are touched."""
+        """Return the segment size. A smaller incremental log has as many segments, and as many with updates."""
         return max(int(_SEGMENT_BYTES * share), 1 << 20) if self.incremental else _SEGMENT_BYTES
 
     def target(self, way: Way) -> Target | None:
-        """What is to be reached."""
+        """Return the target of a way of cleaning, or None."""
         return (self.targets or {}).get(way)
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """How it is cleaned, one way after the other."""
+        """The ways to clean it, in order."""
         return ("copy", *(way for way in _IN_PLACE if way in (self.targets or {})))
 
 
 Way = Literal["copy", "in place", "in place, proved", "in place, indexed", "in place, indexed, proved"]
 _IN_PLACE: tuple[Way, ...] = ("in place", "in place, proved", "in place, indexed", "in place, indexed, proved")
-#: In place, with the key indexes that the clean before left.
+#: Cleans in place with the key indexes of an earlier clean.
 INDEXED: tuple[Way, ...] = ("in place, indexed", "in place, indexed, proved")
 _M = 1_000_000
 
@@ -83,7 +83,7 @@ def _in_place(ratio: float, stretch: float) -> dict[Way, Target]:
 
 
 def _indexed(ratio: float, stretch: float) -> dict[Way, Target]:
-    """The proof still reads the whole log, which takes 1.8 seconds; better 1.2."""
+    """Targets with key indexes. The proof still reads the whole log, which takes 1.8 seconds, with 1.2 as the aim."""
     return {"in place, indexed": Target(ratio, stretch), "in place, indexed, proved": Target(ratio / 2.5, stretch / 3)}
 
 
@@ -128,24 +128,24 @@ WORKLOADS: dict[str, Workload] = {
     "8": Workload("8 partitions of B", 2 * _M, Keys(125_000), partitions=8, targets=_copy(6, 10)),
     "tiny": Workload("1,000 partitions of 100 kB", 800, Keys(100), Shape(batch_bytes=1000), partitions=1000),
 }
-#: Shares of a log that may be new, in per mille.
+#: Possible dirty shares of a log, in per mille.
 _PER_MILLE = (1, 3, 10, 30, 100, 300)
-#: IH, of which more and more is new.
+#: Workload IH with increasing dirty shares.
 BY_SHARE: dict[str, Workload] = {
     f"{number / 10:g} %": replace(
         WORKLOADS["IH"], title=f"IH, {number / 10:g} % dirty", keys=Keys(number * 8_000, "tail"), dirty=number / 1000
     )
     for number in _PER_MILLE
 }
-#: Named by users, the first unless they do.
+#: Default workloads.
 USUAL = ("A", "B", "lz4")
 
 
 def write(root: Path, workload: Workload, share: float = 1.0) -> int:
-    """Write the partitions of a workload, as a broker leaves them that was shut down; returns the number of records.
+    """Write the partitions of a workload, as a broker leaves them after a clean shutdown; return the number of records.
 
     Args:
-        share: of its size; fewer records and keys, or of many partitions fewer.
+        share: share of the full size: fewer records and keys, or with several partitions fewer partitions.
     """
     many = workload.partitions > 1
     records = workload.records if many else max(1, int(workload.records * share))
