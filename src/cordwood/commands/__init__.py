@@ -1,1 +1,1 @@
-"""The commands, a module each, to be read from top to bottom."""
+"""The commands, one module each, readable from top to bottom."""

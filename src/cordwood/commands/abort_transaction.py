@@ -1,17 +1,17 @@
-"""`abort-transaction`: ends a hanging transaction in the logs of stopped brokers, as Kafka's tool has a running one do.
+"""`abort-transaction`: ends a hanging transaction in the logs of stopped brokers, as Kafka's tool does on running ones.
 
-    replicas   all directories of the partition; each is stopped, was shut down cleanly, and is locked
-    logs       each is whole from the transaction's start to its end; replicas are equal there
-    verdict    no coordinator that is here will ever end the transaction, and all of them are here
-    marker     the batch that Kafka's own tool would have a broker write; the same bytes for all replicas
-    append     one replica after the other; see `storage.recovery.marker`
-    watermark  all replicas are equal up to the marker, so it is below their high watermark
+    replicas   open all directories of the partition; each must be stopped, cleanly shut down, and locked by this run
+    logs       each log must be intact from the transaction's start to its end, and equal on all replicas
+    verdict    no present coordinator will ever end the transaction, and all coordinators are present
+    marker     encode the batch that Kafka's own tool would make a broker write; all replicas get the same bytes
+    append     one replica after another; see `storage.recovery.marker`
+    watermark  all replicas are equal up to the marker, so raise the high watermark above it
 
-Everything is examined before anything is changed. A run that was interrupted goes on when it is called again: a swap is
-completed or undone, as the next load would do, and replicas get the marker that the first of them has already.
+All checks precede the first change. After an interrupted run, call the command again: it completes or undoes a swap, as
+the next load would do, and gives the remaining replicas the marker that the first one already has.
 
-The marker has the epoch of the producer in the log, and the coordinator epoch of its last marker there. Without one it
-is 0: no coordinator has a lower one, so that none is fenced by it.
+The marker has the producer's epoch from the log, and the coordinator epoch of the producer's last marker there. Without
+such a marker the coordinator epoch is 0: no coordinator has a lower one, so the marker fences no coordinator.
 
 Source: Kafka TransactionsCommand abort, AbortTransactionHandler.
 """
@@ -79,7 +79,7 @@ def abort_transaction(
         for path in partitions:
             if plan_recovery(fs, path, fs.list(path)).actions:
                 finish_interrupted(fs, path)
-        # Looked at only now: before the locks, another process may have changed the directories.
+        # Open again under the locks: before them, another process may have changed the directories.
         found = _Replicas.find(fs, sources, topic, options)
         ends, appends = found.ends(producer_id, now_ms)
         for lock in locks:
@@ -92,7 +92,7 @@ def abort_transaction(
 
 
 def _raise_high_watermarks(fs: LocalFileSystem, places: Sequence[LocatedPartition], end: TransactionEnd) -> None:
-    """Record that the marker is on all replicas, so that a clean without a broker goes past it, too."""
+    """Record that the marker is on all replicas, so that a clean without a broker can pass it too."""
     for place in places:
         if place.directory.info(HIGH_WATERMARKS) is not None:
             marks = {end.open_in_log.partition: end.marker.offset + 1}
@@ -101,7 +101,7 @@ def _raise_high_watermarks(fs: LocalFileSystem, places: Sequence[LocatedPartitio
 
 @dataclass(frozen=True, slots=True)
 class _Replicas:
-    """The partitions that are asked for, each with all of its replicas."""
+    """The requested partitions, each with all its replicas."""
 
     brokers: Brokers
     by_name: Mapping[TopicPartition, Sequence[LocatedPartition]]
@@ -122,10 +122,10 @@ class _Replicas:
         return [place for places in self.by_name.values() for place in places]
 
     def ends(self, producer_id: int, now_ms: int) -> tuple[list[TransactionEnd], list[tuple[LogEnd, MarkerBatch]]]:
-        """What ends the producer's transactions, and the markers to append.
+        """Return the results that end the producer's transactions, and the markers to append.
 
         Raises:
-            RequestError: it has none, one does not hang, or replicas differ.
+            RequestError: the producer has no open transaction, one does not hang, or replicas differ.
             DataError: a log is damaged.
         """
         ends, appends, open_ids = [], [], set[int]()
@@ -154,7 +154,7 @@ def _is_open(log: LogEnd, producer_id: int) -> bool:
 
 
 def _timestamp_type(node: Node, topic: str) -> TimestampType:
-    """What the timestamps of a topic's batches mean, as far as its configs tell."""
+    """Return the timestamp type of a topic's batches; create time if its configs are invalid."""
     try:
         is_append_time = node.config_of(topic)["message.timestamp.type"].value == "LogAppendTime"
     except ConfigError:
@@ -167,12 +167,12 @@ def _timestamp_type(node: Node, topic: str) -> TimestampType:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """The replicas of a partition in which a producer's transaction is open.
+    """The replicas of a partition with an open transaction of a producer.
 
     Attributes:
-        open: those that get the marker.
-        done: those that have it already, as their last batch.
-        data: of the transaction; the same in all.
+        open: replicas that need the marker.
+        done: replicas that already end with the marker.
+        data: the data of the transaction, equal on all replicas.
     """
 
     producer_id: int
@@ -208,7 +208,7 @@ class _Ending:
     def end(
         self, found: OpenInLog, known: TransactionalId | None, timestamp_type: TimestampType, now_ms: int
     ) -> tuple[MarkerBatch, TransactionEnd]:
-        """The marker, and what it does."""
+        """Return the marker, and a description of its effect."""
         offset, producer = self.open[0].end_offset, self.producer
         coordinator = _coordinator(producer)
         marker = Marker(
@@ -241,7 +241,7 @@ def _facts(producer: Producer) -> tuple[int, int, int]:
 
 
 def _coordinator(producer: Producer) -> int:
-    """The coordinator epoch of the marker: no coordinator has a lower one than 0, so that none is fenced by it."""
+    """Return the marker's coordinator epoch, at least 0: no coordinator has a lower one, so the marker fences none."""
     return max(0, producer.coordinator_epoch)
 
 
@@ -262,7 +262,7 @@ def _differ(name: TopicPartition, what: str) -> RequestError:
 
 
 def _open_in_log(name: TopicPartition, replicas: _Ending) -> OpenInLog:
-    """The transaction as `transactions` shows it."""
+    """Describe the transaction as `transactions` does."""
     log, producer = replicas.open[0], replicas.producer
     first, start = log.producers.first_unstable_offset, log.log.log_start_offset
     assert first is not None, "a transaction is open"
@@ -285,7 +285,7 @@ def _open_in_log(name: TopicPartition, replicas: _Ending) -> OpenInLog:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What the replicas of `__transaction_state` know that are here."""
+    """The coordinators' view of transactions, from the present replicas of `__transaction_state`."""
 
     coordinators: Sequence[Coordinators]
     coverage: Coverage
@@ -312,7 +312,7 @@ class _Verdict:
         return cls([one for one in read if one.coverage.partitions], coverage)
 
     def known_if_hanging(self, found: OpenInLog, now_ms: int) -> TransactionalId | None:
-        """What a coordinator knows of the producer of a transaction that hangs.
+        """Return the coordinator's entry for the producer of a hanging transaction, or None without one.
 
         Raises:
             RequestError: the transaction does not hang, or that is not certain.

@@ -1,4 +1,4 @@
-"""The caches of this user: what is in them, and removing them."""
+"""Lists and removes the caches of this user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from cordwood.cache import cache_folder
 from cordwood.text import bytes_text
 
-#: What this program writes there: patterns of names, and what they are.
+#: Patterns of the file names that this program writes there, with descriptions.
 _KINDS = {
     "kernels-*": "compiled kernels",
     "java-*.jsa": "class archives for Java",
@@ -21,7 +21,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What one kind of cache takes."""
+    """The files and size of one kind of cache."""
 
     what: str
     paths: tuple[str, ...]
@@ -30,14 +30,14 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What is in a folder of caches."""
+    """The contents of the cache folder."""
 
     folder: str
     cached: tuple[Cached, ...]
     dropped: bool
 
     def text(self) -> str:
-        """A line per kind."""
+        """Return a line per kind."""
         if not self.cached:
             return f"{self.folder}: nothing is cached"
         lines = [f"  {bytes_text(one.size_bytes):>8}  {one.what}" for one in self.cached]
@@ -45,7 +45,7 @@ class Caches:
 
 
 def caches(*, drop: bool = False) -> Caches:
-    """What is cached; with `drop`, it is removed, which costs time, and nothing else."""
+    """List the caches; `drop` removes them, which costs only the time to make them again."""
     folder = cache_folder()
     found = []
     for pattern, what in _KINDS.items():

@@ -1,19 +1,19 @@
 """A clean of log directories into a copy; the steps in their order:
 
-    lay out   choose the place of each directory's copy; refuse locked directories
-    load      recover a directory whose broker crashed into its copy, which is then the source
+    lay out   choose the location of each directory's copy; refuse locked directories
+    load      recover each directory after a broker crash into its copy, which is then the source
     plan      choose the partitions to clean, and their ranges
-    run       pack partitions into Spark tasks; each returns its outputs, or why it failed
+    run       pack partitions into Spark tasks; each returns its outputs, or the reason for its failure
     check     another process checks the files that a task wrote
     build     copy the other partitions, move the cleaned ones in, write checkpoints
     retain    with --retention, delete old segments of the copy
-    index     put key indexes beside the segments, those that tasks made and those of the source
-    publish   the copy gets its name
+    index     put key indexes beside the segments, both new ones and those of the source
+    publish   give the copy its name
 
-Nothing is visible before the last step. A failed partition does not stop the others: it is copied as it was, and the
-result says where it is damaged.
+No step before the last is visible. A failed partition does not stop the others: it is copied unchanged, and the result
+reports its damage.
 
-`plan_exact` takes the same steps up to the tasks, which only count their output; nothing is checked or built.
+`plan_exact` takes the same steps up to the tasks, which only count their output; it checks and builds no files.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def clean(
     sources = [fs.absolute_path(path) for path in paths]
     node = open_node(fs, sources, options.selection)
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
-    select_partitions(node.places, sources, options.selection)  # or refuse it before a directory is recovered for it
+    select_partitions(node.places, sources, options.selection)  # or raise before a directory is recovered in vain
     foretold = warnings(node)
     if run.on_forecast is not None:
         run.on_forecast([text(one) for one in foretold])
@@ -141,10 +141,10 @@ def clean(
 
 
 def _progress_folder(fs: TargetStore, work: Target, run: RunOptions) -> str:
-    """Where tasks report how far they are: a folder that all of them see.
+    """Return the folder for progress counters: one that all tasks can reach.
 
-    Executors of a cluster need not see any disk of this machine, only the bucket. But a rate needs a disk that they all
-    see, as its counters are written and read many times per second.
+    Executors of a cluster need not share a disk with this machine, only the bucket. But a rate limit needs a shared
+    disk, as tasks read and write its counters many times per second.
     """
     if fs.path_on_disk(work.outputs) is not None or run.tasks.rate is not None or run.where.is_on_this_machine:
         return work.progress
@@ -153,7 +153,7 @@ def _progress_folder(fs: TargetStore, work: Target, run: RunOptions) -> str:
 
 @contextlib.contextmanager
 def _with_space(fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, *, link: Link | None) -> Iterator[None]:
-    """Make the work folder, if there is room for it and for the copies."""
+    """Make the work folder, if the disk has room for it and for the copies."""
     parent = posixpath.dirname(work.path)
     check_space(fs, parent, copies, link=link)
     with work:
@@ -164,7 +164,7 @@ def _with_space(fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, 
 def _indexes_to_make(
     fs: TargetStore, copies: Sequence[DirectoryCopy], work: Target, indexes: IndexOptions, *, link: Link | None
 ) -> Indexes:
-    """Which partitions get key indexes; none does where these could take the room of the copies."""
+    """Decide which partitions get key indexes; none if the indexes could take the room of the copies."""
     sizes = [room.logs // SEGMENT_SHARE for copy in copies for room in copy.rooms]
     most = sum(size if indexes.index_max is None else min(size, indexes.index_max) for size in sizes)
     if not has_room_beside(fs, posixpath.dirname(work.path), copies, most, link=link):
@@ -275,7 +275,7 @@ def _emptied(log: LogView) -> str:
 
 
 def _retain(fs: TargetStore, built: Sequence[_Built]) -> None:
-    """Remove from the copy what retention takes."""
+    """Delete old segments from the copy, as retention requires."""
     for one in built:
         found = one.plan
         if found is not None and found.retention:

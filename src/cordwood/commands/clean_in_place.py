@@ -1,16 +1,16 @@
 """A clean of the directories themselves; the steps in their order:
 
-    lock      every log directory, until the last task has ended
+    lock      lock every log directory until the last task has ended
     load      complete or undo an interrupted clean or a crash's leftovers, as a broker's start would do
     plan      choose the partitions to clean, their ranges, and the number of waves that the free room allows
-    try       a partition that takes several waves is cleaned without writing, so that damage stops it before any change
+    try       clean a partition that needs several waves without writing, so that damage stops it before any change
     wave      Spark's workers write outputs to the partitions' work folders; others check them; `verify` proves them
-    swap      group by group, outputs replace their old segments, which are deleted; see `storage.changes.swap`
-    retain    with --retention, delete old segments, once each is proved deletable
-    record    the cleaner's checkpoint
+    swap      group by group, replace old segments by outputs and delete them; see `storage.changes.swap`
+    retain    with --retention, delete old segments after proving each of them deletable
+    record    write the cleaner's checkpoint
 
-A finished group stays cleaned, even if a later one fails; an unfinished one is as it was. A folder `.cordwood` in a
-partition is a leftover: a broker ignores it, and the next clean removes it.
+A finished group stays cleaned even if a later group fails; an unfinished group stays unchanged. A folder `.cordwood` in
+a partition is a leftover: a broker ignores it, and the next clean removes it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def clean_in_place(
             with run.jobs(limited, counters) as jobs:
                 waves = plan_waves(site, jobs, work, in_place, ledger.failures)
                 if run.on_plan is not None:
-                    # To verify it what is there is read once more, and what was written.
+                    # The proof reads all existing data once more, and the outputs.
                     run.on_plan(plan, work.size_bytes + (2 * work.output_bytes_max if in_place.verify else 0))
                 for wave in waves.waves:
                     run_wave(site, jobs, work, wave, ledger, verify=in_place.verify)
@@ -107,9 +107,9 @@ def clean_in_place(
 def _locked(
     fs: LocalFileSystem, sources: Sequence[str], options: PlanOptions, in_place: InPlaceOptions, now_ms: int
 ) -> Iterator[Site]:
-    """The log directories, locked. In the end all work folders are removed."""
+    """Lock the log directories and open them; at the end, remove all work folders."""
     selection = options.selection
-    # Refused before anything is changed: a lock leaves its file.
+    # Raise for wrong configs before any change: a lock leaves its file.
     given_layers(fs, selection.server_properties, selection.overrides)
     _, found = list_places(fs, sources)
     to_lock = directories_to_lock(fs, (place.path for place in select_partitions(found, sources, selection)))
@@ -117,7 +117,7 @@ def _locked(
         for path in to_lock:
             check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
-        # Opened only now: before the locks, another process may have changed the directories.
+        # Open only under the locks: before them, another process may have changed the directories.
         node = open_node(fs, sources, selection)
         selected = select_partitions(node.places, sources, selection)
         places = [place for place in selected if broker_would_load(place.name)]

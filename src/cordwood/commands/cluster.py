@@ -1,4 +1,4 @@
-"""`topics`, `configs`, `brokers`: what the metadata log of a cluster says, as of its end, an offset, or a time."""
+"""`topics`, `configs`, `brokers`: the contents of a cluster's metadata log as of its end, an offset, or a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def topics(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = None) -> TopicsListing:
-    """The topics of a cluster; see `cordwood.topics`."""
+    """List the topics of a cluster; see `cordwood.topics`."""
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     known = [topic for name, topic in metadata.topics.items() if _is_asked_for(name, options.topics)]
     if options.topics and not known:
@@ -41,13 +41,13 @@ def topics(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = 
 
 
 def configs(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = None) -> ConfigsListing:
-    """The configs that are set in a cluster; see `cordwood.configs`."""
+    """List the configs that are set in a cluster; see `cordwood.configs`."""
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     return ConfigsListing(as_of, tuple(_entries(metadata, options.topics)))
 
 
 def brokers(paths: Sequence[str], options: BrokersOptions, *, fs: Store | None = None) -> BrokersListing:
-    """The brokers of a cluster; see `cordwood.brokers`."""
+    """List the brokers of a cluster; see `cordwood.brokers`."""
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     partitions = [partition for topic in metadata.topics.values() for partition in topic.partitions.values()]
     return BrokersListing(
@@ -68,7 +68,7 @@ def _shown(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _entries(metadata: ClusterMetadata, globs: Sequence[str]) -> Iterator[ConfigEntry]:
-    """Configs of topics; and of brokers, unless topics are asked for."""
+    """Yield the configs of the selected topics; without a selection those of brokers too."""
     if not globs:
         for broker, texts in sorted(metadata.broker_configs.items()):
             scope = "broker" if broker else "cluster"
@@ -92,7 +92,7 @@ def _read(
 
 
 def _point(log: LogView, at: str | None) -> tuple[int | None, int | None]:
-    """The offset behind the last record that counts, None for all; and the time of that record, None without any.
+    """Return the end offset of the metadata to read, None for all; and the time of the last record before it, or None.
 
     Raises:
         RequestError: the log does not reach back to that time.

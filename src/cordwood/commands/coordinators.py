@@ -1,4 +1,4 @@
-"""Shared by `groups` and `transactions`: the logs of Kafka's coordinators, and the other logs beside them."""
+"""Shared by `groups` and `transactions`: the logs of Kafka's coordinators, and the data logs beside them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.coordinators import state_records
 from cordwood.types import TopicPartition
 
-#: The broker's config by which it creates a coordinator's topic with so many partitions.
+#: The broker configs that set the number of partitions when a broker creates a coordinator's topic.
 COUNTS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
 }
 
-#: Called with how many logs were looked at, and how many there are.
+#: Called with the number of logs read so far, and their total.
 OnLogs = Callable[[int, int], None]
 
 
@@ -40,7 +40,7 @@ class Beside:
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, LocatedPartition]:
-        """All that are in the node's log directories, whichever the user named; of duplicates the first."""
+        """All partitions in the node's log directories, whether or not the user named them; the first of duplicates."""
         found: dict[TopicPartition, LocatedPartition] = {}
         for directory in self.node.directories:
             for one in directory.partitions:
@@ -49,14 +49,14 @@ class Beside:
         return found
 
     def coordinators(self, topic: str) -> Mapping[int, LocatedPartition]:
-        """The partitions of a coordinator's topic: those that the user named; if none, all in the same directories."""
+        """Return the named partitions of a coordinator's topic; without any, all its partitions in the directories."""
         there = {name.partition: one for name, one in sorted(self.partitions.items()) if name.topic == topic}
         paths = {place.path for place in self.node.places}
         named = {partition: place for partition, place in there.items() if place.path in paths}
         return named or there
 
     def coverage(self, topic: str) -> Coverage:
-        """Which partitions of a coordinator's topic there are."""
+        """Report which partitions of a coordinator's topic are present."""
         return coverage_of(self.node, topic, tuple(self.coordinators(topic)))
 
     @cached_property
@@ -71,11 +71,12 @@ class Beside:
         return found
 
     def end_of(self, name: TopicPartition, offset: int) -> LogEnd | None:
-        """Where the log of a partition ends for a consumer with an offset; None if it is not there.
+        """Return the end of a partition's log for a consumer at an offset, or None if the partition is missing.
 
-        That is the high watermark of the log directory's checkpoint. Without an entry, or where the partition has no
-        other replica, it is the end of the log: a checkpoint is some seconds old. So it is if the offset is above both,
-        or if the log has lost records and ends below its checkpoint, as a load then lowers the high watermark.
+        The end is the high watermark of the log directory's checkpoint. It is the log end if the checkpoint has no
+        entry, or if the partition has no other replica, because a checkpoint may be some seconds old. It is also the
+        log end if the consumer's offset is above both, or if the log has lost records and ends below its checkpoint:
+        then a load lowers the high watermark.
         """
         place = self.partitions.get(name)
         if place is None:
@@ -106,10 +107,10 @@ class Beside:
         updates: int | None = None,
         on_progress: OnLogs | None = None,
     ) -> Iterator[tuple[int, DecodedRecord, int]]:
-        """The records that count of a coordinator's topic: partition, record, and producer of an open transaction.
+        """Yield the current records of a coordinator's topic: partition, record, and producer of an open transaction.
 
         Args:
-            on_damage: called with each batch, record or log that cannot be read; the other logs are read.
+            on_damage: called with each unreadable batch, record or log; other logs are still read.
         """
         internal, places = INTERNAL_TOPICS[topic], self.coordinators(topic)
         for done, (partition, place) in enumerate(places.items(), 1):
@@ -131,10 +132,10 @@ class Beside:
 
 
 def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
-    """Compare the partitions of a coordinator's topic that are here with how many there are.
+    """Compare the present partitions of a coordinator's topic with the topic's partition count.
 
-    Without a metadata log their count is the broker's config, if it is given. Else it is Kafka's default if exactly the
-    partitions are here that a broker creates with it.
+    Without a metadata log, the count is the broker's config if it is set. Else it is Kafka's default, but only if
+    exactly the partitions that a broker creates by default are present.
     """
     if node.metadata is not None:
         known = node.metadata.topics.get(topic)

@@ -32,7 +32,7 @@ def plan_recovered(
     restored: Mapping[str, object],
     options: PlanOptions,
 ) -> Plan:
-    """The plan of a clean; what retention takes is found out after it."""
+    """Plan a clean; retention is computed after it."""
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
     known = replace(options.without_retention(), selection=selection)
     return make_plan(_loaded_paths(copies, restored), known, fs=fs)
@@ -40,7 +40,7 @@ def plan_recovered(
 
 @contextlib.contextmanager
 def explain_full_disk(fs: TargetStore, output: str) -> Iterator[None]:
-    """Say of a disk that is full what came of that, and what else may take its room."""
+    """Turn ENOSPC into an error that reports that nothing was changed, and leftovers that take room."""
     try:
         yield
     except (NoSpaceError, OSError) as error:
@@ -56,7 +56,7 @@ def explain_full_disk(fs: TargetStore, output: str) -> Iterator[None]:
 
 
 def left_by_another_run(path: str) -> str:
-    """The advice about a work folder that some other run left behind."""
+    """Return advice about the work folder of another run."""
     return f"{path} was left by a run that was killed; remove it, unless another run is making the same directory now"
 
 
@@ -77,7 +77,7 @@ def recover_crashed(
     *,
     link: Link | None,
 ) -> dict[str, dict[str, Recovered]]:
-    """Recover what needs it into its copy. Returns what came of the partitions, by the path of the copy."""
+    """Recover crashed directories into their copies; return the results by path of the copy and of the partition."""
     for copy in copies:
         if copy.path != root:
             fs.make_directory(copy.path, mode=mode_of(fs, copy.source.path))
@@ -85,10 +85,10 @@ def recover_crashed(
 
 
 def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Recovered]:
-    """Make the copy of a directory as the next start of a broker would leave the directory.
+    """Fill the copy of a directory with the state that a broker's next start would produce.
 
     Returns:
-        what came of the partitions that were recovered, by the path of their source.
+        the recovered partitions by the path of their source.
     """
 
     def one(place: LocatedPartition) -> Recovered | None:
@@ -134,10 +134,10 @@ def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link
 
 
 def left_out_bytes(place: LocatedPartition, came: Recovered | None) -> int:
-    """Bytes of whole batches that the copy of a partition lacks.
+    """Return the bytes of whole batches that the copy of a partition lacks.
 
     Args:
-        came: what its recovery came to; None: it needed none.
+        came: the result of its recovery, or None if it needed no recovery.
     """
     if came is not None:
         return came.left_out_bytes
@@ -148,7 +148,7 @@ def left_out_bytes(place: LocatedPartition, came: Recovered | None) -> int:
 def not_recovered(
     copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
 ) -> Iterator[tuple[str, Failure]]:
-    """The partitions that could not be recovered, by the path of their copy; they are not cleaned, either."""
+    """Yield the partitions whose recovery failed, by the path of their copy; they are not cleaned either."""
     for copy in copies:
         for place in copy.places:
             came = restored.get(copy.path, {}).get(place.path)
@@ -157,7 +157,7 @@ def not_recovered(
 
 
 def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object]) -> list[str]:
-    """The directories to plan on: the sources, or their copies where those were recovered."""
+    """Return the directories to plan on: the sources, or their copies after a recovery."""
     paths = []
     for copy in copies:
         if copy.path in restored:
@@ -181,12 +181,12 @@ def run_tasks(
     index_root: str | None = None,
     discard: bool = False,
 ) -> dict[str, Output | Failure]:
-    """What came of each partition that was to be cleaned, by its path.
+    """Run the planned tasks; return the outcome of each partition by its path.
 
     Args:
         indexes, index_root: see `tasks_of`.
         failed: partitions that cannot be cleaned, even if planned; they are among the outcomes.
-        discard: count what would be written instead of writing it.
+        discard: count the output instead of writing it.
 
     Raises:
         NoSpaceError: the disk is full.
@@ -211,7 +211,7 @@ def with_retention(
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
 ) -> Plan:
-    """The plan with what retention takes, by the sizes and times after the clean."""
+    """Add the deletions by retention to the plan, computed from sizes and times after the clean."""
     places = {path: (place, log) for _, place, path, log in recovered_partitions(fs, copies, restored)}
 
     def one(found: PartitionPlan) -> PartitionPlan:
@@ -228,7 +228,7 @@ def with_retention(
 def recovered_partitions(
     fs: TargetStore, copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
 ) -> Iterator[tuple[DirectoryCopy, LocatedPartition, str, LogView]]:
-    """Every partition with its path and log as it is loaded: its source, or a recovered copy."""
+    """Yield every partition with the path and log to read: its source, or a recovered copy."""
     for copy in copies:
         for place in copy.places:
             if copy.path in restored:
@@ -240,8 +240,8 @@ def recovered_partitions(
 
 
 def name_source(text: str, copy: DirectoryCopy, place: LocatedPartition) -> str:
-    """A text about a partition that was read in its copy, with the source that people know in the copy's place.
+    """Replace the path of a partition's copy by its source in a text for users.
 
-    What a clean could not write is not renamed: its work folder is in the copy.
+    Paths of unfinished outputs stay: their work folder is in the copy.
     """
     return text.replace(copy.target_of(place), place.path)

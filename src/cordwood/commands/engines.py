@@ -1,4 +1,4 @@
-"""Which engine runs the tasks of a command: Spark, or a pool of processes of this machine."""
+"""Chooses the engine that runs a command's tasks: Spark, or a pool of processes on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE, SPARK = "here", "spark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What runs the tasks of a command."""
+    """The options that choose the engine of a command's tasks."""
 
     PANEL: ClassVar[str] = "How it runs"
 
@@ -42,18 +42,18 @@ class EngineOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what is no choice."""
+        """Raise RequestError unless the engine is `here` or `spark`."""
         if self.engine not in (None, HERE, SPARK):
             raise RequestError(f"--engine {self.engine}: give here or spark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where tasks run, as it was asked for.
+    """The requested engine.
 
     Attributes:
-        engine: here or spark; None: that of the session or master, if one is given, else Spark if it is installed.
-        spark: a session to use, which is left running; None: a new one.
+        engine: here or spark; None: Spark if a session or master is given or Spark is installed, else here.
+        spark: a session to use, which is left running, or None for a new one.
     """
 
     engine: str | None = None
@@ -63,11 +63,11 @@ class Where:
 
     @classmethod
     def of(cls, options: EngineOptions, spark: SparkSession | None, archive: str | None = None) -> Where:
-        """What the options of a command say."""
+        """Read the options of a command."""
         return cls(engine=options.engine, spark=spark, master=options.master, archive=archive)
 
     def __post_init__(self) -> None:
-        """Refuse Spark's options for another engine."""
+        """Raise RequestError for Spark's options with another engine."""
         if self.engine == HERE and self._names_spark:
             raise RequestError("A session, --master and --archive are Spark's; --engine here runs without Spark")
 
@@ -88,21 +88,21 @@ class Where:
         return not self.is_spark or runs_here(self.spark, self.master)
 
     def begun(self) -> AbstractContextManager[None]:
-        """Begin with what takes long in `start`, which takes it up in the block; if nothing does, it ends there."""
+        """Start Spark early in the background; `start` uses it in the block, and otherwise it ends with the block."""
         return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
 
     def start(self, sizes: Sequence[int] = ()) -> AbstractContextManager[Runner]:
-        """Start what runs tasks; see `jobs.runner.Start`."""
+        """Start the engine; see `jobs.runner.Start`."""
         return _started(self, sizes)
 
 
 @contextmanager
 def _started(where: Where, sizes: Sequence[int]) -> Iterator[Runner]:
-    # It has kernels, and is loaded while Java starts.
+    # This import loads kernels, while Java starts.
     from cordwood.engine.division import tasks_at_once
 
     tasks = tasks_at_once(sizes, local_cores())
-    # One of them is never needed, and planning does without both.
+    # Import only the engine in use; planning needs neither.
     if where.is_spark:
         from cordwood.spark.runner import running_on_spark
 

@@ -1,11 +1,11 @@
-"""`erase-check`: whether any trace of some keys remains in directories: of brokers, of copies, of backups.
+"""`erase-check`: whether any trace of some keys remains in directories of brokers, of copies, of backups.
 
-    every file ──► is looked at, whatever it is ──► traces ──► what has to happen so that each goes
-                       │                              ▲
-                       size, SHA-256                  the log that a record is in: superseded, by which clean it goes
+    every file ──► is searched, whatever its type ──► traces ──► the step that removes each trace
+                       │                                  ▲
+                       size, SHA-256                      the log of the record: superseded, and which clean removes it
 
-Nothing is believed: all bytes of all files are read, also those that no broker would look at any more. Files that
-appear or change meanwhile are looked at once more.
+The check trusts no index or checkpoint: it reads all bytes of all files, including files that brokers ignore. Files
+that appear or change during the check are searched again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cordwood.storage.node.node import Node
 from cordwood.threads import in_parallel
 
 _ROUNDS = 4
-#: Called with the bytes that were looked at, and of all files.
+#: Called with the bytes searched so far, and the bytes of all files.
 OnProgress = Callable[[int, int], None]
 
 
@@ -48,7 +48,7 @@ def erase_check(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> ErasureResult:
-    """Look for traces of keys; see `cordwood.erase_check`."""
+    """Search for traces of keys; see `cordwood.erase_check`."""
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")
@@ -84,7 +84,7 @@ def erase_check(
 
 
 def _node(fs: Store, path: str, chosen: Selection) -> Node | None:
-    """The directory as a broker's, for its configs; None: it is no such directory."""
+    """Open a directory as a broker's, for its configs; None if it is not a broker's directory."""
     try:
         return Node.open(fs, [path], chosen.metadata, chosen.server_properties, chosen.overrides)
     except ConfigError:
@@ -103,7 +103,7 @@ def _digest(keys: Sequence[bytes]) -> str:
 def _checked(
     files: Iterable[FileToCheck], looked_at: Mapping[str, LookedAt], traces: Iterable[FoundTrace]
 ) -> Iterator[CheckedFile]:
-    """The files with their traces by kind; a record is known to be superseded only as far as it is described."""
+    """Yield the files with their traces by kind; a record counts as superseded only if its trace has a description."""
     superseded: Counter[tuple[str, TraceKind]] = Counter()
     for trace in traces:
         if trace.kind is TraceKind.SUPERSEDED and trace.record is not None:
@@ -117,13 +117,13 @@ def _checked(
         yield CheckedFile(file.role, found, {kind: count for kind, count in counts.items() if count > 0})
 
 
-# ---- looking --------------------------------------------------------------------------------------------------------
+# ---- searching ------------------------------------------------------------------------------------------------------
 
 
 def _look_at_all(
     fs: Store, paths: Sequence[str], chosen: Selection, search: TraceSearch, on_progress: OnProgress | None
 ) -> tuple[list[FileToCheck], dict[str, LookedAt], list[str]]:
-    """Look at all files, and again at those that changed meanwhile; the third is what is not known because of that."""
+    """Search all files, and changed files again; the third value names files that never stopped changing."""
     states: dict[str, tuple[int, int, int]] = {}
     done: dict[str, LookedAt] = {}
     mutex, progress = Lock(), [0, 0]
@@ -132,7 +132,7 @@ def _look_at_all(
         try:
             found = LookedAt(file.path, problems=[file.problem]) if file.problem else search.look_at(file.path)
         except FileNotFoundError:
-            return  # the next listing has what became of it
+            return  # the next listing has its new name, if any
         with mutex:
             done[file.path], states[file.path] = found, file.state
             progress[0] += found.size_bytes
@@ -160,7 +160,7 @@ def _look_at_all(
 
 
 def _never_known(keys: Sequence[bytes], options: EraseCheckOptions) -> Iterator[str]:
-    """What no look at files tells."""
+    """Yield the limits of any search through files."""
     yield "blocks that a disk or store has freed, its snapshots, old versions of objects and backups may hold the bytes"
     yield "other replicas, tiers, mirrors, archives and consumers have copies of their own: give all their directories"
     yield "keys are compared byte by byte: the same person under another key or encoding is not found"

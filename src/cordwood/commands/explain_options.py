@@ -13,7 +13,7 @@ from cordwood.option import SEED, Option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """What `explain` is asked for; the configs of the selection are those that are asked about."""
+    """The options of `explain`; the overrides of the selection are the configs to try."""
 
     selection: Selection = field(default_factory=Selection)
     against: Annotated[
@@ -38,7 +38,7 @@ class ExplainOptions:
     seed: Annotated[int, SEED] = 7
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate numbers, and require --config for --against."""
         if not 0.001 <= self.days <= 3660:
             raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
         if self.scale is not None and not 1 <= self.scale < float("inf"):

@@ -1,8 +1,8 @@
-"""`get`: what became of a key: all its records in a log, and what will happen to each of them next.
+"""`get`: all records of a key in a log, and the fate of each of them.
 
-A producer that leaves the choice to Kafka writes all records of a key to one partition, which follows from the key and
-the number of partitions. It is searched first, and the others if the key is not in it, so that one partition out of
-many is read.
+By default a producer writes all records of a key to one partition, which Kafka's partitioner computes from the key and
+the number of partitions. `get` searches that partition first, and the others only if the key is not in it, so it
+usually reads one partition of many.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 
-#: Called with the bytes of logs that were searched, and of all that are searched as far as that is known.
+#: Called with the bytes of logs searched so far, and the total as far as it is known.
 OnProgress = Callable[[int, int], None]
 
 
@@ -86,7 +86,7 @@ def _may_have_keys(place: LocatedPartition) -> bool:
 
 @dataclass
 class _Search:
-    """The search, and what it has found so far."""
+    """A running search and its results so far."""
 
     node: Node
     options: GetOptions

@@ -1,7 +1,7 @@
 """`groups`: the consumer groups of a broker's directories, their offsets and their lag.
 
 A group's records are in one partition of `__consumer_offsets`, and the state of share groups in `__share_group_state`.
-The lag counts to the ends of the logs in the same directories.
+Lag counts to the ends of the logs in the same directories.
 """
 
 from __future__ import annotations

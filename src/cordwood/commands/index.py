@@ -1,4 +1,4 @@
-"""`index`: makes the key indexes of segments, or removes them."""
+"""`index`: makes or removes the key indexes of segments."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cordwood.storage.index.partition import IndexResult, drop_indexes, index_pa
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.node import LocatedPartition, list_places
 
-#: The part of this machine's memory that keys may take while an index is made.
+#: An index build may use this machine's memory divided by this number for keys.
 _MEMORY_SHARE = 4
 
 
 def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem | None = None) -> IndexResult:
-    """See `cordwood.index`."""
+    """Make or remove key indexes; see `cordwood.index`."""
     chosen, index_dir = options.chosen, options.index_dir
     with ExitStack() as held:
         if index_dir is not None:
@@ -36,7 +36,7 @@ def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem
             for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, chosen))):
                 check_local(fs, path, no_broker_elsewhere=options.no_broker_elsewhere)
                 held.enter_context(fs.lock_directory(path))
-            # Listed again: before the locks, another process may have changed the directories.
+            # List again under the locks: before them, another process may have changed the directories.
             found = _places(fs, paths, chosen)
             check_apart(fs, [place.path for place in found])
             check_ownership(fs, [place.path for place in found])

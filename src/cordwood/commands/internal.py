@@ -1,4 +1,4 @@
-"""Kafka's internal topics as tables: the records of one type, of all partitions that are in some directories."""
+"""Kafka's internal topics as tables: the records of one type in all partitions of some directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of `get`, `erase-check` and `index`; `commands.options` imports what these do not need."""
+"""The options of `get`, `erase-check` and `index`; apart from `commands.options`, which imports more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECODERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOptions:
-    """What `get` is asked for."""
+    """The options of `get`."""
 
     selection: Selection = field(default_factory=Selection)
     index_place: IndexPlace = field(default_factory=IndexPlace)
@@ -37,7 +37,7 @@ class GetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseCheckOptions:
-    """What `erase-check` is asked for."""
+    """The options of `erase-check`."""
 
     selection: Selection = field(default_factory=Selection)
     values: Annotated[
@@ -56,7 +56,7 @@ class EraseCheckOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexingOptions:
-    """What `index` is asked for."""
+    """The options of `index`."""
 
     drop: Annotated[bool, Option("Remove all key indexes.")] = False
     index_dir: Annotated[

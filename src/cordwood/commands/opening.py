@@ -1,4 +1,4 @@
-"""The directories of a command, opened: its partitions, and the configs that it goes by."""
+"""Opens the directories of a command: its partitions, and the configs that apply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import RecoverySettings
 
-#: The broker's configs that determine the size of Kafka's offset map.
+#: The broker configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
 
 
@@ -24,7 +24,7 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
     """Open the directories with the configs of a selection; see `Node.open`.
 
     Raises:
-        NotFoundError: also for a config of a topic that is nowhere, whose name may be misspelt.
+        NotFoundError: no path exists, or a config names a topic without partitions here, perhaps misspelt.
     """
     node = Node.open(fs, paths, selection.metadata, selection.server_properties, selection.overrides)
     asked = [one.source.subject for one in node.said if one.source.kind is SourceKind.TOPIC_OVERRIDE]
@@ -37,7 +37,7 @@ def open_node(fs: Store, paths: Sequence[str], selection: Selection) -> Node:
 def select_partitions(
     places: Iterable[LocatedPartition], paths: Sequence[str], chosen: ChosenPartitions
 ) -> list[LocatedPartition]:
-    """The selected partitions, of those in the paths."""
+    """Return the selected partitions within the paths."""
     places, topics, partitions = [*places], chosen.topics, chosen.partitions
     selected = [place for place in places if is_asked_for(place, topics, partitions)]
     if not selected:
@@ -46,19 +46,19 @@ def select_partitions(
 
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:
-    """What loading a topic's partitions goes by."""
+    """Return the configs for loading a topic's partitions."""
     try:
         return RecoverySettings(index_interval_bytes=node.config_of(topic).integer("index.interval.bytes"))
     except ConfigError:
-        return RecoverySettings()  # the plan says what is wrong with its configs
+        return RecoverySettings()  # the plan reports invalid configs
 
 
 def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
-    """The map of Kafka that a clean goes by; None: it goes by none.
+    """Return the size of Kafka's offset map that limits a clean, or None without a limit.
 
     Raises:
-        RequestError: it has no room for a single key.
-        ConfigError: the broker would not take one of its configs.
+        RequestError: the map has no room for a single key.
+        ConfigError: the broker would reject one of its configs.
     """
     config = broker_config(node, _MAP_CONFIGS)
     buffer, factor = config["log.cleaner.dedupe.buffer.size"], config.real("log.cleaner.io.buffer.load.factor")
@@ -81,10 +81,10 @@ def offset_map_size(node: Node, choices: Choices) -> OffsetMapSize | None:
 
 
 def broker_config(node: Node, names: Collection[str]) -> BrokerConfig:
-    """The broker's configs of these names, whatever is wrong with others.
+    """Resolve only these broker configs, so that errors in others do not matter.
 
     Raises:
-        ConfigError: the broker would not take one of them.
+        ConfigError: the broker would reject one of them.
     """
     layers = node.broker_layers()
     return resolve_broker(
@@ -93,7 +93,7 @@ def broker_config(node: Node, names: Collection[str]) -> BrokerConfig:
 
 
 def limited_by_map(partition: PartitionPlan, size: OffsetMapSize | None) -> PartitionPlan:
-    """The plan of a partition that is cleaned in rounds, by Kafka's offset map; unchanged without one."""
+    """Plan the rounds of a partition by Kafka's offset map; unchanged without a map."""
     if size is None or partition.decision is not Decision.CLEAN:
         return partition
     note = f"cleaned in rounds of at most {size.keys} keys, by Kafka's offset map ({size.source})"

@@ -1,7 +1,7 @@
-"""What a user can ask of the commands, as one value from the command line to the engine.
+"""The options of the commands, as one value from the command line to the engine.
 
-A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and `api` are made from these fields. This
-imports little, so that what runs the tasks of a command begins to start before the command itself is loaded.
+A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and `api` are generated from these fields.
+This module imports little, so that Spark can start before the command itself is loaded.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What `plan` and `clean` are asked for.
+    """The options of `plan` and `clean`.
 
     Attributes:
-        now_ms: the time as of which everything is decided; None: not yet read from the clock, see `at`.
+        now_ms: the time of all decisions, or None before `at` reads the clock.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -39,17 +39,17 @@ class PlanOptions:
     index_place: IndexPlace = field(default_factory=IndexPlace)
 
     def at(self, clock: Clock) -> tuple[PlanOptions, int]:
-        """The options with their time, which is the clock's unless given; and this time."""
+        """Return the options with their time, by default the clock's; and this time."""
         now_ms = clock() if self.now_ms is None else self.now_ms
         return replace(self, now_ms=now_ms), now_ms
 
     @property
     def paths(self) -> tuple[str | None, ...]:
-        """The paths that are named beside those of logs."""
+        """Paths besides those of logs."""
         return self.selection.metadata, self.selection.server_properties, self.index_place.index_dir
 
     def without_retention(self) -> PlanOptions:
-        """The same options, for a plan whose retention is computed after the clean."""
+        """Return the same options, for a plan whose retention is computed after the clean."""
         return replace(self, choices=replace(self.choices, retention=False))
 
 
@@ -82,7 +82,7 @@ class TaskOptions(EngineOptions):
     ] = 1800
 
     def __post_init__(self) -> None:
-        """Refuse an engine that there is not, and a timeout that no task could meet."""
+        """Raise RequestError for an unknown engine or a timeout below one second."""
         EngineOptions.__post_init__(self)
         if self.task_timeout < 1:
             raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")
@@ -112,7 +112,7 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOptions:
-    """What only a clean into a copy is asked for."""
+    """The options of a clean into a copy."""
 
     PANEL: ClassVar[str] = "Only with --output"
 
@@ -122,7 +122,7 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InPlaceOptions:
-    """What only a clean in place is asked for."""
+    """The options of a clean in place."""
 
     PANEL: ClassVar[str] = "Only with --in-place"
 
@@ -151,7 +151,7 @@ class InPlaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """What `verify` is asked for."""
+    """The options of `verify`."""
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[
@@ -174,7 +174,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionOptions:
-    """What `transactions` is asked for."""
+    """The options of `transactions`."""
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[
@@ -184,7 +184,7 @@ class TransactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortOptions:
-    """What `abort-transaction` is asked for."""
+    """The options of `abort-transaction`."""
 
     partition: Annotated[
         int | None,
@@ -209,12 +209,12 @@ class AbortOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Where the tasks of a command run, and what it calls meanwhile.
+    """The engine of a command's tasks, and callbacks.
 
     Attributes:
-        spark: a session to use, which is left running; None: a new one.
-        on_forecast: called before anything else with what keeps a broker from serving all of the source, a line each.
-        on_plan: called with the plan and the number of bytes that will be read.
+        spark: a session to use, which is left running, or None for a new one.
+        on_forecast: called first, with a line for each reason why a broker could not serve all of the source.
+        on_plan: called with the plan and the number of bytes to read.
         on_progress: called with the number of bytes read so far.
     """
 
@@ -226,12 +226,12 @@ class RunOptions:
 
     @property
     def where(self) -> Where:
-        """Where its tasks run."""
+        """The engine that runs the tasks."""
         return Where.of(self.tasks, self.spark, self.tasks.archive)
 
     def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
-        """What runs the tasks of a command, which report in a folder of `fs`."""
-        # Planning does without it.
+        """Return the runner of a command's tasks, which write their progress to a folder of `fs`."""
+        # Imported here, as planning does not need it.
         from cordwood.jobs.jobs import Jobs
 
         return Jobs(fs, progress_folder, self.where.start, self.on_progress, task_timeout=self.tasks.task_timeout)

@@ -1,4 +1,4 @@
-"""A partition's plan with the facts that it was made from, and what else the causes of its size are made from."""
+"""A partition's plan with the underlying facts, and the further facts that explain the partition's size."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cordwood.storage.node.disk_usage import DiskUsage, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import NONE
 
-#: A broker writes these again and again while it runs.
+#: Files that a running broker keeps rewriting.
 _SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A plan, and what it was made from.
+    """A plan and the facts behind it.
 
     Attributes:
         log: None if it could not be opened.
-        facts: None where none were needed, or they could not be read.
-        obstacle: why it is never cleaned; None: it may be.
+        facts: None if the plan needed no facts, or they could not be read.
+        obstacle: the reason why it is never cleaned, or None.
     """
 
     plan: PartitionPlan
@@ -44,19 +44,19 @@ class PlannedPartition:
     obstacle: Obstacle | None = None
 
 
-#: Plans one partition; None: it is gone.
+#: Plans one partition; returns None if the partition was deleted.
 Planner = Callable[[LocatedPartition], PlannedPartition | None]
 
 
 def cleaner_enabled(node: Node) -> ConfigValue:
-    """Whether the broker's cleaner runs at all."""
+    """Return the config that enables the broker's cleaner."""
     return broker_config(node, ["log.cleaner.enable"])["log.cleaner.enable"]
 
 
 def collect_facts(
     node: Node, place: LocatedPartition, planned: PlannedPartition, enabled: ConfigValue, now_ms: int
 ) -> PartitionFacts:
-    """What the causes of a partition's size are made from; its keys and its transactions are left out.
+    """Collect the facts that explain a partition's size, except for keys and transactions.
 
     Raises:
         FileNotFoundError: a running broker deleted it.
@@ -77,7 +77,7 @@ def collect_facts(
 
 
 def _old_bytes(log: LogView, facts: LogFacts, config: TopicConfig, now_ms: int) -> Mapping[int, int]:
-    """See `PartitionFacts`: of the first segment with a record that retention by time keeps, and of the active one."""
+    """See `PartitionFacts`: for the first segment with a record that retention by time keeps, and the active one."""
     limit_ms = config.integer("retention.ms")
     if not config.delete or limit_ms < 0 or log.fs.reads_by_request(log.path):
         return {}
@@ -117,10 +117,10 @@ def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | Non
 
 
 def _first_timestamp(log: LogView) -> int:
-    """See `engine.facts.first_timestamp`, of the active segment; NONE, too, if it cannot be read."""
+    """See `engine.facts.first_timestamp`, for the active segment; NONE also if it cannot be read."""
     segment = log.segments[-1]
     if log.fs.reads_by_request(segment.path):
-        return NONE  # when it rolls by time is not worth a request for each partition
+        return NONE  # the roll time is not worth a request per partition
     try:
         return first_timestamp(segment)
     except OSError:

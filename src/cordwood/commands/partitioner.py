@@ -1,4 +1,4 @@
-"""Which partition a producer writes a key to, if it leaves the choice to Kafka's own partitioner.
+"""Computes the partition that Kafka's default partitioner chooses for a key.
 
 Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
 """
@@ -11,12 +11,12 @@ _U32 = 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a key among so many."""
+    """Return the partition of a key in a topic with this many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 that Kafka's producers use, as an unsigned number."""
+    """Compute the 32-bit MurmurHash2 of Kafka's producers, as an unsigned number."""
     found = _SEED ^ len(data)
     whole = len(data) & ~3
     for at in range(0, whole, 4):

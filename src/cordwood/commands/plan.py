@@ -1,10 +1,10 @@
-"""`plan`: what a clean of a broker's directories would do, and why, without doing it.
+"""`plan`: the decisions of a clean of a broker's directories, with reasons, without changes.
 
-Here facts are collected: names and sizes, checkpoints, indexes, configs, batch headers. No record is read, no Spark is
-started, nothing is changed. What follows from the facts is decided in `cleaning.selection`.
+This module collects facts: names and sizes, checkpoints, indexes, configs, batch headers. It reads no record, starts no
+Spark and changes no file. `cleaning.selection` makes the decisions from the facts.
 
 The first rule of `policy` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
-doubt (`Node.doubt`); so do the limits of retention.
+doubt (`Node.doubt`); the same holds for the limits of retention.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cordwood.text import bytes_text, number
 from cordwood.types import TopicPartition
 
 _ATTEMPTS = 5
-#: The configs that a clean goes by.
+#: The configs that affect a clean.
 SETTINGS = (
     "delete.retention.ms",
     "index.interval.bytes",
@@ -78,7 +78,7 @@ def plan_node(
     """Plan a clean of a node's directories, as they were when it was opened.
 
     Args:
-        with_causes: say of each partition, too, what keeps it from being smaller.
+        with_causes: also add the main cause of each partition's size.
     """
     selection, choices = options.selection, options.choices
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
@@ -106,7 +106,7 @@ def plan_of(
     *,
     with_causes: bool,
 ) -> Plan:
-    """The plan of partitions, each as `planner` plans it; see `plan_node`."""
+    """Plan partitions with `planner`; see `plan_node`."""
     size = offset_map_size(node, choices)
     enabled = cleaner_enabled(node)
     never = () if enabled.value else (f"the broker does not clean at all: log.cleaner.enable={enabled}",)
@@ -122,7 +122,7 @@ def plan_of(
 
 
 def _check_min_dead(options: PlanOptions) -> None:
-    """Refuse a share that is none, and what needs a clean that leaves nothing, or remembers it elsewhere."""
+    """Validate the --min-dead share, and raise RequestError for options that a clean with garbage cannot support."""
     choices = options.choices
     check_share(choices.min_dead)
     if choices.min_dead is None:
@@ -148,13 +148,13 @@ def _with_cause(
 
 
 def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PartitionPlan | None:
-    """Plan one partition; None if it is gone."""
+    """Plan one partition; None if it was deleted."""
     planned = plan_with_facts(node, place, choices, now_ms)
     return None if planned is None else planned.plan
 
 
 def plan_with_facts(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition | None:
-    """Plan one partition, and keep the facts; None if it is gone."""
+    """Plan one partition and keep the facts; None if it was deleted."""
     for _ in range(_ATTEMPTS):
         try:
             return _plan(node, place, choices, now_ms)
@@ -185,12 +185,12 @@ def retain_after(
     outputs: Sequence[SegmentFacts],
     now_ms: int,
 ) -> PartitionPlan:
-    """The plan of a partition with what retention takes once it is cleaned."""
+    """Add the deletions by retention to the plan of a partition, computed for the log after the clean."""
     if found.high_watermark is None or place.topic is None or not log.segments:
         return found
     assert place.name is not None, "what has a topic has a name"
     stop = place.directory.stop_of(place.name)
-    # A log that needed a recovery has been recovered by now.
+    # A crashed log has been recovered by now.
     loaded = as_loaded(log, Stop(clean=True) if stop.crashed else stop, now_ms)
     facts = log_facts(place, loaded, found.high_watermark, now_ms, headers=True)
     left = [one for one in facts.segments if one.base_offset not in replaced]
@@ -209,7 +209,7 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
         assert place.topic is not None, "what has no name is not looked into"
         if node.config_of(place.topic).compact or choices.retention or isinstance(error, FileNotFoundError):
             raise
-        # Nothing will be done to this partition, so an index that cannot be read is no reason to stop.
+        # The clean will not touch this partition, so an unreadable index is no reason to stop.
         loaded, unknown = as_it_is(log), f"what --retention would delete is not known: {error}"
     start, end = log.log_start_offset, loaded.log_end_offset
     left = PartitionPlan(
@@ -238,7 +238,7 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
 
 
 def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, now_ms: int) -> LoadedLog:
-    """The log as a load would make it; as it is, if no load of ours will touch it."""
+    """Return the log as a load would leave it; unchanged if Cordwood will not load it."""
     if obstacle is not None or (place.directory.failure is not None and not place.directory.live):
         return as_it_is(log)
     return place.loaded(log, now_ms)
@@ -247,7 +247,7 @@ def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, no
 def _plan_log(
     node: Node, place: LocatedPartition, loaded: LoadedLog, left: PartitionPlan, choices: Choices, now_ms: int
 ) -> PlannedPartition:
-    """The plan of a log that may be cleaned; `left` is the one that leaves it alone."""
+    """Plan a log that may be cleaned; `left` is the plan that leaves it alone."""
     name, log = left.topic_partition, loaded.log
     assert name is not None, "what has a topic has a name"
     config, replicas = node.config_of(name.topic), node.replica_count(name)
@@ -271,7 +271,7 @@ def _plan_log(
     except (OSError, RequestError, CorruptFileError) as error:
         if config.compact or choices.retention or isinstance(error, FileNotFoundError):
             raise
-        # Nothing will be done to this partition, so an index that cannot be read is no reason to stop.
+        # The clean will not touch this partition, so an unreadable index is no reason to stop.
         note = f"what --retention would delete is not known: {error}"
         return PlannedPartition(_only_delete(replace(left, notes=(*left.notes, note)), config, choices), log)
     found = (
@@ -318,7 +318,7 @@ def _with_compaction(
 def _with_retention(
     found: PartitionPlan, node: Node, facts: LogFacts, config: TopicConfig, now_ms: int, *, included: bool
 ) -> PartitionPlan:
-    """The plan with what retention takes: as a part of the plan (`included`), or as what it would take."""
+    """Add the deletions by retention to the plan, or (not `included`) the deletions that retention would make."""
     if not config.policy_known:
         if not included:
             return found
@@ -330,7 +330,7 @@ def _with_retention(
         return config[name].explicit and node.doubt(config.topic, name) is None
 
     taken, notes = retention_rules.retention(facts, config, beyond_doubt, now_ms)
-    # The plan before the clean may have had the same notes.
+    # The plan before the clean may already have these notes.
     notes = tuple(note for note in notes if note not in found.notes)
     return replace(
         found,
@@ -372,7 +372,7 @@ def _notes(node: Node, place: LocatedPartition, loaded: LoadedLog) -> Iterator[s
 
 
 def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
-    """What a load cuts off."""
+    """Describe the data that a load cuts off."""
     segment = next(one for one in loaded.log.segments if one.base_offset == cut.base_offset)
     size = segment.size_bytes - cut.position
     behind = ""
@@ -386,7 +386,7 @@ def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
 
 
 def _notes_on_times(loaded: LoadedLog) -> Iterator[str]:
-    """Segments that retention takes for very old ones, since their time indexes end with zeros."""
+    """Yield notes on segments that look very old to retention, because their time indexes end with zeros."""
     padded = [one for one in loaded.segments if not one.is_rebuilt and one.newest_ms == 0]
     if padded:
         first = offset_name(padded[0].segment.base_offset, FileKind.TIME_INDEX)

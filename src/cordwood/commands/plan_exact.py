@@ -1,4 +1,4 @@
-"""`plan --exact`: a clean that counts what it would write, and writes nothing."""
+"""`plan --exact`: a clean that counts its output instead of writing it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def plan_exact(
     node = open_node(fs, sources, options.selection)
     asked = select_partitions(node.places, sources, options.selection)
     root = options.index_place.root(fs, [place.path for place in asked])
-    # No other user can read this folder: it will hold recovered records.
+    # No other user can read this folder, as it may hold recovered records.
     with temporary_directory(fs, "cordwood-plan-") as folder, _planned_in(fs, folder) as work:
         copies = lay_out(fs, node, sources, work.data, locked_too=True)
         for copy in copies:
@@ -87,13 +87,13 @@ def plan_exact(
 
 @contextlib.contextmanager
 def _planned_in(fs: TargetStore, folder: str) -> Iterator[Target]:
-    """A work folder in a temporary one."""
+    """Make a work folder in a temporary folder."""
     with explain_full_disk(fs, folder), fs.target(f"{folder}/plan", ()) as work:
         yield work
 
 
 def _with_exact_work_space(plan: Plan, outcomes: Mapping[str, Output | Failure]) -> Plan:
-    """The plan with what the outputs of each group would take in place of its bounds; nothing where there are none."""
+    """Replace the bounds of the plan by the exact output size of each group; remove bounds of failed partitions."""
 
     def one(found: PartitionPlan) -> PartitionPlan:
         outcome = outcomes.get(found.path)
@@ -105,7 +105,7 @@ def _with_exact_work_space(plan: Plan, outcomes: Mapping[str, Output | Failure])
     return replace(plan, partitions=tuple(map(one, plan.partitions)))
 
 
-# ---- foretell --------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def _foretell(
@@ -115,7 +115,7 @@ def _foretell(
     outcomes: Mapping[str, Output | Failure],
     restored: Mapping[str, Mapping[str, Recovered]],
 ) -> Iterator[PartitionResult]:
-    """What a clean would have said of each partition that was asked for."""
+    """Yield the result that a clean would have for each selected partition."""
     plans = {one.path: one for one in plan.partitions}
     for copy, place, path, log in recovered_partitions(fs, copies, restored):
         found, outcome = plans.get(path), outcomes.get(path)
@@ -139,7 +139,7 @@ def _foretell(
 
 
 def _log_bytes(copy: DirectoryCopy, place: LocatedPartition, log: LogView, *, copied: bool) -> int:
-    """Bytes of logs that a copy of a partition has, before anything is done to it."""
+    """Return the size of the logs in the copy of a partition, before any other step."""
     names = {info.name: info.size_bytes for info in log.entries if not info.is_directory}
     current = place.name is not None and place.name.state is DirectoryState.CURRENT
     if not copied and current and broker_would_load(place.name):
@@ -148,7 +148,7 @@ def _log_bytes(copy: DirectoryCopy, place: LocatedPartition, log: LogView, *, co
 
 
 def _of_sources(plan: Plan, copies: Sequence[DirectoryCopy]) -> Plan:
-    """A plan that was made on recovered copies, with the names that people know."""
+    """Replace the paths of recovered copies in a plan by their sources, for users."""
     sources = {copy.target_of(place): (copy, place) for copy in copies for place in copy.places}
 
     def one(found: PartitionPlan) -> PartitionPlan:

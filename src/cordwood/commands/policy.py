@@ -1,4 +1,4 @@
-"""Partitions that are never cleaned: the rules, in their order."""
+"""The rules that exclude partitions from cleaning, in their order."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cordwood.errors import ConfigError
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.node.node import LocatedPartition, Node
 
-#: Of these a damaged metadata log may hide one that keeps records longer.
+#: Configs that keep records longer; a damaged metadata log may hide a value of one.
 _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
 
 
-# ---- what is never cleaned -------------------------------------------------------------------------------------------
+# ---- partitions that are never cleaned -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a partition is never cleaned."""
+    """The reason why a partition is never cleaned."""
 
     kind: CauseKind
     reason: Reason
@@ -96,12 +96,12 @@ def _topic_obstacle(node: Node, topic: str) -> Obstacle | None:
 
 
 def why_topic_is_left(node: Node, topic: str) -> Reason | None:
-    """Why no partition of a topic may be cleaned or deleted from: it is tiered, or its policy is not known for sure."""
+    """Return why cleaning must not touch a topic: it is tiered, or its policy is uncertain; None if it may."""
     obstacle = _topic_obstacle(node, topic)
     return None if obstacle is None else obstacle.reason
 
 
-#: The first that has a reason decides.
+#: The rules; the first that returns an obstacle decides.
 _NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Obstacle | None]] = (
     _no_name,
     _metadata_log,
@@ -112,12 +112,12 @@ _NEVER_CLEANED: Sequence[Callable[[Node, LocatedPartition], Obstacle | None]] = 
 
 
 def why_never(node: Node, place: LocatedPartition) -> Obstacle | None:
-    """Why a partition is never cleaned; None if it may be."""
+    """Return the reason why a partition is never cleaned, or None if it may be."""
     return next((found for rule in _NEVER_CLEANED if (found := rule(node, place)) is not None), None)
 
 
 def policy_in_doubt(node: Node, config: TopicConfig) -> Reason | None:
-    """Why unknown configs might keep records longer than the known ones do."""
+    """Return a reason if unknown configs might keep records longer than the known ones, else None."""
     if node.metadata is None or not node.metadata.problems:
         return None
     for name in _KEEPING:

@@ -1,7 +1,7 @@
-"""What cleans and retention will do to the records of a log; the rules are in `cleaning.next_step`.
+"""Predicts the effect of cleans and retention on the records of a log; the rules are in `cleaning.next_step`.
 
-Names, sizes, checkpoints, the ends of time indexes and the headers behind the newest producer snapshot are read, but no
-records, so that this takes milliseconds.
+Reads names, sizes, checkpoints, the ends of time indexes and the headers after the newest producer snapshot, but no
+records, so it takes milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cordwood.types import NONE
 
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:
-    """What will happen to the records of a log that has a segment."""
+    """Predict the fate of the records of a log that has a segment."""
     obstacle = why_never(node, place)
     if obstacle is not None and place.name is None:
         return Prospects(None, str(obstacle.reason), {}, None)
@@ -58,7 +58,7 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
 
 
 def _cut_offsets(loaded: LoadedLog) -> tuple[tuple[int, int | None], ...]:
-    """The ranges of offsets that a load cuts off; one that reaches to the end of the log has no end."""
+    """Return the ranges of offsets that a load cuts off; a range up to the end of the log has no end."""
     if loaded.is_emptied:
         return ((0, None),)
     by_base = {one.segment.base_offset: one for one in loaded.segments}
@@ -72,7 +72,7 @@ def _cut_offsets(loaded: LoadedLog) -> tuple[tuple[int, int | None], ...]:
 
 
 def _ends(node: Node, config: TopicConfig, segments: Sequence[SegmentFacts]) -> dict[int, SegmentEnd]:
-    """When retention by limits that are set deletes each segment."""
+    """Return when retention deletes each segment, by explicitly set limits."""
 
     def limit(name: str) -> int:
         is_set = config.delete and config[name].explicit and node.doubt(config.topic, name) is None
@@ -85,7 +85,7 @@ def _ends(node: Node, config: TopicConfig, segments: Sequence[SegmentFacts]) -> 
         newest_ms, more_bytes = max(newest_ms, one.largest_timestamp), more_bytes + one.size_bytes
         is_active = one is segments[-1]
         from_ms = newest_ms + keep_ms if keep_ms >= 0 else None
-        # Written to the active segment, any bytes are its own.
+        # Further bytes go into the active segment itself, so only a limit of 0 deletes it by size.
         by_size = more_bytes if keep_bytes >= 0 and (not is_active or not keep_bytes) else None
         if from_ms is not None or by_size is not None:
             ends[one.base_offset] = SegmentEnd(from_ms, by_size, is_active)
@@ -93,7 +93,7 @@ def _ends(node: Node, config: TopicConfig, segments: Sequence[SegmentFacts]) -> 
 
 
 def _first_open(log: LogView, end: int, now_ms: int) -> int:
-    """First offset of the earliest transaction that is open at an offset; the offset itself if none is."""
+    """Return the first offset of the earliest transaction that is open at an offset; else the offset itself."""
     producers, start = newest_snapshot(log, end, now_ms=now_ms)
     for batches in headers_from(log, start, end):
         producers.replay(batches[batches["base_offset"] < end])

@@ -1,4 +1,4 @@
-"""Runs a proof by whatever runs the tasks of a command."""
+"""Runs a proof on the engine of the command's tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.verification.prove import Site, prove
 from cordwood.verification.scratch import Scratch, no_space
 from cordwood.verification.violations import Verdict
 
-#: How the names of the folders begin in which tasks of a proof leave files for each other.
+#: Prefix of the folders in which the tasks of a proof exchange files.
 FOLDERS = "cordwood-proof-"
 
 
@@ -28,8 +28,8 @@ def verify_pairs(
 
     Args:
         runner: runs the tasks, unless only this process can open the store.
-        scratch: makes a temporary folder that all tasks see.
-        counters: where tasks report how many bytes they have read.
+        scratch: store of a temporary folder that all tasks can reach.
+        counters: counters for the bytes that tasks have read.
 
     Raises:
         NoSpaceError: the disk of the temporary folder is full.
@@ -48,7 +48,7 @@ def verify_pairs(
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Say of a full disk what came of that."""
+    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Commands that only read: open a log, list directories, check them."""
+"""Commands that only read: open a log, list directories, check directories."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
     try:
         log = open_log_as(KeyedLog, place, fs)
     except (NotFoundError, NotADirectoryError):
-        # Of a path that is wrong this says more.
+        # For a wrong path this message is clearer.
         if look(fs, place).kind is PathKind.FILE:
             raise RequestError(f"{place} is a file, not a partition's directory") from None
         raise
     return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
 
 
-#: Called with how many partitions were looked at, and how many there are.
+#: Called with the number of partitions listed so far, and their total.
 OnPartitions = Callable[[int, int], None]
 
-#: Effect `ls` sorts by, each with what the first has least of.
+#: Sort orders of `ls`, each with a key that is lowest for the first row.
 ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
     "name": lambda _: 0,
     "disk": lambda one: -one.disk_bytes,
@@ -75,7 +75,7 @@ def ls(
     return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress)
 
 
-#: What a broker makes of a partition at its next start, as a state in the listing.
+#: Effects of a broker's next start on a partition, as states in the listing.
 _STATES = {
     Effect.STRAY: State.STRAY,
     Effect.PARTITION_OFFLINE: State.OFFLINE,
@@ -85,7 +85,7 @@ _STATES = {
 
 
 def _foretold(partitions: Sequence[PartitionListing], found: Sequence[Finding]) -> Iterator[PartitionListing]:
-    """Add to each partition what a broker does with it at its next start."""
+    """Add the effects of a broker's next start to each partition."""
     for one in partitions:
         mine = [finding for finding in found if finding.path.startswith(f"{one.path}/")]
         states = dict.fromkeys((*one.states, *(_STATES[each.effect] for each in mine if each.effect in _STATES)))

@@ -1,7 +1,7 @@
-"""The directories of one or several stopped brokers of a cluster, and the replicas of a partition in them.
+"""The directories of one or more stopped brokers of a cluster, and the replicas of a partition in them.
 
-What is changed without a broker has to be the same on all replicas, or one of them undoes it later. So a partition is
-changed only if it has one replica, or if all of its replicas are here.
+A change made without a broker must be the same on all replicas, or one of them undoes it later. So a partition is
+changed only if it has a single replica, or if all of its replicas are present.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cordwood.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Directories by their brokers.
+    """Directories by broker.
 
     Attributes:
         nodes: a node for each broker, all with the same metadata.
-        metadata: the newest that is here; None: there is none.
+        metadata: the newest metadata in the directories, or None.
     """
 
     nodes: tuple[Node, ...]
@@ -40,13 +40,13 @@ class Brokers:
         server_properties: str | None = None,
         overrides: Sequence[str] = (),
     ) -> Brokers:
-        """Look at directories, which may belong to several brokers of one cluster.
+        """Open directories, which may belong to several brokers of one cluster.
 
         Args:
             metadata, server_properties, overrides: see `Node.open`; default: metadata in any of the directories.
 
         Raises:
-            NotFoundError: nothing is there.
+            NotFoundError: a path does not exist.
             RequestError: a path is a file; or the directories belong to different clusters, or to a broker twice.
         """
         directories, _ = list_places(fs, paths)
@@ -61,17 +61,17 @@ class Brokers:
         return cls(tuple(told), newest.metadata)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic that any of the brokers has."""
+        """Return the partitions of a topic in any broker's directories."""
         return sorted({name for node in self.nodes for name in Beside(node).partitions if name.topic == topic})
 
     def replicas(self, name: TopicPartition, *, single_copy: bool) -> list[LocatedPartition]:
-        """All replicas of a partition.
+        """Return all replicas of a partition.
 
         Args:
-            single_copy: the user confirms that there is no other than the one that is here.
+            single_copy: whether the user confirms that the present replica is the only one.
 
         Raises:
-            RequestError: some are not here, or it is not known whether there are others; or one is being moved.
+            RequestError: replicas are missing, the number of replicas is unknown, or a replica is being moved.
         """
         found = {node.node_id: Beside(node).partitions.get(name) for node in self.nodes}
         places = {node_id: place for node_id, place in found.items() if place is not None}
@@ -110,9 +110,9 @@ class Brokers:
             )
 
     def has_current(self, name: TopicPartition) -> bool:
-        """Whether a replica that has all of a partition is here: one that is in sync, or all replicas are.
+        """Whether a replica with all records of a partition is present: an in-sync replica is, or all replicas are.
 
-        A partition whose brokers have all stopped has no replica in sync, as far as the metadata says.
+        After all brokers of a partition have stopped, the metadata lists no in-sync replica.
         """
         known = None if self.metadata is None else self.metadata.topics.get(name.topic)
         partition = None if known is None else known.partitions.get(name.partition)
@@ -123,7 +123,7 @@ class Brokers:
 
 
 def check_stopped(directory: LogDirectory) -> None:
-    """Refuse a directory that a program holds, or whose logs have to be recovered first.
+    """Raise for a directory that is in use, or whose logs must first be recovered.
 
     Raises:
         LockedError: a program holds it.
@@ -151,7 +151,7 @@ def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
 
 
 def _check_not_twice(node: Node, name: TopicPartition) -> None:
-    """Refuse a partition that a broker has twice."""
+    """Raise RequestError for a partition that occurs twice in a broker's directories."""
     for other in node.futures(name):
         raise RequestError(f"{name} is being moved to {other.path}. Let its broker finish that, or cancel it, first")
     if twins := node.duplicates(name):

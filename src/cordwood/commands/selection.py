@@ -1,6 +1,6 @@
 """The partitions of a command, the sources of their configs, and the options of `ls`.
 
-They are not in `commands.options`, which imports modules that commands which only read do not need.
+They are not in `commands.options`, which imports modules that read-only commands do not need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cordwood.storage.index.place import check_root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPartitions:
-    """Which partitions of a broker; all, if nothing is said."""
+    """The selected partitions of a broker; by default all."""
 
     topics: Annotated[Sequence[str], TOPICS] = ()
     partitions: Annotated[
@@ -32,7 +32,7 @@ class ChosenPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection(ChosenPartitions):
-    """Which partitions of a broker, and where their configs come from."""
+    """The selected partitions of a broker, and the sources of their configs."""
 
     PANEL: ClassVar[str] = "Which partitions, with which configs"
 
@@ -50,7 +50,7 @@ class Selection(ChosenPartitions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPlace:
-    """Where the key indexes of partitions are."""
+    """The location of the partitions' key indexes."""
 
     PANEL: ClassVar[str] = "Key indexes"
 
@@ -63,26 +63,26 @@ class IndexPlace:
     ] = None
 
     def root(self, fs: Store, partitions: Collection[str]) -> str | None:
-        """The folder, as `LogView` takes it, for the indexes of some partitions.
+        """Return the folder for `LogView`, after checking it for some partitions.
 
         Raises:
-            RequestError: it cannot be the place of all of them.
+            RequestError: the folder cannot hold the indexes of all of them.
         """
         root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
         check_root(fs, root, partitions)
         first = next(iter(partitions), None)
         if root is not None and first is not None and not fs.reads_by_request(root):
-            # It loads kernels, and options are known before Java is started.
+            # Imported here: it loads kernels, and options are read before Java starts.
             from cordwood.storage.node.directory import check_outside_logs
 
-            # The folder of a partition in it must be in no log directory, of whatever broker.
+            # A partition's folder within it must not be in any broker's log directory.
             check_outside_logs(fs, index_folder(first, root))
         return root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """What `groups` is asked for."""
+    """The options of `groups`."""
 
     groups: Annotated[
         Sequence[str],
@@ -93,7 +93,7 @@ class GroupOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """What `ls` is asked for."""
+    """The options of `ls`."""
 
     selection: Selection = field(default_factory=Selection)
     index_place: IndexPlace = field(default_factory=IndexPlace)
@@ -117,7 +117,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyOptions:
-    """What `why` is asked for."""
+    """The options of `why`."""
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[int | None, NOW] = None
@@ -144,7 +144,7 @@ class WhyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataPoint:
-    """A metadata log, and the point of it that is asked about."""
+    """A metadata log, and the point in it to read up to."""
 
     at: Annotated[
         str | None,
@@ -155,7 +155,7 @@ class MetadataPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What `topics` and `configs` are asked for."""
+    """The options of `topics` and `configs`."""
 
     topics: Annotated[Sequence[str], TOPICS] = ()
     point: MetadataPoint = field(default_factory=MetadataPoint)
@@ -163,6 +163,6 @@ class ClusterOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersOptions:
-    """What `brokers` is asked for."""
+    """The options of `brokers`."""
 
     point: MetadataPoint = field(default_factory=MetadataPoint)

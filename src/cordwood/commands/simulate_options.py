@@ -14,7 +14,7 @@ from cordwood.sizing.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """What `simulate` is asked for."""
+    """The options of `simulate`."""
 
     workload: Workload = field(default_factory=Workload)
     overrides: Annotated[

@@ -1,7 +1,7 @@
-"""`table`: the last value of each key of a topic, as a DataFrame, as files, or as rows to be shown.
+"""`table`: the last value of each key of a topic, as a DataFrame, as files, or as rows to print.
 
-First the offsets of each partition are found, from names, checkpoints and headers. The table is a function of these, so
-that it can be made again identically, even if records are appended meanwhile.
+First `prepare` determines the offsets of each partition from names, checkpoints and headers. The table depends only on
+these offsets, so it can be computed again identically, even if records are appended meanwhile.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from cordwood.threads import in_parallel
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Up to so many bytes of log, the last records are found in this process: Spark takes seconds to start, and its tasks
-#: need a folder for what they hand each other.
+#: Up to this many bytes of log, this process finds the last records itself: Spark takes seconds to start, and its tasks
+#: need a folder to exchange data.
 HERE_BYTES_MAX = 64 << 20
 _HASH_SECRET_BYTES = 16
-#: How Spark says that it has no such format, or that the format has no place for a column.
+#: Spark's error for an unknown format, or for a column that the format cannot hold.
 _FORMAT_ERROR = re.compile(r"\[(DATA_SOURCE_NOT_FOUND|UNSUPPORTED_DATA_TYPE\w*)\].*")
-#: Of a session of our own that writes files: what is written passes through Java, unlike in a clean.
-#: And times are such as other readers, and our own writer, know them.
+#: Settings of Cordwood's own session when it writes files. Unlike in a clean, the output passes through Java, so it
+#: needs memory. The timestamp type is one that other readers, and Cordwood's own writer, use.
 _WRITER_SETTINGS = {"spark.driver.memory": "2g", "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-#: Spark would cut off blanks of keys and values, and make different ones the same.
+#: Otherwise Spark would trim blanks from keys and values, and make distinct ones equal.
 _CSV_OPTIONS = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTable:
-    """A table that is to be made."""
+    """A table to compute."""
 
     point: TablePoint
     logs: Sequence[Sequence[TableRun]] = field(repr=False)
@@ -75,12 +75,12 @@ class PreparedTable:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the runs. They are read twice: for the keys, and for the values."""
+        """Size of the runs. They are read twice: for the keys, and for the values."""
         return sum(run.size_bytes for runs in self.logs for run in runs)
 
     @property
     def is_small(self) -> bool:
-        """Whether its last records are found in this process."""
+        """Whether this process finds the last records itself."""
         return self.log_bytes <= HERE_BYTES_MAX
 
 
@@ -94,13 +94,13 @@ def prepare(
     counters: Counters | None = None,
     run_bytes: int | None = None,
 ) -> PreparedTable:
-    """Find out what a table is made of.
+    """Determine the offsets and the runs of a table.
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        runner: what reads headers; None: threads of this process.
-        fs: where the logs are; default: what the paths lead to.
-        run_bytes: how large a run should be; default: by the size of the log and the cores.
+        runner: runs the tasks that read headers; None: threads of this process.
+        fs: the store of the logs; default: by the paths.
+        run_bytes: size of a run; default: by the size of the log and the number of cores.
     """
     fs = fs or _file_system(paths, options)
     rows_format = TableFormat(
@@ -143,7 +143,7 @@ def prepare(
 
 
 def _key_decoder(text: str, fs: Store) -> Decoder:
-    """The decoder of keys. Whoever gives a key in its place has taken `--key` for that of `get`."""
+    """Return the decoder of keys. If `text` looks like a key, the error points to `get`, whose `--key` is a key."""
     try:
         return decoder_of(text, fs)
     except RequestError as error:
@@ -153,7 +153,7 @@ def _key_decoder(text: str, fs: Store) -> Decoder:
 
 
 def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[NewestTask]:
-    """Find the last record of each key: here if there is little to read, else by a runner's tasks."""
+    """Find the last record of each key: in this process if there is little to read, else in the runner's tasks."""
     if made.is_small:
         return scan_here(made.logs)
     return scan_by_tasks(functools.partial(run_each, runner), made.logs, folder, runner.cores)
@@ -161,7 +161,7 @@ def _scanned(made: PreparedTable, runner: Runner, folder: BlobFolder) -> list[Ne
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Folders for what tasks hand each other, and for how much they have read."""
+    """Folders for the data that tasks exchange, and for their read counters."""
 
     blobs: BlobFolder
     counters: Counters
@@ -169,7 +169,7 @@ class _Work:
 
 @contextmanager
 def _work_folder(fs: TargetStore, work: str | None) -> Iterator[_Work]:
-    """A new folder for tasks, in `work` or among temporary files; it is removed at the end of the block."""
+    """Make a new folder for tasks, in `work` or among temporary files; remove it at the end of the block."""
     with ExitStack() as made:
         if work is None:
             path = made.enter_context(temporary_directory(fs, "cordwood-table-"))
@@ -185,21 +185,21 @@ def _work_folder(fs: TargetStore, work: str | None) -> Iterator[_Work]:
 
 
 def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
-    """What the paths lead to that a table is asked for with."""
+    """Return the store of the paths of a table and its options."""
     folders = [schema_folder(one) for one in (options.key, options.value)]
     earlier = options.since if isinstance(options.since, str) else None
     return file_system_for([*paths, options.metadata, options.index_place.index_dir, earlier, *folders])
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:
-    """Where a table ends, by partition; see `cordwood.table_offsets`."""
+    """Return the end offset of a table by partition; see `cordwood.table_offsets`."""
     return prepare(paths, options, fs=fs).point.offsets
 
 
 def latest_table(
     spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
 ) -> DataFrame:
-    """A table as a DataFrame; see `cordwood.latest_table`."""
+    """Return a table as a DataFrame; see `cordwood.latest_table`."""
     prepare_session(spark)
     runner = SessionRunner(spark)
     made = prepare(paths, options, runner=runner, fs=fs)
@@ -208,17 +208,17 @@ def latest_table(
             return table_dataframe(spark, scan_here(made.logs), made.rows_format)
         work = kept.enter_context(_work_folder(file_system_for([]), options.work))
         found = table_dataframe(spark, _scanned(made, runner, work.blobs), made.rows_format)
-        # The last use of a DataFrame, or of one derived from it, cannot be known.
+        # Other DataFrames may derive from this one, so its last use is unknown: keep the folder until the session ends.
         weakref.finalize(spark, kept.pop_all().close)
     return found
 
 
-# ---- rows to be shown ------------------------------------------------------------------------------------------------
+# ---- rows to print ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table that is shown row by row."""
+    """A table as rows to print."""
 
     point: TablePoint
     rows_format: TableFormat
@@ -233,11 +233,11 @@ def shown_table(
     where: Where = Where(),  # noqa: B008 - a frozen value
     fs: Store | None = None,
 ) -> Iterator[ShownTable]:
-    """A table whose rows are there within the block. A small one is made in this process.
+    """Yield a table whose rows are available within the block. This process computes a small one itself.
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        where: where the tasks of others run.
+        where: engine for the tasks of a larger table.
     """
     made = prepare(paths, options, fs=fs)
     if made.is_small:
@@ -245,7 +245,7 @@ def shown_table(
         yield ShownTable(made.point, made.rows_format, (row for batch in batches for row in batch.to_pylist()))
         return
     with where.start() as runner, _work_folder(file_system_for([]), options.work) as work:
-        # Cut again, for the cores that there are.
+        # Prepare again, with runs for the runner's cores.
         fixed = made.point.offsets
         made = prepare(paths, _as_of(options, fixed), runner=runner, fs=fs)
         tasks = _scanned(made, runner, work.blobs)
@@ -266,13 +266,13 @@ def _as_of(options: TableOptions, offsets: Mapping[int, int]) -> TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRun:
-    """Where a table is written from, and what is called meanwhile.
+    """The engine that writes a table, and callbacks.
 
     Attributes:
-        where: where tasks run.
-        on_start: called with the title of the work, and the number of bytes that will be read.
+        where: engine for the tasks.
+        on_start: called with the title of the work, and the number of bytes to read.
         on_progress: called with the number of bytes read so far.
-        limit: rows that are written at most; None: all.
+        limit: maximum number of rows to write; None: all.
     """
 
     where: Where = field(default_factory=Where)
@@ -299,12 +299,12 @@ def write_table(
     if fs.path_on_disk(output) is None:
         _check_uploads(output, run.where)
     if not run.where.is_spark:
-        FileFormat(files.format.lower(), writer_options)  # what is wrong with the request shows first
+        FileFormat(files.format.lower(), writer_options)  # raise for wrong options first
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
         _work_folder(fs, options.work) as work,
     ):
-        # What is wrong with the request shows before Spark starts.
+        # Raise for wrong options before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
         check_format(files.format, made.rows_format.schema, is_own_session=run.where.spark is None)
         if run.on_start is not None:
@@ -339,7 +339,7 @@ def write_table(
 
 @contextmanager
 def _writing_runner(where: Where, made: PreparedTable) -> Iterator[Runner]:
-    """What runs the tasks of a table that is written to files."""
+    """Start the runner for a table that is written to files."""
     if where.is_spark:
         with running_on_spark(where.spark, master=where.master, settings=_WRITER_SETTINGS) as runner:
             yield runner
@@ -351,7 +351,7 @@ def _writing_runner(where: Where, made: PreparedTable) -> Iterator[Runner]:
 
 
 def _check_uploads(output: str, where: Where) -> None:
-    """Refuse a cluster, whose executors would write to disks of their own."""
+    """Raise RequestError for a cluster, whose executors would write to their own disks."""
     if not where.is_on_this_machine:
         raise RequestError(
             f"--output {output}: files are uploaded from this machine, so Spark has to run on it (--master local[*]). "
@@ -366,7 +366,7 @@ def _write(
     writer_options: Mapping[str, str],
     fs: TargetStore,
 ) -> RowCounts:
-    """Write the rows by Spark. Nothing is left after an error."""
+    """Write the rows by Spark. After an error, leave no files."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

@@ -20,7 +20,7 @@ _DECODERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Which table."""
+    """The options that define a table."""
 
     topic: Annotated[str | None, Option("The topic. Default: the only one that is there.", metavar="TOPIC")] = None
     as_of: Annotated[
@@ -69,14 +69,14 @@ class TableOptions:
     index_place: IndexPlace = field(default_factory=IndexPlace)
 
     def __post_init__(self) -> None:
-        """Refuse what is no choice."""
+        """Raise RequestError for an unknown choice."""
         if self.undecodable not in ("fail", "null"):
             raise RequestError(f"--undecodable {self.undecodable}: give fail or null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFileOptions:
-    """What a table is written as."""
+    """The options for the files of a table."""
 
     format: Annotated[
         str,
@@ -95,7 +95,7 @@ class TableFileOptions:
     ] = ()
 
     def writer_options(self) -> dict[str, str]:
-        """The writer's options by name."""
+        """Return the writer's options by name."""
         for one in self.writer:
             if "=" not in one:
                 raise RequestError(f"--writer-option {one}: give KEY=VALUE, such as header=true")
@@ -110,7 +110,7 @@ class Time:
 
 
 def parse_point(given: int | str | Mapping[int, int] | None) -> int | Mapping[int, int] | Time | None:
-    """The point that a table is of: an offset, offsets by partition, a time; or None: the last stable offset."""
+    """Parse the point of a table: an offset, offsets by partition, a time; or None for the last stable offset."""
     if not isinstance(given, str):
         return given
     if re.fullmatch(r"[0-9]{1,19}", given, re.ASCII):

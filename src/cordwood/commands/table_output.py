@@ -1,7 +1,7 @@
-"""The folder that a table is written to, on a disk or in an object store.
+"""The folder of a table, on a disk or in an object store.
 
-Spark's writers know this machine's disks. For an object store they write to the folder for temporary files, from where
-the files are uploaded; that needs room for the table.
+Spark's writers only write to this machine's disks. For an object store they write to a folder for temporary files, and
+Cordwood uploads the files; that folder needs room for the table.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from cordwood.threads import in_parallel
 
 @dataclass(frozen=True, slots=True)
 class TableFolder:
-    """Where a table is written.
+    """The folder to write a table to.
 
     Attributes:
-        finish: called in the end with what is to be kept beside the files; from then on the table is whole.
+        finish: called last, with the facts to store beside the files; it completes the table.
     """
 
     path: str
     finish: Callable[[bytes], None]
 
 
-#: What Spark writes by itself or with a well-known package. A format that is a class has a dot in its name.
+#: Formats that Spark writes by itself or with a well-known package. A dot marks the name of a class.
 _FORMATS = ("avro", "csv", "delta", "hudi", "iceberg", "json", "orc", "parquet", "xml")
 
 
 def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -> None:
-    """Refuse a format that cannot hold a table. What a user's session can write, only that knows.
+    """Raise RequestError for a format that cannot hold a table. A user's session may have further formats.
 
     Raises:
-        RequestError: the format is not known, or has no place for a column.
+        RequestError: the format is unknown, or cannot hold a column.
     """
     if is_own_session and format_name.lower() not in _FORMATS and "." not in format_name:
         raise RequestError(f"--format {format_name}: Spark cannot write this. Give {' or '.join(_FORMATS)}, or a class")
@@ -62,10 +62,10 @@ def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -
 
 @contextmanager
 def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
-    """The new folder of a table. In an object store nothing is left of it if the block ends with an error.
+    """Make the new folder of a table. In an object store it disappears if the block ends with an error.
 
     Args:
-        sources: the folder must not be in one of these.
+        sources: directories that must not contain the folder.
 
     Raises:
         RequestError: it exists.
@@ -88,12 +88,12 @@ def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterat
         raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
     check_outside(fs, fs.real_path(output), sources)
     check_outside_logs(fs, output)
-    # Nothing is removed here: files that appear at this path before Spark writes there belong to another process.
+    # Remove nothing here: files that appear at this path before Spark writes belong to another process.
     yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 
 
 def _files(fs: TargetStore, folder: str) -> Iterator[str]:
-    """All files but the checksums that Spark writes beside its own, for itself."""
+    """Yield all files, except the checksums that Spark writes beside its files for its own use."""
     for info in fs.list(folder):
         path = f"{folder}/{info.name}"
         if info.is_directory:

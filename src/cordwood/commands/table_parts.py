@@ -1,7 +1,7 @@
 """Writes a table's files by tasks of any runner, without Spark's writers.
 
-Each attempt of a task writes a file in a folder of all unfinished files. Those of attempts that ended get their names
-in the end, so that a task that was killed leaves nothing.
+Each attempt of a task writes a file into a folder of unfinished files. At the end, the files of finished attempts are
+renamed to their final names, so a killed task leaves no file in the table.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cordwood.tables.rows import TableFormat
 
 @dataclass(frozen=True, slots=True)
 class _PartWriter:
-    """Writes files of a table. A value that can be pickled.
+    """Writes files of a table; can be pickled.
 
     Attributes:
-        limit: rows of a file, at most; None: all.
+        limit: maximum number of rows of a file; None: all.
     """
 
     folder: str
@@ -36,7 +36,7 @@ class _PartWriter:
     limit: int | None
 
     def __call__(self, tasks: Sequence[NewestTask]) -> tuple[str, RowCounts]:
-        """Write the rows of some tasks; returns the path of the file, and what is in it."""
+        """Write the rows of some tasks; return the path of the file, and its row counts."""
         path = f"{self.folder}/{uuid4().hex}"
         return path, self.file_format.write(path, self.rows_format.schema, self._rows(tasks))
 
@@ -61,21 +61,21 @@ def write_parts(
     file_format: FileFormat,
     limit: int | None,
 ) -> RowCounts:
-    """Write the rows of a table to files of a new folder; after an error nothing is left.
+    """Write the rows of a table to files of a new folder; after an error, leave no files.
 
     Args:
-        limit: rows that are written at most; None: all.
+        limit: maximum number of rows of the table; None: all.
 
     Raises:
-        FileExistsError: there is such a folder.
-        DataError: a log is damaged, or something cannot be decoded.
+        FileExistsError: the folder exists.
+        DataError: a log is damaged, or a key or value cannot be decoded.
     """
     fs.make_directory(output)
     try:
         unfinished = f"{output}/_temporary"
         fs.make_directory(unfinished)
         sizes = [task.run.size_bytes for task in tasks]
-        # A limit is of all rows together; and there is a file even without rows, which shows the columns.
+        # A limit applies to all rows together, so it needs one file. Without rows, one file shows the columns.
         chosen = [list(range(len(tasks)))] if limit is not None or not tasks else pack(sizes, runner.cores)
         parts = [[tasks[at] for at in sorted(one)] for one in chosen]
         write = _PartWriter(unfinished, rows_format, file_format, limit)

@@ -1,10 +1,10 @@
-"""The logs that a table is made of, and the offsets where it starts and ends in each.
+"""Determines the logs of a table, and its start and end offset in each.
 
-The end of a log, for a table, is its last stable offset: the high watermark, or below it the start of the first
-transaction that is still open. A directory does not always say where the high watermark is:
+The end of a log, for a table, is its last stable offset: the high watermark, or the start of the first open transaction
+below it. A directory does not always contain the high watermark:
 
-    a topic with one replica, by the metadata     the log's end
-    not a broker's directory                      the log's end: there are no other replicas around it
+    a topic with one replica, by the metadata     the log end
+    not a broker's directory                      the log end: there are no other replicas around it
     otherwise                                     the entry in replication-offset-checkpoint, which a broker writes
                                                   every five seconds and when it stops
 """
@@ -31,19 +31,19 @@ from cordwood.tables.headers import SegmentHeaders, SegmentTask, read_segment_he
 from cordwood.tables.runs import TableSlice
 from cordwood.text import names_text, time_text
 
-#: Beside the files of a table: what it is a table of.
+#: File beside a table's files with its facts, such as the offsets.
 FACTS = "_cordwood.json"
 _FACTS_VERSION = 1
-#: Runs a function on each of some items of some sizes, in any order of time.
+#: Runs a function on each item, given the items' sizes, in any order.
 Each = Callable[[Callable[[SegmentTask], SegmentHeaders], Sequence[SegmentTask], Sequence[int]], list[SegmentHeaders]]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPoint:
-    """What a table has of a partition.
+    """The range of a partition in a table.
 
     Attributes:
-        topic_id: from its directory; None: it does not say.
+        topic_id: id from the partition's directory, or None without one.
     """
 
     partition: int
@@ -55,7 +55,7 @@ class PartitionPoint:
 
 @dataclass(frozen=True, slots=True)
 class TablePoint:
-    """What a table is made of."""
+    """The logs and offsets of a table."""
 
     topic: str
     partitions: tuple[PartitionPoint, ...]
@@ -64,7 +64,7 @@ class TablePoint:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition, where the table ends."""
+        """The end offset of the table by partition."""
         return {one.partition: one.end_offset for one in self.partitions}
 
 
@@ -72,11 +72,11 @@ class TablePoint:
 
 
 def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[int, LocatedPartition]:
-    """The partitions of a topic, by number.
+    """Return the partitions of a topic, by number.
 
     Raises:
-        NotFoundError: there is no such topic.
-        RequestError: there are several, and none was named; or a partition is there twice.
+        NotFoundError: the topic is missing.
+        RequestError: there are several topics, and none was named; or a partition occurs twice.
     """
     places = [place for place in node.places if place.name is not None and place.name.state is DirectoryState.CURRENT]
     topics = sorted({place.topic for place in places if place.topic is not None})
@@ -84,7 +84,7 @@ def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[i
     if not topics:
         raise NotFoundError(f"There is no partition of any topic in {where}")
     if topic is None:
-        # Internal topics count only if they are named, or if there are no others.
+        # Internal topics count only if named, or without other topics.
         own = [one for one in topics if one not in INTERNAL_TOPICS] or topics
         if len(own) > 1:
             raise RequestError(f"{where} has more than one topic; name one with --topic: {names_text(own)}")
@@ -101,15 +101,15 @@ def partitions_of(node: Node, paths: Sequence[str], topic: str | None) -> dict[i
     return dict(sorted(found.items()))
 
 
-# ---- up to which point -----------------------------------------------------------------------------------------------
+# ---- the point -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A partition that is looked at.
+    """A partition that is being read.
 
     Attributes:
-        tasks: read the headers from there to the log's end.
+        tasks: read the headers from the start offset to the log end.
     """
 
     place: LocatedPartition
@@ -130,10 +130,10 @@ def find_point(
     *,
     counters: Counters | None = None,
 ) -> TablePoint:
-    """Find out which offsets a table is made of.
+    """Determine the offsets of a table.
 
     Args:
-        run_bytes: how large the runs of a log of some size should be.
+        run_bytes: returns the run size for a log of some size.
 
     Raises:
         RequestError: the log does not reach to the point, or no longer reaches back to the earlier table.
@@ -196,8 +196,8 @@ def _open(
     path, live = fs.absolute_path(place.path), place.directory.live
     source = LogSource(fs.location(), path, log.log_start_offset, live, index_root)
     counted = CountedLog(source, counters)
-    # A transaction that is still open may have begun below the log start. It cannot have begun below an earlier table's
-    # end, which was stable, unless that is the log start itself.
+    # A transaction that is still open may have begun below the log start. It cannot have begun below the end of an
+    # earlier table, which was stable, unless that end is the log start itself.
     segments = log.segments_from(start if start > log.log_start_offset else 0)
     size = run_bytes(sum(segment.size_bytes for segment in segments))
     tasks = tuple(
@@ -213,7 +213,7 @@ def _stable_end(
     headers: Sequence[SegmentHeaders],
     last_stable_offset: int | None,
 ) -> int:
-    """The last stable offset."""
+    """Return the last stable offset."""
     log_end = headers[-1].next_offset if headers else 0
     readable = min(log_end, _high_watermark(node, opened, options, log_end))
     stable = readable if last_stable_offset is None else min(readable, last_stable_offset)
@@ -247,7 +247,7 @@ def _end(
     stable: int,
     headers: Sequence[SegmentHeaders],
 ) -> int:
-    """Behind the last offset that the table has of a partition."""
+    """Return the end offset of the table in a partition."""
     if isinstance(point, Time):
         end = min(stable, _first_since(opened, point.ms, headers, stable))
         what = f"{time_text(point.ms)} UTC, which is offset {end}"
@@ -276,9 +276,9 @@ def _end(
 
 
 def _first_since(opened: _Opened, since_ms: int, headers: Sequence[SegmentHeaders], stable: int) -> int:
-    """The offset of the first record that is not older; the stable end if there is none.
+    """Return the offset of the first record at or after a time, or the stable end if there is no such record.
 
-    Source: Kafka LocalLog and FileRecords.searchForTimestamp, which look at control records, too.
+    Source: Kafka LocalLog and FileRecords.searchForTimestamp, which include control records too.
     """
     first = next((found.time_offset for found in headers if found.time_offset is not None), None)
     if first is None:
@@ -297,11 +297,11 @@ def _first_since(opened: _Opened, since_ms: int, headers: Sequence[SegmentHeader
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is known of an earlier table.
+    """The facts of an earlier table.
 
     Attributes:
-        where: its folder, or words for it.
-        end_ms: a time at which nothing was stable behind these offsets; None: there is none that is known.
+        where: its folder, or a description.
+        end_ms: a time at which no later offset was stable, or None if unknown.
     """
 
     where: str
@@ -311,7 +311,7 @@ class Earlier:
     end_ms: int | None = None
 
     def check(self, topic: str, topic_ids: Mapping[int, str | None]) -> None:
-        """Refuse a topic that it is no table of."""
+        """Raise RequestError unless the topic is the same, and all partitions of the earlier table are present."""
         if self.topic is not None and self.topic != topic:
             raise RequestError(f"{self.where} is a table of the topic {self.topic}, not of {topic}")
         for partition, topic_id in (self.topic_ids or {}).items():
@@ -361,7 +361,7 @@ def _earlier(fs: Store, since: str | Mapping[int, int]) -> Earlier:
 def encode_facts(
     point: TablePoint, options: TableOptions, now_ms: int, format_name: str, limit: int | None = None
 ) -> bytes:
-    """What is kept beside a table."""
+    """Encode the facts file of a table."""
     facts = {
         "version": _FACTS_VERSION,
         "topic": point.topic,
@@ -390,14 +390,14 @@ def _topic_id(place: LocatedPartition) -> str | None:
     return None if found is None else properties.encode_id(found)
 
 
-# ---- what a clean took away ------------------------------------------------------------------------------------------
+# ---- records that a clean removed ------------------------------------------------------------------------------------
 
 
 def _notes(node: Node, opened: _Opened, end: int, earlier: Earlier | None, now_ms: int) -> list[str]:
-    """What cleaning may have taken from a table.
+    """Return notes on records that cleaning may have removed from a table.
 
     Raises:
-        RequestError: it may have taken the deletes that are asked for.
+        RequestError: cleaning may have removed requested deletes.
     """
     name = opened.place.name
     assert name is not None, "it was chosen by its name"

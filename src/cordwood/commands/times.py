@@ -1,4 +1,4 @@
-"""Parses times as people write them."""
+"""Parses times in the formats that people write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the epoch, from just that, an ISO time (UTC without a zone), or an age such as 5m."""
+    """Parse milliseconds since the epoch, an ISO time (default zone UTC), or an age such as 5m, to milliseconds."""
     if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
         return int(text)
     if age := re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text, re.ASCII):

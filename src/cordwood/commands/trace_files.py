@@ -1,4 +1,4 @@
-"""Which files `erase-check` looks at, and what each is: a log, left over, kept, Cordwood's own, or none of these."""
+"""Finds the files for `erase-check`, and their roles: log, leftover, kept file, Cordwood's own, or other."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from cordwood.storage.node.directory import is_wanted
 
 @dataclass(frozen=True, slots=True)
 class FileToCheck:
-    """A file that is to be looked at.
+    """A file to search.
 
     Attributes:
-        directory: of the partition that it belongs to, whatever the state of that; None: to none.
-        partition: what the name of that directory says.
-        problem: why it cannot be looked at: it is a directory that cannot be listed; else empty.
+        directory: directory of the file's partition, in any state; None outside partitions.
+        partition: the parsed name of that directory.
+        problem: the error if this is a directory that cannot be listed; else empty.
     """
 
     path: str
@@ -47,19 +47,19 @@ class FileToCheck:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """What changes when the file does."""
+        """A value that changes whenever the file does."""
         return self.info.inode, self.info.size_bytes, self.info.mtime_ns
 
 
 def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
-    """All files in a directory and in those below it, as far as they are asked for.
+    """Yield all selected files in a directory and its subdirectories.
 
     Raises:
-        NotFoundError: there is no such directory.
+        NotFoundError: the directory does not exist.
     """
     if not fs.exists(root):
         raise NotFoundError(f"{root} does not exist")
-    #: Directories that were passed, each alone and with the names of the partitions that it was passed as.
+    #: Visited directories, each alone and with the names of the partitions through which they were visited.
     seen: set[tuple[int, int] | tuple[int, int, str]] = set()
     is_kept = _is_within_kept(fs, root)
 
@@ -67,7 +67,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
         try:
             listed, dead = fs.list(path), fs.dead_links(path)
         except FileNotFoundError:
-            return  # it was removed or renamed meanwhile
+            return  # removed or renamed meanwhile
         except OSError as error:
             yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
             return
@@ -78,7 +78,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
         for name in dead:
             below, info = f"{path.rstrip('/')}/{name}", FileInfo(name, 0, 0, is_directory=False)
             yield FileToCheck(below, info, Role.OTHER, directory, what, "it is a link whose target is missing")
-        # Links last: what they lead to is often passed by its own name, too, and that says which partition it is.
+        # Visit links last: their target often has its own name here too, which identifies the partition.
         paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
         for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
             if info.is_directory:
@@ -86,7 +86,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
                 partition = below if filenames.parsed_directory(below) is not None else directory
                 name = "" if partition is None or work else posixpath.basename(partition)
                 if info.inode and ((*identity, name) if name else identity) in seen:
-                    continue  # a symlink to a directory that is around it, or was passed
+                    continue  # a symlink to a parent, or to a directory that was already visited
                 seen.update((identity, (*identity, name)))
                 yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
             elif info.name != filenames.LOCK:
@@ -100,7 +100,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
 
 
 def _is_within_kept(fs: Store, root: str) -> bool:
-    """Whether a directory is a part of a folder of kept files: of one log directory, or of a partition, in it."""
+    """Whether a directory is within a folder of kept files: the part of a log directory, or of a partition."""
     if fs.path_on_disk(root) is None:
         return False  # only a clean in place keeps files
     parent = posixpath.dirname(fs.absolute_path(root))
@@ -114,7 +114,7 @@ def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bo
         return False
     if is_wanted(partition.topic_partition, chosen.topics, chosen.partitions):
         return True
-    # The name of a directory that is to be deleted may have lost the end of its topic.
+    # The name of a directory that a broker is about to delete may lack the end of its topic.
     is_cut = partition.state is not DirectoryState.CURRENT and len(partition.name) >= DIRECTORY_NAME_LENGTH_MAX
     start = partition.topic_partition.topic
     return is_cut and any(topic.startswith(start) or fnmatchcase(start, topic) for topic in chosen.topics)

@@ -1,4 +1,4 @@
-"""What has to happen so that a trace of a key goes, by the log and the configs that it is found in."""
+"""Determines the step that removes a trace of a key, from its log and configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cordwood.storage.index.traces import LookedAt, Trace, TraceKind
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 
-#: What a record is until its log has been looked at as a whole.
+#: Kinds of records before their whole log has been judged.
 _OF_RECORDS = (TraceKind.RECORD, TraceKind.TOMBSTONE)
 
 _OF_FILES: Mapping[Role, str] = {
@@ -45,23 +45,23 @@ def _described(record: KeyRecord | None) -> TraceRecord | None:
 
 @dataclass
 class Judge:
-    """Says of traces what has to happen.
+    """Decides which step removes each trace.
 
     Attributes:
-        notes: what is not known because a log cannot be judged.
+        notes: gaps in the result, where a log cannot be judged.
     """
 
     fs: Store
     nodes: Sequence[Node]
     now_ms: int
     notes: list[str] = field(default_factory=list)
-    #: By the directory of a partition, then by the place of a record.
+    #: By the directory of a partition, then by the location of a record.
     _records: dict[str, dict[tuple[int, int, int], tuple[KeyRecord, NextStep]]] = field(default_factory=dict)
 
     _places: dict[str, tuple[Node, LocatedPartition]] = field(default_factory=dict)
 
     def traces(self, file: FileToCheck, found: LookedAt) -> Iterator[FoundTrace]:
-        """The traces in a file, with what happens to each next."""
+        """Yield the traces in a file, each with the step that removes it."""
         of_log = self._records.get(file.directory or "", {}) if file.role is Role.LOG else {}
         for trace in found.traces:
             known = of_log.get(_place(trace.record)) if trace.kind in _OF_RECORDS and trace.record else None
@@ -117,7 +117,7 @@ class Judge:
         return None if directory is None else self._places.get(self.fs.absolute_path(directory))
 
     def judge_logs(self, files: Sequence[FileToCheck], looked_at: Mapping[str, LookedAt]) -> None:
-        """Find out what the records of each log are, before their traces are asked for."""
+        """Judge the records of each log, before `traces` needs them."""
         by_log: dict[str, list[LookedAt]] = {}
         for file in files:
             if file.role is Role.LOG and file.directory is not None:
@@ -153,7 +153,7 @@ def _place(record: KeyRecord) -> tuple[int, int, int]:
 
 
 def _explained(record: KeyRecord, step: NextStep, log: LogView) -> NextStep:
-    """What happens to a record, for somebody who wants it to go."""
+    """Rephrase the fate of a record for a user who wants the record to disappear."""
     if record.offset < log.log_start_offset:
         return NextStep(
             StepKind.RETENTION, "below the log start offset: a broker deletes its segment once all of it is"

@@ -1,7 +1,7 @@
-"""`transactions`: the open transactions in the logs of a broker's directories, and what they hold back.
+"""`transactions`: the open transactions in the logs of a broker's directories, and the data that they hold back.
 
 The logs are read first, then `__transaction_state`. While a broker runs, a transaction that begins or ends in between
-would seem unknown to any coordinator; so open transactions of a live log are looked up once more in the end.
+would seem unknown to all coordinators; so open transactions of a live log are read once more at the end.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def list_transactions(
 
 @dataclass(frozen=True, slots=True)
 class Coordinators:
-    """What the available part of `__transaction_state` says.
+    """The state of transactional ids, from the available partitions of `__transaction_state`.
 
     Attributes:
-        known: by name.
-        is_read: all that these know could be read; `unread` says what could not.
+        known: transactional ids, by name.
+        is_read: whether all records of these partitions could be read; `unread` has the errors.
     """
 
     coverage: Coverage
@@ -95,7 +95,7 @@ class Coordinators:
 
     @classmethod
     def read(cls, beside: Beside) -> Coordinators:
-        """Read it."""
+        """Read the available partitions."""
         coverage, unread = beside.coverage(TRANSACTION_STATE), list[DataError | OSError]()
         records = [(one, record) for one, record, _ in beside.state(TRANSACTION_STATE, unread.append)]
         states = (transactional_id(one, record) for one, record in records)
@@ -104,15 +104,15 @@ class Coordinators:
         return cls(fitting(coverage, known), tuple(known), is_read, tuple(unread))
 
     def judge(self, logs: Sequence[OpenInLog], now_ms: int) -> Iterator[OpenTransaction]:
-        """Bring transactions that are open in logs together with what is known of them."""
+        """Match transactions that are open in logs with the coordinators' state."""
         whole = self.coverage.is_whole is True
         return open_transactions(logs, self.known, is_whole=whole, is_read=self.is_read, now_ms=now_ms)
 
 
 def fitting(coverage: Coverage, known: Iterable[TransactionalId]) -> Coverage:
-    """A coverage whose count of partitions, if it is not from metadata, fits the partitions of known ids.
+    """Check a partition count that is not from metadata against known ids; drop it if it is wrong.
 
-    A coordinator's partition is the hash of the id modulo the count, so that a wrong count shows at most ids.
+    A coordinator's partition is the hash of the id modulo the count, so most ids reveal a wrong count.
     """
     count = coverage.partition_count
     if count is None or not coverage.count_is:
@@ -125,7 +125,7 @@ def fitting(coverage: Coverage, known: Iterable[TransactionalId]) -> Coverage:
 
 
 class Outlooks:
-    """What becomes of the transactions that hold back logs. `__transaction_state` is read once, when it is needed."""
+    """Judges the transactions that hold back logs. `__transaction_state` is read once, on demand."""
 
     def __init__(self, node: Node, now_ms: int) -> None:
         self._beside = Beside(node)
@@ -136,7 +136,7 @@ class Outlooks:
         return Coordinators.read(self._beside)
 
     def holding_back(self, place: LocatedPartition) -> OpenTransaction | None:
-        """The transaction that the last stable offset of a log is that of; None if it has ended since."""
+        """Return the transaction that determines a log's last stable offset, or None if it has ended since."""
         problems: list[DataError | OSError] = []
         first = [log for log in _open_in(place, self._now_ms, problems) if log.is_first]
         judged = self._coordinators.judge(first, self._now_ms)
@@ -162,7 +162,7 @@ def _name(place: LocatedPartition) -> TopicPartition:
 
 
 def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OSError]) -> Iterator[OpenInLog]:
-    """The transactions that are open in one log; what cannot be read is a problem."""
+    """Yield the transactions that are open in one log; read errors are added to `problems`."""
     try:
         log = place.log()
         if not log.segments:
@@ -193,7 +193,7 @@ def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OS
 
 
 def first_timestamp(log: LogView, offset: int) -> int | None:
-    """The time of the first record of the batch that starts at an offset, or behind it."""
+    """Return the time of the first record of the first batch at or after an offset, or None."""
     for _, item in log.windows(start_offset=offset, checks=Checks.HEADERS):
         if not isinstance(item, Gap):
             batch = item.batches[0]
@@ -212,7 +212,7 @@ def _is_still_open(place: LocatedPartition, open_log: OpenInLog, now_ms: int) ->
 
 
 def _first_uncleanable(beside: Beside, place: LocatedPartition, now_ms: int) -> int | None:
-    """Where the cleaner stops because of the last stable offset; None if it does not."""
+    """Return the offset where the last stable offset stops the cleaner, or None if it does not."""
     try:
         plan = plan_partition(beside.node, place, Choices(), now_ms)
     except ConfigError:

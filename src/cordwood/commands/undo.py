@@ -1,4 +1,4 @@
-"""`undo`: restores what a clean in place replaced."""
+"""`undo`: restores the files that a clean in place replaced."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 from cordwood.verification.result import VerifyResult
 
-#: An offset below all offsets: nothing was cleaned.
+#: An offset below all others: no part of the log was cleaned.
 _NOTHING = 0
-#: Segments whose times are closer together than this were written by a program that copies.
+#: If all segments' modification times are within this range, a copying program set them.
 _RESTORED_TOGETHER_NS = 1_000_000_000
 
 
@@ -75,7 +75,7 @@ def verify(
     sizes = [sum(place.log().size_bytes for place in twin) for twin in twins]
     if on_start is not None:
         on_start(f"{number(len(pairs), 'partition')} to compare", sum(sizes))
-    # Tasks count in files of this machine: the store may be one that cannot be written to.
+    # Tasks keep their counters on this machine, as the store may be read-only.
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
@@ -94,13 +94,13 @@ def verify(
     return VerifyResult(before, after, now_ms, tuple(verdicts), tuple(violations), tuple(excused), seconds)
 
 
-# ---- which partitions, and by what they are judged -------------------------------------------------------------------
+# ---- partitions and their configs ------------------------------------------------------------------------------------
 
 
 def _twins(
     was: Node, now: Node, topics: Sequence[str], partitions: Sequence[str]
 ) -> tuple[list[tuple[LocatedPartition, LocatedPartition]], list[Violation]]:
-    """The partitions of both states, and those that only one has."""
+    """Match the partitions of both states; partitions in only one of them are violations."""
     mine = [place for place in was.places if is_asked_for(place, topics, partitions)]
     theirs = [place for place in now.places if is_asked_for(place, topics, partitions)]
     if not mine:
@@ -142,7 +142,7 @@ def _pair(
             first_dirty = max(mine.directory.cleaner_offsets.get(name, 0), before.log_start_offset)
             clean = [segment for segment in before.segments if segment.base_offset < first_dirty]
             legacy = clean[-1].mtime_ms - config.integer("delete.retention.ms") if clean else 0
-            # A default is what the topic had only where nothing else could have set it.
+            # Use a default only if no other source could have set a value.
             if config["delete.retention.ms"].explicit or node.metadata is not None:
                 delete_retention_ms = config.integer("delete.retention.ms")
         except ConfigError:
@@ -170,8 +170,8 @@ def _pair(
 def _times_known(before: LogView, after: LogView) -> bool:
     """Whether the modification times of segments are those of their last append.
 
-    A clean keeps them: an output has the time of one of the segments that it replaces. A state that was restored
-    without them has times of its own, all of them close together if it is small.
+    A clean keeps them: an output has the time of one of its source segments. A state that was restored without them has
+    new times, which are all close together if the state is small.
     """
     times = [segment.files.log.mtime_ns for segment in before.segments]
     if len(times) > 1 and max(times) - min(times) < _RESTORED_TOGETHER_NS:
@@ -180,17 +180,17 @@ def _times_known(before: LogView, after: LogView) -> bool:
     for segment, following in zip_longest(after.segments, after.segments[1:]):
         first = max(bisect_right(bases, segment.base_offset) - 1, 0)
         end = len(bases) if following is None else bisect_left(bases, following.base_offset)
-        # Kafka sets whole milliseconds.
+        # Kafka sets times in whole milliseconds.
         if any(segment.files.log.mtime_ns in (one, one // 1_000_000 * 1_000_000) for one in times[first:end]):
             return True
     return False
 
 
-# ---- what lies around ------------------------------------------------------------------------------------------------
+# ---- files around the partitions -------------------------------------------------------------------------------------
 
 
 def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> Iterator[Violation]:
-    """High watermarks and the cleaner's offsets of the state after."""
+    """Check the high watermarks and the cleaner's offsets of the later state."""
     for mine, theirs in twins:
         if mine.name is None or theirs.name is None or mine.name.state is not DirectoryState.CURRENT:
             continue
@@ -213,7 +213,7 @@ def _checkpoints(twins: Sequence[tuple[LocatedPartition, LocatedPartition]]) -> 
 def _files(
     fs: Store, before: str, after: str, places: Sequence[LocatedPartition], *, whole: bool
 ) -> Iterator[Violation]:
-    """Damage that `check` finds in the state after, and does not find in the one before."""
+    """Yield damage that `check` finds in the later state but not in the earlier one."""
     found = _damage(fs, [after] if whole else [place.path for place in places])
     if not found:
         return

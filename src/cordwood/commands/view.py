@@ -1,10 +1,10 @@
-"""`view`: what the pages of a node are made from. Other commands find it out; here their results are put together.
+"""`view`: combines the results of other commands for the pages of a node.
 
-A look at a node takes these steps, and is of use after the first of them:
+A scan of a node takes these steps; pages are useful after the first:
 
     ls              sizes, states, policies: names and batch headers
-    why             what could go, and what keeps it; of compacted partitions a sample of the records
-    groups          if any of `__consumer_offsets` is there
+    why             removable data, and its causes; for compacted partitions from a sample of the records
+    groups          if any partition of `__consumer_offsets` is present
     transactions    open in any log
 """
 
@@ -38,7 +38,7 @@ from cordwood.types import TopicPartition
 
 
 class Step(StrEnum):
-    """A step of a look, by its command."""
+    """A step of a scan, by its command."""
 
     LS = "ls"
     WHY = "why"
@@ -48,15 +48,15 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeLook:
-    """What a look at a node has found so far.
+    """The results of a scan of a node so far.
 
     Attributes:
-        paths: that the user named.
-        began_ms: when it began; what is decided by time is decided as of then.
-        listing, why, groups, transactions: what the steps found; None: not yet, or not at all.
-        step: the one under way; None: all are done.
-        partitions_done, partitions_all: of this step.
-        failures: why steps found nothing, in words.
+        paths: the user's paths.
+        began_ms: start of the scan, and the time of all decisions.
+        listing, why, groups, transactions: results of the steps; None: not yet, or failed.
+        step: the running step; None when all are done.
+        partitions_done, partitions_all: progress of the running step.
+        failures: errors of failed steps, in words.
     """
 
     paths: tuple[str, ...]
@@ -71,7 +71,7 @@ class NodeLook:
     failures: Mapping[Step, str] = field(default_factory=dict)
 
     def open_in(self, partition: TopicPartition | None) -> list[OpenTransaction]:
-        """The transactions that are open in a partition, as far as they are known."""
+        """Return the known open transactions of a partition."""
         found = () if self.transactions is None else self.transactions.transactions
         return [one for one in found if any(log.partition == partition for log in one.logs)]
 
@@ -81,14 +81,14 @@ class NodeLook:
         return self.step is None
 
 
-#: Called with what a look has found so far.
+#: Called with the results of a scan so far.
 OnLook = Callable[[NodeLook], None]
 
 
 def before_look(
     paths: Sequence[str], options: WhyOptions, *, fs: Store | None = None, clock: Clock = system_clock
 ) -> NodeLook:
-    """What is known before a look: that there are partitions.
+    """Return the state before a scan: only the number of partitions is known.
 
     Raises:
         RequestError, NotFoundError, ConfigError: as `cordwood.ls`.
@@ -114,7 +114,7 @@ def look_at_node(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> NodeLook:
-    """Look at one broker's directories, step by step.
+    """Scan one broker's directories, step by step.
 
     Args:
         on_look: called after each partition and each step.
@@ -128,7 +128,7 @@ def look_at_node(
 
 
 class _Looking:
-    """A look under way."""
+    """A running scan."""
 
     def __init__(self, node: Node, paths: Sequence[str], options: WhyOptions, on_look: OnLook) -> None:
         assert options.now_ms is not None, "all steps decide as of one time"
@@ -139,7 +139,7 @@ class _Looking:
         self._look = NodeLook(tuple(paths), options.now_ms)
 
     def run(self) -> NodeLook:
-        """Take all steps."""
+        """Run all steps."""
         for step in Step:
             self._say(replace(self._look, step=step, partitions_done=0, partitions_all=len(self._node.places)))
             try:
@@ -187,10 +187,10 @@ def look_at_all(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> tuple[NodeLook, list[PartitionLook]]:
-    """Look at one broker's directories, then at the partitions that could lose most, each by itself.
+    """Scan one broker's directories, then the partitions with the most removable data, each by itself.
 
     Args:
-        limit: at how many partitions.
+        limit: maximum number of partitions to scan.
 
     Raises:
         RequestError, NotFoundError, ConfigError: as `cordwood.ls`.
@@ -203,19 +203,19 @@ def look_at_all(
         try:
             found.append(look_at_partition(path, options_for(path, options, metadata), fs=fs))
         except (CordwoodError, OSError):
-            continue  # the look at the node says what is wrong with it; or a running broker has deleted it
+            continue  # the scan of the node reports the error; or a running broker has deleted the partition
     return look, found
 
 
 def _that_could_lose_most(look: NodeLook) -> list[str]:
-    """The directories of all partitions; where it is not known what could go, in their order."""
+    """Return the directories of all partitions by removable data; in listing order if that is unknown."""
     if look.why is not None:
         return [one.path for one in look.why.partitions]
     return [] if look.listing is None else [one.path for one in look.listing.partitions]
 
 
 def why_failed(error: CordwoodError | OSError) -> str:
-    """Why something could not be found out, in words."""
+    """Describe an error in words."""
     if isinstance(error, OSError) and not isinstance(error, NotFoundError):
         return f"{error.filename or 'a file'} {why_unreadable(error)}"
     return str(error)

@@ -1,7 +1,7 @@
-"""`view`: what the page of one partition is made from, and the batches and records that it leads to.
+"""`view`: collects the data for the page of one partition, and for its pages of batches and records.
 
-What commands find out about the partition alone, each as if it were called with its directory; then what only a page
-shows: what the bytes of each segment are, how far key indexes reach, and how far the log was cleaned.
+It runs commands on the partition's directory alone. For the page only, it also finds the bytes of each segment by kind,
+the range of key indexes, and the cleaned range of the log.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from cordwood.storage.node.listing import Listing, PartitionListing
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.node.start import Start
 
-#: A log is read as a whole, to see what its bytes are, up to so many times what a sample reads.
+#: A whole log is read to classify its bytes if its size is at most this many samples.
 _WHOLE_SAMPLES = 8
-#: Larger logs are not checked by the way.
+#: Larger logs are not checked for a page.
 CHECKED_BYTES_MAX = 64 << 20
-#: Producers that a page tells of.
+#: Maximum number of producers on a page.
 PRODUCERS_MAX = 20
-#: Of a key or value that is shown, so much is taken over.
+#: Maximum number of bytes kept of a displayed key or value.
 SHOWN_BYTES = 512
 _BATCH_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLook:
-    """What is known of one partition.
+    """The results of a scan of one partition.
 
     Attributes:
-        began_ms: what is decided by time is decided as of then.
-        ls, plan, why: what the commands say of its directory.
-        facts: what the plan was made from; None where none were needed.
-        contents: what its bytes are; None: that could not be found out.
-        producers: that wrote it; None: that could not be found out.
-        indexed: the bytes that each key index covers, as it says, by the base offset of its segment.
-        findings, checked, start: what `check` found; None: the log is too large to be checked by the way.
+        began_ms: the time of all decisions.
+        ls, plan, why: results of the commands for its directory.
+        facts: the facts behind the plan, or None if it needed none.
+        contents: its bytes by kind, or None after an error.
+        producers: its producers, or None after an error.
+        indexed: the bytes that each key index claims to cover, by the base offset of its segment.
+        findings, checked, start: results of `check`, or None if the log is too large.
     """
 
     path: str
@@ -80,18 +80,19 @@ class PartitionLook:
 
     @property
     def planned(self) -> PartitionPlan | None:
-        """What a clean would do to it."""
+        """The plan of a clean of it."""
         return next(iter(self.plan.partitions), None)
 
     @property
     def causes(self) -> WhyPartition | None:
-        """What keeps it from being smaller."""
+        """The causes of its size."""
         return next(iter(self.why.partitions), None)
 
 
 def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> WhyOptions:
-    """The options for one partition of a node: by name it is chosen already, and its metadata, and the topics that
-    other configs are for, may be elsewhere.
+    """Return the options for one partition of a node.
+
+    The path selects the partition. Its metadata may be elsewhere, and overrides for other topics do not apply.
     """
     chosen = options.selection
     name = parsed_directory(path)
@@ -108,10 +109,10 @@ def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> Wh
 def look_at_partition(
     path: str, options: WhyOptions, *, fs: Store | None = None, clock: Clock = system_clock
 ) -> PartitionLook:
-    """Look at one partition; `options` are those of `options_for`.
+    """Scan one partition; `options` are those of `options_for`.
 
     Raises:
-        NotFoundError: it is gone.
+        NotFoundError: it was deleted.
         RequestError, ConfigError: as `cordwood.ls`.
         OSError: it cannot be read.
     """
@@ -172,7 +173,7 @@ def _indexed(log: LogView, root: str | None) -> Mapping[int, int]:
     return found
 
 
-# ---- zoom ------------------------------------------------------------------------------------------------------------
+# ---- batches and records ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,9 @@ class ShownBatches:
     """Batches from an offset on.
 
     Attributes:
-        segments: the base offset of the segment of each.
+        segments: base offset of each batch's segment.
         problems: damage between them, in words.
-        next_offset: where the next ones begin; None: these are the last.
+        next_offset: start of the next page, or None on the last.
     """
 
     batches: tuple[Batch, ...]
@@ -192,7 +193,7 @@ class ShownBatches:
 
 
 def batches_from(log: LogView, offset: int, limit: int) -> ShownBatches:
-    """The batches of a log from the one that holds an offset on."""
+    """Return the batches of a log, beginning with the batch that holds an offset."""
     batches: list[Batch] = []
     segments: list[int] = []
     problems: list[str] = []
@@ -215,8 +216,8 @@ class ShownRecord:
     """A record, with the beginnings of its key and value.
 
     Attributes:
-        key, value: None: null.
-        key_size, value_size: in bytes; -1: null.
+        key, value: None if null.
+        key_size, value_size: in bytes; -1 if null.
     """
 
     offset: int
@@ -232,7 +233,7 @@ class ShownRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecords:
-    """Records from an offset on; attributes as of `ShownBatches`."""
+    """Records from an offset on; the attributes are those of `ShownBatches`."""
 
     records: tuple[ShownRecord, ...]
     problems: tuple[str, ...]
@@ -240,7 +241,7 @@ class ShownRecords:
 
 
 def records_from(log: LogView, offset: int, limit: int) -> ShownRecords:
-    """The records of a log from an offset on, control records included."""
+    """Return the records of a log from an offset on, control records included."""
     found: list[ShownRecord] = []
     problems: list[DataError] = []
     columns = log.columns(
@@ -281,13 +282,13 @@ def _shown(columns: RecordColumns, limit: int) -> list[ShownRecord]:
 
 
 def first_offset_since(log: LogView, since_ms: int) -> int | None:
-    """The lowest offset of a record that is not older; None: there is none."""
+    """Return the lowest offset of a record at or after a time, or None."""
     for some in log.columns(since_ms=since_ms, on_damage=lambda _: None, max_batch_bytes=_BATCH_BYTES_MAX):
         return int(some.rows["offset"][0])
     return None
 
 
 def open_partition(path: str, options: WhyOptions, *, fs: Store | None = None) -> LogView:
-    """The log of one partition, for `batches_from` and `records_from`."""
+    """Open the log of one partition, for `batches_from` and `records_from`."""
     node = open_node(fs or file_system_for([path]), [path], options.selection)
     return node.places[0].log()

@@ -1,4 +1,4 @@
-"""`why`: what keeps each partition of a broker from being smaller, and what to do about it.
+"""`why`: the reasons for the size of each partition of a broker, and advice.
 
     partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, batch headers
        ├───────► disk usage ───┤   storage.node.disk_usage
@@ -6,8 +6,8 @@
        ├───────► cleaner ──────┤   when its checkpoint was written, and when a broker was last alive
        └───────► transaction ──┘   commands.transactions, only if one holds back the cleaner
 
-Partitions are looked at one after the other, the largest first, so that the keys of these are counted before the
-reading that is allowed is used up. Of each only its causes are kept.
+Partitions are processed one by one, the largest first, so that the largest are sampled before the limit for reading is
+reached. Only the causes of each are kept in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cordwood.storage.index.key_sample import KeyCounts, KeySource, count_keys
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 
-#: All samples together are at most so many times that of one log.
+#: All samples together may be as large as this many samples of one log.
 _SAMPLES_MAX = 64
 
 
@@ -61,7 +61,7 @@ def why_node(
     on_progress: OnLogs | None = None,
     clock: Clock = system_clock,
 ) -> WhyResult:
-    """Why the partitions in a node's directories are as large as they are, as they were when it was opened."""
+    """Explain the size of the partitions in a node's directories, as they were when it was opened."""
     now_ms = clock() if options.now_ms is None else options.now_ms
     fs, chosen = node.fs, options.selection
     places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
@@ -84,7 +84,7 @@ def why_of(
     *,
     on_progress: OnLogs | None = None,
 ) -> WhyResult:
-    """Why partitions are as large as they are, each as `planner` plans it; see `why_node`."""
+    """Explain the size of partitions, with plans from `planner`; see `why_node`."""
     root = options.index_place.root(node.fs, [place.path for place in places])
     look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
     found = []
@@ -99,12 +99,12 @@ def why_of(
 
 
 def _could_lose_most(partition: WhyPartition) -> tuple[int, int, int]:
-    """Sort those first that could lose most."""
+    """Sort key: the partition with the most removable data first."""
     return -partition.could_lose_disk_bytes, -partition.could_lose_bytes, -partition.usage.total_bytes
 
 
 def _log_bytes(fs: Store, place: LocatedPartition) -> int:
-    """Bytes of a partition's logs; 0 if it is gone, or cannot be read."""
+    """Return the size of a partition's logs; 0 if they are gone or unreadable."""
     try:
         files = ((parse_file(info.name), info) for info in fs.list(place.path))
         return sum(info.size_bytes for file, info in files if file is not None and file.kind is FileKind.LOG)
@@ -114,10 +114,10 @@ def _log_bytes(fs: Store, place: LocatedPartition) -> int:
 
 @dataclass
 class _Look:
-    """Looks at one partition after the other.
+    """Explains partitions one by one.
 
     Attributes:
-        not_counted: names of partitions whose keys were not counted, because enough was read.
+        not_counted: names of partitions whose keys were not counted, as the limit for reading was reached.
     """
 
     node: Node
@@ -130,7 +130,7 @@ class _Look:
     _read_bytes: int = 0
 
     def at(self, place: LocatedPartition, planned: PlannedPartition) -> WhyPartition | None:
-        """Why a partition is as large as it is; None if it is gone."""
+        """Explain the size of a partition; None if it was deleted."""
         log, compaction = planned.log, planned.plan.compaction
         held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
         try:

@@ -1,4 +1,4 @@
-"""The first step of a clean in place: bring partitions into the state that a broker's start would leave."""
+"""The first step of a clean in place: bring partitions into the state that a broker's start would produce."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MOVE_AWAY = "Move that file away, and cleaners start over from the log's start"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What loading did.
+    """The result of loading.
 
     Attributes:
-        size_before: bytes of its log before that, by path.
+        size_before: log size before loading in bytes, by path.
     """
 
     recovered: Mapping[str, Recovered]
@@ -45,7 +45,7 @@ class Loaded:
 
 
 def load(site: Site) -> Loaded:
-    """Load all partitions, and record recovery points where a directory was not shut down cleanly."""
+    """Load all partitions; write recovery points for directories that were not shut down cleanly."""
     logs = {place.path: place.log() for place in site.places}
     size_before = {path: log.size_bytes for path, log in logs.items()}
 

@@ -17,11 +17,11 @@ from cordwood.verification.retention import RetentionLimits, retention_faults
 
 
 def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
-    """Delete what retention takes; returns the plan with it.
+    """Delete old segments, as retention requires; return the plan with the deletions.
 
     Args:
-        ledger: the partitions that failed are left alone; those where a deletion cannot be proved right are added.
-        verify: whether it is proved first that the segments may go.
+        ledger: failed partitions are left alone; a partition is added if a deletion cannot be proved right.
+        verify: whether to prove each deletion first.
     """
     node = site.node.listed_again()
     places = {place.path: place for place in node.places}
@@ -52,7 +52,7 @@ def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
 
 
 def _limits(config: TopicConfig, high_watermark: int, now_ms: int) -> RetentionLimits:
-    """The limits that are set explicitly; a default deletes nothing."""
+    """Return the explicitly set limits; a default deletes nothing."""
 
     def limit(name: str) -> int:
         return config.integer(name) if "delete" in config.policy and config[name].explicit else NONE

@@ -1,7 +1,7 @@
-"""The free room for new segments and for their proof, and the waves into which it divides the groups of segments.
+"""Divides a clean in place into waves by the free room for new segments and for their proof.
 
-The files of a proof are there while the new segments of its wave are. They are temporary files (`TMPDIR`), so they may
-be on the disk of the log, or on another one.
+The files of a wave's proof exist at the same time as the wave's new segments. They are temporary files (`TMPDIR`), so
+they may be on the disk of the log, or on another disk.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from cordwood.jobs.jobs import Jobs
 from cordwood.jobs.proof_room import proof_bytes
 from cordwood.types import NONE
 
-#: Outputs leave this much of the free space of a disk: for checkpoints, the manifest of a keep folder, other programs.
+#: Free space that outputs leave: for checkpoints, the manifest of a keep folder, other programs.
 RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What may be written to one disk.
+    """The writable room on one disk.
 
     Attributes:
-        free_bytes: of the disk; None: unknown.
-        work_space: the limit for outputs that was asked for; None: there is none.
+        free_bytes: free bytes of the disk, or None if unknown.
+        work_space: the user's limit for outputs, or None.
     """
 
     free_bytes: int | None
@@ -41,17 +41,17 @@ class Room:
 
     @property
     def of_disk(self) -> int:
-        """What the disk itself allows."""
+        """The room that the disk itself allows."""
         return _PLENTY_BYTES if self.free_bytes is None else max(0, self.free_bytes - RESERVE_BYTES)
 
     @property
     def size_bytes(self) -> int:
-        """What outputs may take."""
+        """The room for outputs."""
         return self.of_disk if self.work_space is None else min(self.of_disk, self.work_space)
 
     @property
     def free(self) -> str:
-        """What is free, in words."""
+        """The free space, in words."""
         return f"{self.free_bytes:,} B of the disk are free, of which {RESERVE_BYTES:,} B stay in reserve"
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ class Room:
         return f"new segments may take {self.size_bytes:,} B: {' and '.join(limits)}"
 
     def lacking(self, needed_bytes: int) -> str:
-        """How much must be freed for so much."""
+        """Return advice on the space to free for `needed_bytes`."""
         assert self.free_bytes is not None, "or there is room"
         return f"free at least {needed_bytes + RESERVE_BYTES - self.free_bytes:,} B of that disk"
 
     def advice(self, output_bytes: int, proof_bytes: int) -> str:
-        """What makes room for outputs, and for a proof beside them; empty if there is."""
+        """Return advice that makes room for outputs and a proof; empty if the room suffices."""
         advice = []
         if self.of_disk < output_bytes + proof_bytes:
             less = " (less if TMPDIR names a folder on another one)" if proof_bytes else ""
@@ -83,10 +83,10 @@ class Disks:
     """The disks that a clean in place writes to.
 
     Attributes:
-        rooms: those with logs, by device.
-        folder: of temporary files.
-        folder_device: the disk it is on; NONE: one that has no logs.
-        folder_room: of that disk.
+        rooms: disks with logs, by device.
+        folder: the folder of temporary files.
+        folder_device: its disk; NONE if that disk has no logs.
+        folder_room: the room on its disk.
     """
 
     rooms: Mapping[int, Room]
@@ -96,7 +96,7 @@ class Disks:
 
     @classmethod
     def of(cls, site: Site, loads: Mapping[str, Load], work_space: int | None) -> Disks:
-        """What is free now, once what killed proofs left is removed."""
+        """Remove the files of killed proofs, and measure the free space."""
         remove_abandoned(FOLDERS)
         paths = {load.device: path for path, load in loads.items()}
         rooms = {device: Room(site.fs.free_bytes(path), work_space) for device, path in paths.items()}
@@ -112,35 +112,35 @@ class Disks:
         return ProofDisk(self.folder_device, self.folder_room.of_disk)
 
     def room_beside(self, taken: Mapping[int, int]) -> dict[int, int]:
-        """What outputs may take of each disk beside other files, of which `taken` has the sizes by disk."""
+        """Return the room for outputs on each disk beside other files; `taken` has the size of these by disk."""
         sizes = {
             device: min(room.size_bytes, room.of_disk - taken.get(device, 0)) for device, room in self.rooms.items()
         }
         return {device: max(0, size) for device, size in sizes.items()}
 
     def proof_beside(self, load: Load) -> int:
-        """What the proof of a partition takes of the disk of its outputs."""
+        """Return the bytes of a partition's proof on the disk of its outputs."""
         return load.proof_bytes if load.device == self.folder_device else 0
 
     def has_no_room(self, load: Load) -> bool:
-        """Whether there is no room for any output, or for the proof."""
+        """Whether there is no room for even the smallest output, or for the proof."""
         least = disk_bytes([1]) + self.proof_beside(load)
         return self.rooms[load.device].of_disk < least or not self.has_room_for_proof(load)
 
     def has_room_for_proof(self, load: Load) -> bool:
-        """Whether its files fit, outputs aside."""
+        """Whether the proof's files fit, without outputs."""
         return load.proof_bytes <= self.folder_room.of_disk
 
 
 def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]) -> Work:
-    """Refuse partitions on disks without room for any output or for the proof, before anything is written or started.
+    """Fail partitions on disks without room for any output or for the proof, before any output or proof starts.
 
     Args:
-        work: what is to be done.
-        failures: the refused partitions are added.
+        work: the planned work.
+        failures: refused partitions are added.
 
     Returns:
-        the work that is left.
+        the remaining work.
     """
     loads = _loads(site, work, verify=in_place.verify)
     disks = Disks.of(site, loads, in_place.work_space)
@@ -153,10 +153,10 @@ def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures
 def plan_waves(
     site: Site, jobs: Jobs, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]
 ) -> Waves:
-    """Share out groups to waves. If they do not all fit, a clean without writing finds damage and exact sizes first.
+    """Divide groups into waves. If they need several waves, a clean without writing first finds damage and exact sizes.
 
     Args:
-        work: what is to be done.
+        work: the planned work.
         failures: partitions that cannot be cleaned, or have no room, are added.
     """
     keeps_old = site.kept is not None
@@ -172,7 +172,7 @@ def plan_waves(
 
 
 def _index_bytes(work: Work, loads: Mapping[str, Load]) -> Counter[int]:
-    """The most that new key indexes take of each disk."""
+    """Return the maximum size of new key indexes on each disk."""
     found: Counter[int] = Counter()
     for path, load in loads.items():
         found[load.device] += work.index_bytes(path)
@@ -180,9 +180,9 @@ def _index_bytes(work: Work, loads: Mapping[str, Load]) -> Counter[int]:
 
 
 def _without_room_for_indexes(site: Site, work: Work, loads: Mapping[str, Load], disks: Disks) -> list[str]:
-    """The partitions on disks where key indexes would take room that new segments need, as far as bounds tell.
+    """Return the partitions on disks where new key indexes might take room that new segments need.
 
-    They are cleaned, and get no index.
+    These partitions are cleaned without an index.
     """
     taken = _index_bytes(work, loads)
 
@@ -195,7 +195,7 @@ def _without_room_for_indexes(site: Site, work: Work, loads: Mapping[str, Load],
 
 
 def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:
-    """What each partition brings to the waves, as an upper bound."""
+    """Return an upper bound of the room that each partition needs in its waves."""
     return {
         path: Load(
             site.fs.stat(path).device,
@@ -210,8 +210,8 @@ def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:
 def _tried(
     jobs: Jobs, work: Work, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
 ) -> dict[str, Load]:
-    """The loads with exact sizes, without the partitions that cannot be cleaned."""
-    # What a clean that leaves garbage writes is not more.
+    """Return the loads with exact sizes, without partitions that cannot be cleaned."""
+    # A clean that leaves garbage writes at most as much as one that leaves no garbage.
     tasks = [task.leaving_no_garbage() for task in work.tasks.values()]
     found = {}
     for task, outcome in zip(tasks, jobs.clean(tasks, None, discard=True), strict=True):
@@ -224,7 +224,7 @@ def _tried(
 
 
 def _too_large(paths: Sequence[str], loads: Mapping[str, Load], disks: Disks, *, keeps_old: bool) -> dict[str, Failure]:
-    """The failures of partitions that there is no room for."""
+    """Return failures for partitions without enough room."""
     no_proof = [path for path in paths if not disks.has_room_for_proof(loads[path])]
     return {
         path: _no_room_for_proof(path, loads, no_proof, disks)

@@ -17,7 +17,7 @@ from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import TopicPartition
 
-#: The folder of tasks' counters, in a work folder.
+#: The folder of task counters within a work folder.
 PROGRESS = "progress"
 
 
@@ -26,9 +26,9 @@ class Site:
     """Locked log directories of one broker.
 
     Attributes:
-        places: the partitions that are asked for, and that a broker would load.
-        kept: where replaced files are kept; None: nowhere.
-        now_ms: the time as of which everything is decided.
+        places: the selected partitions that a broker would load.
+        kept: the folder that keeps replaced files, or None.
+        now_ms: the time of all decisions.
     """
 
     fs: LocalFileSystem
@@ -40,11 +40,11 @@ class Site:
 
     @property
     def keep(self) -> Keep | None:
-        """What keeps files that are about to go."""
+        """The function that keeps files before they are deleted, or None."""
         return None if self.kept is None else self.kept.keep
 
     def confirm_locks(self) -> None:
-        """Make sure that the locks still hold."""
+        """Make sure that this process still holds the locks."""
         for lock in self.locks:
             lock.confirm()
 
@@ -55,7 +55,7 @@ class Site:
         *,
         clean_shutdown: bool = False,
     ) -> None:
-        """Write entries of a directory's checkpoints, by file name, and that it was shut down cleanly."""
+        """Write entries to a directory's checkpoints, by file name, and optionally its clean-shutdown file."""
         files = {name: f"{directory.path}/{name}" for name in offsets}
         found = {name: checkpoints.changed(self.fs, files[name], entries) for name, entries in offsets.items()}
         offsets = {name: entries for name, entries in found.items() if entries}
@@ -69,7 +69,7 @@ class Site:
             self.fs.sync_directory(directory.path)
 
     def make_work_folders(self, paths: Sequence[str]) -> str:
-        """Make the work folders of partitions; returns the folder, in one of them, for the counters of tasks."""
+        """Make the partitions' work folders; return the folder for task counters, which is in the first of them."""
         for path in paths:
             make_work_folder(self.fs, path)
         folder = f"{paths[0] if paths else ''}/{WORK_FOLDER}/{PROGRESS}"
@@ -78,13 +78,13 @@ class Site:
         return folder
 
     def empty_work_folder(self, path: str) -> None:
-        """Remove what tasks left in the work folder of a partition, attempts that were given up among them."""
+        """Remove all task outputs from a partition's work folder, those of abandoned attempts included."""
         for info in self.fs.list(f"{path}/{WORK_FOLDER}"):
             if info.name not in (PROGRESS, INDEX_FOLDER):
                 remove_tree(self.fs, f"{path}/{WORK_FOLDER}/{info.name}")
 
     def remove_work_folders(self) -> None:
-        """Remove the work folders, save for key indexes."""
+        """Remove the work folders, except for key indexes."""
         for place in self.places:
             with contextlib.suppress(OSError):
                 clear_work_folder(self.fs, place.path)

@@ -1,4 +1,4 @@
-"""One wave of a clean in place: new segments are written, proved, swapped for the old ones, and recorded."""
+"""One wave of a clean in place: write new segments, prove them, swap them for the old ones, and record the result."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from cordwood.verification.violations import Verdict
 
 
 def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, verify: bool) -> None:
-    """Clean the groups of a wave, and put the outputs into the places of what they stand for.
+    """Clean the groups of a wave, and replace their segments by the outputs.
 
     Args:
-        work: what is to be done in all waves.
-        wave: the groups; none of a partition that failed is cleaned.
-        verify: whether outputs are proved before they are used.
+        work: the work of all waves.
+        wave: the groups of this wave; groups of failed partitions are skipped.
+        verify: whether to prove outputs before using them.
     """
     tasks = [
         _part(work, path, first, end, ledger) for path, (first, end) in wave.items() if path not in ledger.failures
@@ -61,7 +61,7 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
 
 
 def _part(work: Work, path: str, first: int, end: int, ledger: Ledger) -> PartitionTask:
-    """The task for some groups of a partition."""
+    """Return the task for some groups of a partition."""
     task, groups = work.tasks[path], work.groups(path)
     if (first, end) == (0, len(groups)):
         return task
@@ -78,7 +78,7 @@ def _part(work: Work, path: str, first: int, end: int, ledger: Ledger) -> Partit
 def _proved(
     site: Site, jobs: Jobs, tasks: Sequence[PartitionTask], outcomes: Sequence[Output | Failure], ledger: Ledger
 ) -> list[Output | Failure]:
-    """The outcomes, of which those that cannot be proved right are failures."""
+    """Prove the outcomes; replace each one that cannot be proved right by a failure."""
     found = list(outcomes)
     written = {at: outcome for at, outcome in enumerate(outcomes) if isinstance(outcome, Output)}
     if not written:
@@ -97,18 +97,18 @@ def _proved(
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
         if not verdict.holds:
-            # What is damaged where the clean does not read, as in the active segment, is no fault of ours.
+            # Damage where the clean does not read, as in the active segment, is not a bug of Cordwood.
             kind = FailureKind.DAMAGE if ViolationKind.DAMAGE_BEFORE in verdict.totals else FailureKind.BUG
             found[at] = Failure(kind, _not_proved(tasks[at].path, verdict))
     return found
 
 
 def _pair(site: Site, task: PartitionTask, output: Output) -> Pair:
-    """A partition as it is, and as it will be.
+    """Return a partition before and after the swap.
 
-    The proof of each wave reads all of the log, the outputs of earlier waves, too. An earlier wave may have kept an
-    old value because a tombstone in a later wave hides it: a=1 in wave 1, a=∅ in wave 2. If wave 2 drops the
-    tombstone, a=1 is back. In the same way a marker in wave 2 must stay while wave 1 keeps data of its transaction.
+    The proof of each wave reads the whole log, outputs of earlier waves included. An earlier wave may have kept an old
+    value because a tombstone in a later wave hides it: a=1 in wave 1, a=∅ in wave 2. If wave 2 dropped the tombstone,
+    a=1 would be back. For the same reason a marker in wave 2 must stay while wave 1 keeps data of its transaction.
     """
     path, cleaned, settings = task.path, output.cleaned, task.settings
     going = output.replacement
@@ -148,13 +148,13 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 def _swap(site: Site, work: Work, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
     """Swap in the groups of a partition, in ascending order.
 
-    Cordwood's own checkpoint goes before the first of them. Until there is a new one, Kafka's counts.
+    Cordwood's own checkpoint is removed before the first swap. Until there is a new one, Kafka's checkpoint applies.
     """
     groups = len(work.groups(task.path) if task.part is None else task.part.groups)
     path = task.path
     if isinstance(outcome, Output):
         progress = ledger.progress[path]
-        # Rounds of Kafka's offset map end with groups of their own, and a segment that is spared is one.
+        # Rounds of Kafka's offset map have their own groups, and so does a spared segment.
         progress.groups += len(outcome.cleaned.replaced) - groups
         forget_clean_state(site.fs, path)
         for root in {None, work.index_root}:
@@ -179,9 +179,9 @@ def _note_written(site: Site, outcomes: Sequence[Output | Failure], ledger: Ledg
 
 
 def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> None:
-    """Key indexes of the segments as they are now; those of segments that are gone are removed.
+    """Publish the key indexes of the current segments, and remove the indexes of deleted segments.
 
-    The segments are in place. So if the disk is full, only the next clean has no use of the indexes.
+    The segments are already in place, so errors such as a full disk only cost the next clean its indexes.
     """
     with contextlib.suppress(OSError):
         take_over_indexes(site.fs, path, output.indexes, work.index_root)
@@ -193,7 +193,7 @@ def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> Non
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
-    """Note in the cleaner's checkpoints how far partitions are clean, in Cordwood's own before Kafka's."""
+    """Write the clean offsets of partitions to the checkpoints, Cordwood's own before Kafka's."""
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}
     for path in paths:

@@ -15,11 +15,11 @@ from cordwood.storage.index.build import SEGMENT_SHARE
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The partitions that are to be cleaned, by path.
+    """The partitions to clean, by path.
 
     Attributes:
-        tasks: each one's whole task, from which waves take parts.
-        index_max: the most that the key indexes of a partition may take; None: what is worth it.
+        tasks: the whole task of each partition; waves take parts of it.
+        index_max: maximum bytes of a partition's key indexes; None: the default limit.
         index_root: see `LogView`.
     """
 
@@ -37,7 +37,7 @@ class Work:
         indexes: IndexOptions,
         index_root: str | None,
     ) -> Work:
-        """What a plan says, without the partitions that failed."""
+        """Collect the work of a plan, without failed partitions."""
         found = tasks_of(plan, fs.location(), Indexes.ALL if indexes.index else Indexes.KEPT_UP, index_root)
         tasks = {task.path: task for task in found if task.path not in failures}
         return cls(
@@ -45,7 +45,7 @@ class Work:
         )
 
     def without(self, paths: Collection[str]) -> Work:
-        """The work without some partitions."""
+        """Return the work without some partitions."""
         return replace(
             self,
             plans={path: one for path, one in self.plans.items() if path not in paths},
@@ -53,51 +53,51 @@ class Work:
         )
 
     def without_indexes(self, paths: Collection[str]) -> Work:
-        """The work without making the key indexes of some partitions."""
+        """Return the work without making the key indexes of some partitions."""
         without = {path: replace(self.tasks[path].leaving_no_garbage(), fresh_secret=None) for path in paths}
         return replace(self, tasks={**self.tasks, **without})
 
     def index_bytes(self, path: str) -> int:
-        """The most that the key indexes of a partition take that are made; 0: none are."""
+        """Return the maximum bytes of the key indexes to make for a partition; 0 if it gets no index."""
         if not self.tasks[path].makes_index:
             return 0
         bytes_max = self.compaction(path).total_bytes // SEGMENT_SHARE
         return bytes_max if self.index_max is None else min(bytes_max, self.index_max)
 
     def compaction(self, path: str) -> Compaction:
-        """Which segments of a partition are cleaned, and how."""
+        """Return the segments of a partition to clean, with their bounds."""
         plan = self.plans[path]
         assert plan.decision is Decision.CLEAN and plan.compaction is not None, "it is to be cleaned"
         return plan.compaction
 
     def groups(self, path: str) -> Sequence[tuple[int, ...]]:
-        """The base offsets of segments that are cleaned together, group by group."""
+        """Return the groups of segments to clean together, by base offset."""
         return self.compaction(path).groups
 
     @property
     def size_bytes(self) -> int:
-        """How much is read to clean all of it."""
+        """Bytes that the clean reads."""
         return sum(task.size_bytes for task in self.tasks.values())
 
     @property
     def new_bytes(self) -> int:
-        """How much of it no clean has seen, about."""
+        """Approximate bytes that no clean has read before."""
         compactions = map(self.compaction, self.tasks)
         return sum(round(one.dirty_part * one.total_bytes) for one in compactions)
 
     @property
     def output_bytes_max(self) -> int:
-        """How much is written at most."""
+        """Maximum bytes that the clean writes."""
         return sum(self.compaction(path).bounds.bytes_max for path in self.tasks)
 
 
 @dataclass
 class Progress:
-    """How far a partition is.
+    """The progress of a partition.
 
     Attributes:
-        done: how many of them are in place.
-        cleaned: what was done in whole waves; None: nothing yet.
+        done: number of swapped groups.
+        cleaned: the result of finished waves, or None.
     """
 
     groups: int
@@ -106,11 +106,11 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether all groups are in place."""
+        """Whether all groups are swapped."""
         return self.done == self.groups
 
     def add(self, part: Cleaned) -> None:
-        """Add what one more wave did."""
+        """Add the result of another wave."""
         if self.cleaned is None:
             self.cleaned = part
             return
@@ -130,14 +130,14 @@ class Progress:
 
 @dataclass
 class Ledger:
-    """The finished work. It is updated at once, so that an interrupted clean can report it.
+    """The finished work, updated immediately so that an interrupted clean can report it.
 
     Attributes:
-        progress: of the partitions that are to be cleaned, by path.
-        failures: those that could not be loaded or cleaned, by path.
-        verified: records that were proved right.
-        bytes_read, bytes_written: what the tasks of cleans read, proofs aside, and what they wrote.
-        index_bytes: of that, key indexes.
+        progress: progress of the partitions to clean, by path.
+        failures: partitions that could not be loaded or cleaned, by path.
+        verified: number of records that were proved right.
+        bytes_read, bytes_written: bytes that the cleans' tasks read, without proofs, and wrote.
+        index_bytes: bytes of key indexes in `bytes_written`.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -149,11 +149,11 @@ class Ledger:
     index_bytes: int = 0
 
     def begin(self, work: Work) -> None:
-        """Nothing of this is done yet."""
+        """Set the progress of all work to zero."""
         self.progress = {path: Progress(len(work.groups(path))) for path in work.tasks}
 
     def notes(self) -> Iterator[str]:
-        """Which partitions are cleaned, and how far, for the message after an interruption."""
+        """Yield the progress in sentences, for the message after an interruption."""
         if not self.progress:
             yield "no partition was cleaned"
             return
