@@ -48,7 +48,7 @@ class SimulateOptions:
     seed: Annotated[int, SEED] = 7
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Validate numbers and combinations."""
         check_share(self.min_dead)
         if self.min_dead is not None and self.against:
             raise RequestError("--min-dead and --against: each compares with a second set, so give one of them")

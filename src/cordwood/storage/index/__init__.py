@@ -1,1 +1,1 @@
-"""The key indexes beside a log: made from segments, written, believed or not, and asked for keys."""
+"""The key indexes beside a log: built from segments, written, checked, and searched for keys."""

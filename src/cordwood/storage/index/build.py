@@ -1,11 +1,11 @@
-"""Makes the key index of a segment.
+"""Builds the key index of a segment.
 
     segment ──► windows ──► records of data batches ──► `Gatherer`: hashes and ordinals, 12 bytes per record
-    who knows the keys already ──► `Keys` ─────────────────►│
+    a caller that has the keys ──► `Keys` ─────────────────►│
                                                             └─ finish ──► sorted by hash into the arrays of an index
 
-An index covers a segment up to the first bytes that are no sound batch; it is not made if they come first. Memory is
-bounded: at most 24 bytes per record, and of a segment with more records than fit there is no index.
+An index covers a segment up to the first bytes that are not a valid batch; without a valid batch at the start there is
+no index. Memory is bounded: at most 24 bytes per record. A segment with more records than fit gets no index.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from cordwood.storage.log.windows import Gap
 #: Memory per record while an index is sorted: its hash and ordinal, twice.
 RECORD_BYTES = 24
 
-#: An index larger than a tenth of its segment is not kept: so many small records are read as fast.
+#: Drop an index larger than a tenth of its segment: reading records this small from the segment is as fast.
 SEGMENT_SHARE = 10
 _SECRET_BYTES = 16
 
-#: Of a batch that was added.
+#: The fields that are kept of each added batch.
 _BATCH = np.dtype([(name, BATCH_ROW[name]) for name in ("size_bytes", "last_offset", "crc")])
 
 U32Array = npt.NDArray[np.uint32]
@@ -52,28 +52,28 @@ U64Array = npt.NDArray[np.uint64]
 
 
 class TooManyRecordsError(Exception):
-    """A segment has more records than there is memory for."""
+    """A segment has more records than the memory can hold."""
 
 
 def build(
     segment: Segment, secret: bytes, memory_bytes: int, windows: Iterator[BatchWindow] | None = None
 ) -> KeyIndex | None:
-    """The index of a segment.
+    """Build the index of a segment.
 
     Args:
         secret: 16 bytes, the same for all segments of a log.
-        memory_bytes: that the keys may take.
-        windows: those of the segment whose checksums are known to be right; None: they are read and compared here.
+        memory_bytes: memory limit for the keys.
+        windows: windows of the segment with verified checksums; None: read the segment and verify them here.
 
     Returns:
-        None: the segment has no sound batch at its start, or too many records.
+        None if the segment has no valid batch at its start, or too many records.
     """
     gatherer = Gatherer(segment.base_offset, secret, memory_bytes // RECORD_BYTES)
     try:
         for window in _sound_windows(segment) if windows is None else windows:
             gatherer.add(window)
     except DataError:
-        # A batch whose records cannot be decoded. What came before it would be an index, but not a useful one.
+        # The records of a batch cannot be decoded. An index of the batches before it would be of little use.
         return None
     except TooManyRecordsError:
         return None
@@ -82,12 +82,12 @@ def build(
 
 
 def bucket_bits(entries: int) -> int:
-    """How many bits of a hash choose a bucket of an index with so many keys."""
+    """Return the number of hash bits that select a bucket in an index with this many keys."""
     return max(BITS_MIN, min(BITS_MAX, (entries // 8).bit_length() - 1))
 
 
 def fields_of(batches: BatchRows, kind: np.dtype[np.void]) -> BatchRows:
-    """The fields of a type alone."""
+    """Copy only the fields of a type."""
     rows = np.empty(batches.size, kind)
     for name in kind.names or ():
         rows[name] = batches[name]
@@ -95,17 +95,17 @@ def fields_of(batches: BatchRows, kind: np.dtype[np.void]) -> BatchRows:
 
 
 def is_worth_keeping(index: KeyIndex) -> bool:
-    """Whether an index is small beside what it covers."""
+    """Whether an index is small compared with the bytes that it covers."""
     return SEGMENT_SHARE * index.header.file_bytes <= index.header.covered_bytes
 
 
 def new_secret() -> bytes:
-    """The secret for a log without indexes."""
+    """Make a secret for a log without indexes."""
     return secrets.token_bytes(_SECRET_BYTES)
 
 
 def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:
-    """The windows of a segment, up to the first gap or the first batch with a wrong checksum."""
+    """Yield the windows of a segment, up to the first gap or the first batch with a wrong checksum."""
     for item in segment.windows():
         if isinstance(item, Gap):
             return
@@ -118,11 +118,11 @@ def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys of some records.
+    """The keys of some records.
 
     Attributes:
-        hashes: uint64[keys], the upper halves.
-        ordinals: uint32[keys], of the records.
+        hashes: uint64[keys], upper halves of the hashes.
+        ordinals: uint32[keys], ordinals of the records.
     """
 
     hashes: U64Array
@@ -130,9 +130,9 @@ class Keys:
 
 
 class Gatherer:
-    """Collects what an index says of a segment, from its start on: of windows that are read, or of keys that are known.
+    """Collects the content of an index from the start of a segment, from windows or from known keys.
 
-    The batches of a segment come in their order.
+    Batches must be added in the order of the segment.
     """
 
     def __init__(self, base_offset: int, secret: bytes, records_max: int) -> None:
@@ -148,22 +148,22 @@ class Gatherer:
 
     @property
     def records(self) -> int:
-        """How many records were added."""
+        """Number of added records."""
         return self._records
 
     def add(self, window: BatchWindow) -> None:
-        """Take the next batches, which are sound.
+        """Add the next batches, which are valid.
 
         Raises:
-            DataError: the records of one cannot be decoded.
-            TooManyRecordsError: there are too many.
+            DataError: the records of a batch cannot be decoded.
+            TooManyRecordsError: the records do not fit in memory.
         """
         batches = window.batches
         if not batches.size:
             return
         self._note(batches)
         data = ~is_control(batches) & (batches["record_count"] != 0)
-        # The header of a compressed set of messages does not say how many there are.
+        # The header of a compressed message set has no record count.
         counts = np.where(batches["record_count"] < 0, 0, batches["record_count"]).astype(np.int64)
         chosen = window if data.all() else BatchWindow(window.position, window.data, batches[data], window.read)
         done = np.zeros(batches.size, np.int64)
@@ -178,14 +178,14 @@ class Gatherer:
         self._close(batches, counts)
 
     def take(self, batches: BatchRows, keys: Sequence[Keys]) -> None:
-        """Take the next batches, of magic 2, whose keys are known. All records have one, but markers.
+        """Add the next batches, of magic 2, whose keys are known. All their records have a key, except for markers.
 
         Args:
-            batches: with the fields of BATCH_ROW that `_note` and `finish` look at.
-            keys: of their records; ordinals count from the first record that was added.
+            batches: must have the fields of BATCH_ROW that `_note` and `finish` read.
+            keys: keys of their records; ordinals count from the first added record.
 
         Raises:
-            TooManyRecordsError: there are too many.
+            TooManyRecordsError: the records do not fit in memory.
         """
         self._note(batches)
         self._close(batches, batches["record_count"].astype(np.int64))
@@ -202,7 +202,7 @@ class Gatherer:
             raise TooManyRecordsError
 
     def _note(self, batches: BatchRows) -> None:
-        """Note what headers say."""
+        """Note flags, delete horizons and other facts from batch headers."""
         horizons = batches["base_timestamp"][has_flag(batches, DELETE_HORIZON)]
         self._horizon = min(self._horizon, int(horizons.min(initial=NO_HORIZON)))
         for flag, is_present in (
@@ -224,7 +224,7 @@ class Gatherer:
             self._keys.append(Keys(taken[:count], ordinals[:count]))
 
     def finish(self, file: ReadableFile) -> KeyIndex | None:
-        """The index of all that was added, which is in a file; None: nothing was. Nothing may be added any more."""
+        """Return the index of all added batches, which `file` holds, or None without any. Call it last."""
         if not self._batches:
             return None
         batches = np.concatenate(self._batches)
@@ -244,7 +244,7 @@ class Gatherer:
             last_header_crc=crc_of_header(file, covered_bytes - last_bytes, last_bytes),
         )
         if header.next_offset <= header.base_offset:
-            return None  # some early clients left the offset of a compressed set at 0
+            return None  # some early clients left the offset of a compressed message set at 0
         index = index_in(header, np.empty(header.payload_bytes, np.uint8))
         index.lengths[:] = batches["size_bytes"]
         index.counts[:] = np.concatenate(self._counts)
@@ -253,7 +253,7 @@ class Gatherer:
         return index
 
     def _sort(self, index: KeyIndex) -> None:
-        """Fill the arrays of keys; hashes that were collected are released on the way."""
+        """Fill the arrays of keys; release the collected hashes along the way."""
         bits, entries = index.header.bits, index.header.entries
         coarse_bits = min(kernel.COARSE_BITS, bits)
         shift = 64 - coarse_bits

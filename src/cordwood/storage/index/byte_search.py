@@ -1,8 +1,8 @@
-"""Finds keys as bytes anywhere in other bytes: in values, in what is no batch, in files of unknown formats.
+"""Finds keys as bytes within other bytes: in values, in bytes outside batches, in files of unknown formats.
 
-Each position whose next four bytes begin a key is a candidate: a table with a bit for each hash of four bytes leaves
-few. Candidates are hashed at the length of each key, then compared by their bytes. Keys of fewer than four bytes are
-not looked for: they occur everywhere by chance.
+A position is a candidate if a key may begin with its next four bytes: a table with a bit per hash of four bytes leaves
+few candidates. Each candidate is hashed at the length of each key, then compared byte by byte. Keys of fewer than four
+bytes are not searched, because they occur everywhere by chance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import U8Array
 from cordwood.storage.index.probe import hash_of_keys
 
-#: Shorter keys are not looked for.
+#: Shorter keys are not searched.
 KEY_BYTES_MIN = 4
 _PIECE_BYTES = 4 << 20
 _TABLE_BITS = 16
@@ -28,7 +28,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class ByteSearch:
-    """Looks for some keys."""
+    """Searches for some keys."""
 
     def __init__(self, keys: Collection[bytes]) -> None:
         self.keys = frozenset(key for key in keys if len(key) >= KEY_BYTES_MIN)
@@ -43,7 +43,7 @@ class ByteSearch:
         self.longest = max(self._by_length, default=0)
 
     def find(self, data: U8Array) -> Iterator[tuple[int, bytes]]:
-        """Where keys begin in some bytes, and which; keys in the order of their lengths."""
+        """Yield the start of each occurrence with its key; shorter keys first."""
         candidates = self._candidates(data)
         low, high = np.frombuffer(self._secret, np.uint64)
         for length, wanted in self._by_length.items():
@@ -69,13 +69,13 @@ class ByteSearch:
         return np.sort(np.concatenate(found))
 
     def find_in_file(self, file: ReadableFile, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Positions of keys in a part of a file, and which keys."""
+        """Yield the position of each occurrence in a part of a file, with its key."""
         overlap = max(0, self.longest - 1)
         for position in range(start, end, _PIECE_BYTES):
             size = min(end, position + _PIECE_BYTES + overlap) - position
             data = np.frombuffer(file.read(position, size), np.uint8)
             for at, key in self.find(data):
-                # A key that begins in the overlap is found in the next piece.
+                # The next piece finds a key that begins in the overlap.
                 if at < _PIECE_BYTES:
                     yield position + at, key
 

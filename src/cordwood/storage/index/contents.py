@@ -1,22 +1,22 @@
-"""What the bytes of a log are, segment by segment: how much a compaction could remove, and why.
+"""Classifies the bytes of a log, segment by segment: how much a compaction could remove, and why.
 
-    live         the last record of its key; in a log that is not compacted every record
+    live         the last record of its key; in a log that is not compacted, every record
     superseded   a newer record of the same key follows
     tombstones   the last record of its key, and it deletes the key
-    aborted      of a transaction that was aborted
+    aborted      records of an aborted transaction
     markers      ends of transactions, and batches that are kept empty
-    dead         below the log start offset, without a key in a compacted log, or no batch at all
+    dead         below the log start offset, without a key in a compacted log, or not a batch at all
     unknown      not read
 
-From what that is found out:
+The sources:
 
-    headers      all batch headers: of a log that is not compacted they tell all
+    headers      all batch headers: enough for a log that is not compacted
     records      all records of a log that is not too large
-    indexes      key indexes of all segments: which records are superseded, and nothing else of them
-    sample       of a large log: an estimate for the log as a whole, no segment is known
+    indexes      key indexes of all segments: they only show which records are superseded
+    sample       of a large log: an estimate for the whole log, not for its segments
 
 A record's bytes are its share of its batch, by the sizes of key and value. Records of open transactions are live, and
-supersede nothing yet.
+do not supersede others yet.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: A larger log is not read as a whole, nor one with more records or with more bytes in them.
+#: Read all records of a log only up to this many records, and up to this many decoded bytes.
 _RECORDS_MAX = 4 << 20
 _BODIES_MAX = 1 << 30
-#: Entries of key indexes that are compared.
+#: Maximum number of index entries to compare.
 _ENTRIES_MAX = 8 << 20
 _BATCH_BYTES_MAX = 64 << 20
 _HASH_BITS = 64
-#: Nobody can aim collisions at the hashes of this process.
+#: A random secret, so that no producer can construct colliding keys.
 _SECRET = secrets.token_bytes(16)
 
 
 class Content(StrEnum):
-    """What bytes of a log are; see the head of the module."""
+    """A class of bytes in a log; see the head of the module."""
 
     LIVE = "live"
     SUPERSEDED = "superseded"
@@ -70,7 +70,7 @@ _NUMBER = {content: at for at, content in enumerate(Content)}
 
 
 class ContentSource(StrEnum):
-    """From what it is known."""
+    """The source of a classification."""
 
     HEADERS = "all batch headers"
     RECORDS = "all records"
@@ -80,7 +80,7 @@ class ContentSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentContents:
-    """What the bytes of one segment are; they add up to its size."""
+    """The bytes of one segment by class; they add up to its size."""
 
     base_offset: int
     bytes_of: Mapping[Content, int]
@@ -88,10 +88,10 @@ class SegmentContents:
 
 @dataclass(frozen=True, slots=True)
 class LogContents:
-    """What the bytes of a log are.
+    """The bytes of a log by class.
 
     Attributes:
-        estimate: for the log as a whole, where segments are not known; else the sums of the segments.
+        estimate: for the whole log, if segments are unknown; else the sums of the segments.
     """
 
     source: ContentSource
@@ -100,29 +100,29 @@ class LogContents:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each record was looked at, or need not be."""
+        """Whether the result needs no estimate."""
         return self.source in (ContentSource.HEADERS, ContentSource.RECORDS)
 
     @classmethod
     def of(cls, source: ContentSource, segments: Sequence[SegmentContents]) -> LogContents:
-        """With the sums of segments."""
+        """Add up the segments."""
         sums = {content: sum(one.bytes_of.get(content, 0) for one in segments) for content in Content}
         return cls(source, tuple(segments), {content: size for content, size in sums.items() if size})
 
 
 def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all: bool = False) -> LogContents | None:
-    """What the bytes of a log are, from what can be read in bounded time.
+    """Classify the bytes of a log in bounded time.
 
     Args:
-        budget_bytes: a log up to this size is read as a whole; of a larger one an eighth of it, as a sample.
-        read_all: read all of it, however large it is.
+        budget_bytes: a log up to this size is read as a whole; of a larger log, an eighth of this as a sample.
+        read_all: read the whole log, whatever its size.
 
     Returns:
-        None: it has no segment.
+        None if the log has no segment.
 
     Raises:
-        OSError: it cannot be read.
-        NotFoundError: it is gone.
+        OSError: the log cannot be read.
+        NotFoundError: the log was deleted.
     """
     if not log.segments:
         return None
@@ -133,14 +133,14 @@ def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all
 
 
 class _Sums:
-    """Bytes by segment and content."""
+    """Bytes by segment and class."""
 
     def __init__(self, log: LogView) -> None:
         self._segments = log.segments
         self.bytes = np.zeros((len(log.segments), len(Content)))
 
     def result(self, source: ContentSource) -> LogContents:
-        """What is no batch is dead; the rest of rounding goes to the largest part."""
+        """Return whole numbers; bytes outside batches are dead, and the largest class gets the rounding error."""
         found = []
         for segment, parts in zip(self._segments, self.bytes, strict=True):
             parts[_NUMBER[Content.DEAD]] += max(0.0, segment.size_bytes - parts.sum())
@@ -152,7 +152,7 @@ class _Sums:
 
 
 def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: int) -> npt.NDArray[np.int8]:
-    """int8[batches]: the content of batches of which all records are alike; of the others that of live records."""
+    """int8[batches]: the class of each batch whose records have one class; LIVE for all other batches."""
     found = np.full(batches.size, _NUMBER[Content.LIVE], np.int8)
     found[transactions.aborted_data(batches)] = _NUMBER[Content.ABORTED]
     found[is_control(batches) | (batches["record_count"] == 0)] = _NUMBER[Content.MARKERS]
@@ -179,7 +179,7 @@ def _from_headers(log: LogView) -> LogContents:
 
 @dataclass
 class _Records:
-    """The records of a log in order, as arrays that are put together in the end."""
+    """The records of a log in order, as arrays to concatenate."""
 
     hashes: list[U64Array] = field(default_factory=list)
     batches: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -191,7 +191,7 @@ class _Records:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether there are more than are held."""
+        """Whether the records exceed a limit."""
         return self.count > _RECORDS_MAX or self.body_bytes > _BODIES_MAX
 
     def add(
@@ -201,11 +201,11 @@ class _Records:
         can_supersede: npt.NDArray[np.bool_],
         log_start: int,
     ) -> None:
-        """Go on with records of data batches that were not aborted.
+        """Add records of data batches that were not aborted.
 
         Args:
-            numbers: int64[batches], those of the batches in the log.
-            can_supersede: bool[batches]; False: of an open transaction.
+            numbers: int64[batches], numbers of the batches in the log.
+            can_supersede: bool[batches]; False for an open transaction.
         """
         rows = columns.rows
         has_key = np.asarray(rows["key_size"] >= 0)
@@ -223,7 +223,7 @@ class _Records:
 
 
 def _from_records(log: LogView) -> LogContents | None:
-    """From all records; None: they are too many."""
+    """Classify by all records; None if they exceed a limit."""
     transactions, sums, records = log.transactions(), _Sums(log), _Records()
     sizes: list[npt.NDArray[np.int64]] = []
     numbers: list[npt.NDArray[np.int64]] = []
@@ -257,10 +257,10 @@ def _add_window(
     can_supersede: npt.NDArray[np.bool_],
     log_start: int,
 ) -> None:
-    """Go on with the data of a window; `numbers` are those of its batches in the log."""
+    """Add the data of a window; `numbers` are the numbers of its batches in the log."""
     positions = window.batches["position"]
     for columns in decode(window, on_damage=lambda _: None, max_batch_bytes=_BATCH_BYTES_MAX):
-        # What is decoded together are batches of the window, in order.
+        # Each decoded part holds consecutive batches of the window.
         at = np.searchsorted(positions, columns.batches["position"])
         records.add(columns, numbers[at], can_supersede[at], log_start)
         if records.is_too_much:
@@ -278,7 +278,7 @@ def _sum_records(
     """Divide the bytes of batches among their records.
 
     Args:
-        sizes, segments, whole: of all batches of the log: bytes, number of the segment, content if all is alike.
+        sizes, segments, whole: for each batch of the log: bytes, number of the segment, class of the whole batch.
     """
     count = len(Content)
     if not records.count:
@@ -293,7 +293,7 @@ def _sum_records(
     share = weights / totals[batches] * sizes[batches]
     cells = np.bincount(segments[batches] * count + contents, share, sums.bytes.size)
     sums.bytes += cells.reshape(sums.bytes.shape)
-    # Data of which no record could be decoded is dead.
+    # Batches without a decodable record are dead.
     rest = np.where(whole == _NUMBER[Content.LIVE], _NUMBER[Content.DEAD], whole)
     _sum_whole(sums, sizes[~divided], segments[~divided], rest[~divided])
 
@@ -318,7 +318,7 @@ def superseded(hashes: U64Array) -> npt.NDArray[np.bool_]:
 
 
 def _from_indexes(log: LogView) -> LogContents | None:
-    """From the key indexes of all segments; None: there are not that many, or too many keys."""
+    """Classify by the key indexes of all segments; None if some are missing, or have too many keys."""
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
     hashes: list[U64Array] = []
@@ -340,13 +340,13 @@ def _from_indexes(log: LogView) -> LogContents | None:
             return None
     if secret is None:
         return None
-    # A segment's hashes are not in the order of its records, but the last of a key is in the last segment that has it.
+    # Hashes within a segment are not in record order, but a key's last record is in the last segment that has the key.
     goes = superseded(np.concatenate(hashes) >> np.uint64(_HASH_BITS - bits))
     return _by_shares(log, covered, goes)
 
 
 def _hashes_of(segment: Segment) -> tuple[U64Array, int, int, bytes] | None:
-    """The hashes of a segment's keys, the bytes that they are of, how many bits each has, and the secret."""
+    """Return the hashes of a segment's keys, the covered bytes, bits per hash, and secret; None without an index."""
     try:
         index = read_index(segment)
     except (OSError, CorruptFileError):
@@ -373,7 +373,7 @@ def _from_sample(log: LogView, budget_bytes: int) -> LogContents:
     size = log.size_bytes
     keyless = size * counts.keyless // counts.records
     gone = round(counts.superseded_share * (size - keyless))
-    # A tombstone among the records that were seen may be superseded, too, as often as others.
+    # Sampled tombstones may be superseded too; assume the same share as for other records.
     deletes = round((counts.tombstones or 0) / counts.records * (1 - counts.superseded_share) * size)
     estimate = {
         Content.LIVE: size - keyless - gone - deletes,

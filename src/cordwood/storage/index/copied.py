@@ -1,4 +1,4 @@
-"""The key indexes of a copy of a partition: those that a clean has just made, and those that its source has."""
+"""The key indexes of a copy of a partition: new ones from the clean, and copies of the source's indexes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def bring_indexes(
     replaced: Collection[int] = (),
     bytes_max: int | None = None,
 ) -> None:
-    """Give a copy that has not got its final name yet the key indexes of its segments.
+    """Give an unpublished copy the key indexes of its segments.
 
     Args:
-        source: the partition that it is a copy of. Only its indexes that are believed are copied.
+        source: the partition that was copied. Only its valid indexes are copied.
         target: the copy's directory, with all its segments.
-        made: paths of indexes that were made of segments as they are now.
-        replaced: base offsets of segments of the source that are not in the copy.
-        bytes_max: that indexes may take; those of the newest segments are left out. None: there is no limit.
+        made: paths of indexes that were built from segments as they are now.
+        replaced: base offsets of the source's segments that are not in the copy.
+        bytes_max: size limit for all indexes; the newest segments get none beyond it. None: no limit.
     """
     sizes = {
         file.offset: info.size_bytes
@@ -61,7 +61,7 @@ def bring_indexes(
 
 
 def _believed(segment: Segment, size_bytes: int) -> KeyIndex | None:
-    """The index of a segment, if it is believed, and covers no more than the copy of the segment has."""
+    """Return the index of a segment if it is valid and covers no more than the copied segment has, else None."""
     try:
         index = read_index(segment)
     except (OSError, CorruptFileError):
@@ -77,7 +77,7 @@ def _make_folder(fs: TargetStore, target: str) -> None:
 
 
 def _is_created(fs: TargetStore, path: str, index: KeyIndex) -> bool:
-    """Write an index; False, and nothing is left of it, where the disk is full: the copy does without."""
+    """Write an index; on a full disk remove it and return False, as the copy does not need it."""
     try:
         create_index(fs, path, index)
     except OSError:

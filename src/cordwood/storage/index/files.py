@@ -1,18 +1,17 @@
-"""The key index of a segment as a file: whole or not there, and used only if it is of the segment as it is now.
+"""The key index of a segment as a file: it appears whole or not at all, and is used only if it matches the segment.
 
-A file in the folder says nothing by itself: it may be of another log, or of the segment as it was before a broker
-cleaned it. An index is believed if all of this is right, and otherwise it is as if it were missing:
+The presence of a file proves nothing: it may belong to another log, or to the segment before a broker cleaned it. An
+index is valid if all of these match, and otherwise it counts as missing:
 
-    its checksums, and what it says                   `formats.key_index.decode`
+    its checksums and its own consistency             `formats.key_index.decode`
     the base offset, and the covered length           a truncated segment is shorter
-    the header of the last batch that is covered      Kafka's cleaner moves it, whenever it removes a record
-    position and checksum of some batches between     what would not move the last one
+    the header of the last covered batch              Kafka's cleaner moves it whenever it removes a record
+    position and checksum of some earlier batches     for changes that do not move the last batch
 
-`root` is the folder that the indexes of several partitions are in, each in a folder with its name; without one they are
-in the partition's own directory.
+`root` is a folder with a subfolder of indexes for each partition; without it, indexes are in the partition's directory.
 
-An index that is believed and wrong could hide a record that a newer one supersedes. It could not let a wrong record go:
-every candidate is compared by the bytes of its key.
+A wrong index that passed these checks could hide the record that supersedes another. It could not make a clean remove a
+wrong record: every candidate is compared by the bytes of its key.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from cordwood.storage.formats.pending_records import PendingRecords
 from cordwood.storage.log.files import make_work_folder, read_file
 from cordwood.storage.log.segment import Segment
 
-#: Batches that are compared with the segment, besides the last one.
+#: Number of batches to compare with the segment, besides the last one.
 _SAMPLES = 64
 
 
 def secret_of_most(fs: Store, partition: str, root: str | None = None) -> bytes | None:
-    """The secret that most indexes of a partition have, whether they are believed or not; None: there are none."""
+    """Return the most frequent secret of a partition's indexes, valid or not; None without indexes."""
     secrets = Counter(_secret(fs, info.name) for _, info in indexes_in(fs, partition, root))
     del secrets[None]
     return max(secrets, key=lambda secret: secrets[secret], default=None)
@@ -66,22 +65,22 @@ def _secret(fs: Store, path: str) -> bytes | None:
 
 
 def has_index(segment: Segment, secret: bytes | None) -> bool:
-    """Whether a segment has an index with this secret; that it is believed is not said."""
+    """Whether a segment has an index with this secret; does not compare the index with the log."""
     return secret is not None and _secret(segment.fs, segment.key_index_path) == secret
 
 
 def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str | None = None) -> None:
-    """Write the index of a segment, in the place of the one that may be there.
+    """Write the index of a segment, replacing an existing one.
 
-    Its bytes are on disk before it gets its name. It is readable for the owner of the log only, and belongs to that
-    user, as do new folders around it: a broker could not delete the partition otherwise.
+    The bytes are synced before the file gets its name. Only the owner of the log can read the file. The file and new
+    folders belong to that owner, because the broker could not delete the partition otherwise.
     """
     path = key_index_path(partition, index.header.base_offset, root)
     _write(fs, partition, root, path, *encode(index))
 
 
 def write_checkpoint(fs: LocalFileSystem, partition: str, checkpoint: CleanCheckpoint) -> None:
-    """Write Cordwood's cleaner checkpoint of a partition, as `write_index` does. What it names is on disk."""
+    """Write Cordwood's cleaner checkpoint like `write_index`. Sync the files that it names before."""
     _write(fs, partition, None, clean_checkpoint_path(partition), clean_checkpoint.encode(checkpoint))
 
 
@@ -96,20 +95,20 @@ def _write(fs: LocalFileSystem, partition: str, root: str | None, path: str, *pa
 
 
 def _beside(fs: LocalFileSystem, path: str) -> str:
-    """Where a file is written that then gets this name; nothing is there."""
+    """Return the temporary path for a file that is later renamed to `path`; remove a file that is there."""
     beside = f"{path}{Temporary.TMP}"
     if fs.exists(beside):
-        fs.unlink(beside)  # a link that somebody put there must not be followed
+        fs.unlink(beside)  # do not follow a link that somebody has put there
     return beside
 
 
 def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
-    """Write an index to a new file, which only its owner may read; on return its bytes are on disk."""
+    """Write and sync an index to a new file that only its owner can read."""
     _create(fs, path, *encode(index))
 
 
 def create_pending(fs: TargetStore, path: str, found: PendingRecords) -> None:
-    """Write pending records to a new file, which only its owner may read; on return its bytes are on disk."""
+    """Write and sync pending records to a new file that only its owner can read."""
     _create(fs, path, pending_records.encode(found))
 
 
@@ -123,7 +122,7 @@ def _create(fs: TargetStore, path: str, *parts: Bytes) -> None:
 
 
 def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
-    """Move what `create_index` and `create_pending` wrote into the folder of a partition, with segments in place."""
+    """Move files from `create_index` and `create_pending` into the folder of a partition, with segments in place."""
     if not paths:
         return
     owner = fs.stat(partition)
@@ -131,7 +130,7 @@ def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str],
     for path in paths:
         new = f"{folder}/{posixpath.basename(path)}"
         if root is not None:
-            # It may be on another disk.
+            # The source may be on another disk, so copy it.
             path = _copied(fs, path, _beside(fs, new))
         _own(fs, path, owner, is_elsewhere=root is not None)
         fs.rename(path, new)
@@ -170,7 +169,7 @@ def _make_folder(fs: LocalFileSystem, partition: str, root: str | None, owner: F
 
 
 def _own(fs: LocalFileSystem, path: str, owner: FileInfo | None, *, is_elsewhere: bool = False) -> None:
-    """Give a file to the owner of a log; one that is elsewhere stays with its maker, if only the owner could do it."""
+    """Give a file to the owner of a log; outside the log's directory ignore a lack of permission."""
     info = fs.stat(path)
     if owner is not None and (info.uid, info.gid) != (owner.uid, owner.gid):
         with contextlib.suppress(*[PermissionError] if is_elsewhere else []):
@@ -178,11 +177,11 @@ def _own(fs: LocalFileSystem, path: str, owner: FileInfo | None, *, is_elsewhere
 
 
 def read_index(segment: Segment) -> KeyIndex:
-    """The index of a segment, if it is believed.
+    """Read the index of a segment, if it is valid.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        CorruptFileError: it is torn, or not of this segment as it is now.
+        OSError: the index is missing or unreadable.
+        CorruptFileError: it is torn, or does not match the segment.
     """
     path = segment.key_index_path
     index = decode(read_file(segment.fs, path), path)
@@ -192,20 +191,20 @@ def read_index(segment: Segment) -> KeyIndex:
 
 
 def check_identity(index: KeyIndex, segment: Segment, file: ReadableFile, path: str) -> None:
-    """Make sure that an index is of a segment as it is now; its arrays of batches are needed for this.
+    """Raise unless an index matches the segment; this reads the index's arrays of batches.
 
     Args:
         file: the segment's `.log`.
 
     Raises:
-        CorruptFileError: it is of another one.
+        CorruptFileError: the index does not match the segment.
     """
     if what := _difference(index, segment, file):
         raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
 
 
 def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
-    """In what an index differs from its segment, as far as few reads tell; empty: in nothing."""
+    """Describe the first difference between an index and its segment that a few reads find; empty without any."""
     header = index.header
     if header.base_offset != segment.base_offset:
         return f"its base offset is {header.base_offset}"
@@ -218,10 +217,10 @@ def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
 
 
 def check_batches(index: KeyIndex, batches: npt.NDArray[np.int64], file: ReadableFile, path: str) -> None:
-    """Make sure that some batches stand where an index says, with the checksums that it says.
+    """Raise unless batches have the positions and checksums that the index holds.
 
     Raises:
-        CorruptFileError: they do not.
+        CorruptFileError: a batch differs.
     """
     if what := _differing_batch(index, batches, file):
         raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
@@ -238,7 +237,7 @@ def _differing_batch(index: KeyIndex, batches: npt.NDArray[np.int64], file: Read
 
 
 def _size_and_crc(data: bytes) -> tuple[int, int] | None:
-    """Size and stored CRC of the batch that begins here; None: too few bytes."""
+    """Return size and stored CRC of the batch at the start of `data`, or None if it is too short."""
     if len(data) < LEGACY_HEADER.size:
         return None
     if data[MAGIC_AT] < 2:
@@ -251,7 +250,7 @@ def _size_and_crc(data: bytes) -> tuple[int, int] | None:
 
 
 def indexes_in(fs: Store, partition: str, root: str | None = None) -> Iterator[tuple[int, FileInfo]]:
-    """The key indexes of a partition, whether they are believed or not, by the base offsets of their segments."""
+    """Yield the key indexes of a partition, valid or not, with the base offsets of their segments."""
     folder = index_folder(partition, root)
     for info in fs.list(folder) if fs.exists(folder) else ():
         base_offset = parse_key_index(info.name)
@@ -260,9 +259,9 @@ def indexes_in(fs: Store, partition: str, root: str | None = None) -> Iterator[t
 
 
 def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int], root: str | None = None) -> None:
-    """Remove the indexes of segments that are about to be replaced; on return they are gone from the disk, too.
+    """Remove the indexes of segments that are about to be replaced, and sync the removal.
 
-    Whatever happens then, there is never a new segment beside the index of an old one.
+    So even after a crash, a new segment never has the index of an old one.
     """
     gone = [info.name for base_offset, info in indexes_in(fs, partition, root) if base_offset in segments]
     for path in gone:
@@ -272,9 +271,9 @@ def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int
 
 
 def forget_clean_state(fs: LocalFileSystem, partition: str) -> None:
-    """Remove Cordwood's cleaner checkpoint of a partition; on return it is gone from the disk, too.
+    """Remove Cordwood's cleaner checkpoint of a partition, and sync the removal.
 
-    Then Kafka's counts, which is never above the first record that superseded a pending one.
+    Then Kafka's checkpoint applies, which is never above the first record that superseded a pending one.
     """
     path = clean_checkpoint_path(partition)
     if fs.exists(path):
@@ -283,7 +282,7 @@ def forget_clean_state(fs: LocalFileSystem, partition: str) -> None:
 
 
 def remove_pending(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> None:
-    """Remove the pending records of a partition but those of some segments."""
+    """Remove the pending records of a partition, except for some segments."""
     folder = index_folder(partition)
     for info in fs.list(folder) if fs.exists(folder) else ():
         base_offset = parse_pending(info.name)
@@ -292,12 +291,12 @@ def remove_pending(fs: LocalFileSystem, partition: str, but: Collection[int] = (
 
 
 def remember_clean(fs: LocalFileSystem, partition: str, own: CleanCheckpoint | None) -> CleanCheckpoint | None:
-    """Write Cordwood's own checkpoint of a partition, after pending records that it does not name are gone.
+    """Write Cordwood's checkpoint of a partition, after removing pending records that it does not name.
 
-    Without one Kafka's counts, so the disk may be full.
+    Without it Kafka's checkpoint applies, so an error such as a full disk is harmless.
 
     Returns:
-        what was written; None: nothing.
+        the written checkpoint, or None.
     """
     try:
         segments = () if own is None else own.segments
@@ -310,7 +309,7 @@ def remember_clean(fs: LocalFileSystem, partition: str, own: CleanCheckpoint | N
 
 
 def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str | None = None) -> None:
-    """Remove the indexes of a partition that take more than that together, those of the newest segments."""
+    """Remove the indexes of the newest segments, so that a partition's indexes take at most `bytes_max` together."""
     taken = 0
     for _, info in sorted(indexes_in(fs, partition, root), key=lambda found: found[0]):
         taken += info.size_bytes
@@ -319,7 +318,7 @@ def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str
 
 
 def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = (), root: str | None = None) -> int:
-    """Remove the indexes of a partition but those of some segments; return how many. The folder goes with the last."""
+    """Remove the indexes of a partition, except for some segments, and an empty folder; return the number removed."""
     gone = [info for base_offset, info in indexes_in(fs, partition, root) if base_offset not in but]
     for info in gone:
         fs.unlink(info.name)
@@ -328,7 +327,7 @@ def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = (
         if root is None:
             remove_tree(fs, folder)
         else:
-            # A folder that a user has named may hold more than indexes.
+            # A folder named by the user may hold other files.
             for info in fs.list(folder):
                 if (
                     info.name.endswith(Temporary.TMP)

@@ -1,10 +1,11 @@
-"""All records of some keys in a log: through key indexes that are believed, else by reading everything.
+"""Finds all records of some keys in a log: through valid key indexes, else by reading everything.
 
     segment ──► key index ──► batches that may have the keys ──┐
        └────── without one ──► all batches ────────────────────┴─► records, compared by the bytes of their keys
                                                                      └─► outcome of their transactions, successors
 
-How a transaction ended is read from the headers behind its records, up to its marker. No transaction index is believed.
+The outcome of a transaction is read from the headers after its records, up to its marker; transaction indexes are not
+used.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from cordwood.types import ControlType
 
 _SECRET_BYTES = 16
 _ATTEMPTS = 5
-#: Above this share of a segment's batches, reading all of them in order is faster; but never for few.
+#: Above this share of a segment's batches, reading all of them in order is faster; up to `_FEW` batches it never is.
 _SHARE_MAX = 0.25
 _FEW = 64
 _NO_PRODUCER = -1
 
 
 class Outcome(StrEnum):
-    """How the transaction of a record ended. What was not written in one counts as committed."""
+    """The outcome of a record's transaction. Records outside transactions count as committed."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -49,17 +50,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A record of a key, and where it is.
+    """A record of a key, and its location.
 
     Attributes:
-        timestamp: milliseconds since the epoch; -1: none.
-        value: None: a tombstone.
-        base_offset: of its batch.
+        timestamp: milliseconds since the epoch; -1 if it has none.
+        value: None for a tombstone.
+        base_offset: base offset of its batch.
         segment: base offset of its segment.
-        position: of its batch in the segment's log.
-        producer_id: of its transaction; -1: it was written in none.
-        superseded_by: offset of the next committed record with the same key; None: there is none.
-        delete_horizon_ms: from then on a clean may remove its batch's tombstones; None: no clean has set it yet.
+        position: position of its batch in the segment's log.
+        producer_id: producer of its transaction; -1 outside transactions.
+        superseded_by: offset of the next committed record with the same key, or None.
+        delete_horizon_ms: time from which a clean may remove the tombstones of its batch; None before a clean sets it.
     """
 
     key: bytes
@@ -81,17 +82,17 @@ class KeyRecord:
 
 
 class KeyFinder:
-    """Tells which records have one of some keys: by a hash, then by the bytes."""
+    """Finds the records with given keys: by a hash, then by the bytes."""
 
     def __init__(self, keys: Collection[bytes]) -> None:
         self.keys = tuple(sorted(set(keys)))
         self._set = frozenset(self.keys)
-        # Unknown to whoever wrote the keys, who could make many of one hash otherwise.
+        # A secret, as producers could otherwise construct many keys with one hash.
         self._secret = secrets.token_bytes(_SECRET_BYTES)
         self._hashes = hash_of_keys(self.keys, self._secret)
 
     def rows(self, columns: RecordColumns) -> Iterator[tuple[int, bytes]]:
-        """The indexes of the records that have one of the keys, each with its key."""
+        """Yield the index of each record with one of the keys, and the key."""
         rows, data = columns.rows, columns.data
         for at in np.flatnonzero(self._may_be(columns)).tolist() if self.keys else ():
             row = rows[at]
@@ -100,7 +101,7 @@ class KeyFinder:
                 yield at, key
 
     def _may_be(self, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-        """bool[records]: those whose keys have the hash of one of the keys."""
+        """bool[records]: whether a record's key has the hash of one of the keys."""
         has_key = columns.rows["key_size"] >= 0
         hashes = key_hashes(columns, has_key, self._secret)
         at = np.minimum(np.searchsorted(self._hashes, hashes[:, 1]), self._hashes.size - 1)
@@ -111,8 +112,8 @@ class History:
     """Finds the records of some keys.
 
     Attributes:
-        indexed: how many segments were searched through their index.
-        scanned: how many were read.
+        indexed: number of segments that were searched through their index.
+        scanned: number of segments that were read.
     """
 
     def __init__(self, keys: Collection[bytes], on_damage: OnDamage = raise_damage) -> None:
@@ -123,16 +124,16 @@ class History:
     def of(
         self, log: LogView, on_segment: Callable[[Segment], None] | None = None, *, last: bool = False
     ) -> list[KeyRecord]:
-        """The records of the keys in a log, in the order of their offsets, from the log start offset on.
+        """Find the records of the keys in a log from the log start offset on, in offset order.
 
         Args:
-            on_segment: called with each segment that was searched.
-            last: only the newest committed record of each key; older segments are not searched once all are found.
+            on_segment: called with each searched segment.
+            last: find only the newest committed record of each key; stop before older segments once all are found.
 
         Raises:
-            CorruptBatchError: from `on_damage`, by default; what is behind damage is still found if that returns.
+            CorruptBatchError: from `on_damage`, by default; if it returns, the search continues after the damage.
             OSError: a segment cannot be read.
-            NotFoundError: the log is gone, or changes too fast to be read.
+            NotFoundError: the log was deleted, or changes too fast to be read.
         """
         for _ in range(_ATTEMPTS):
             self.indexed = self.scanned = 0
@@ -162,10 +163,10 @@ class History:
         return sorted(newest.values(), key=lambda record: record.offset)
 
     def _records(self, log: LogView, segment: Segment) -> list[KeyRecord]:
-        """The records of the keys in one segment; nothing is known of their transactions yet."""
+        """Find the records of the keys in one segment, without the outcome of their transactions."""
         if not segment.size_bytes and not log.live:
             return []
-        # Its index is of the file that is open here. Whatever gets its name meanwhile is another file.
+        # The index must match the open file. Another file may get the segment's name meanwhile.
         with segment.open() as file:
             try:
                 found = self._through_index(log, segment, file)
@@ -176,7 +177,7 @@ class History:
         return self._found(log, segment, segment.windows(search=not log.live)) if found is None else found
 
     def _through_index(self, log: LogView, segment: Segment, file: ReadableFile) -> list[KeyRecord] | None:
-        """None: reading all of the segment is faster."""
+        """Find the records through the index; None if reading the whole segment is faster."""
         with SparseIndex(segment, file) as opened:
             index = opened.index
             touched = batches_with(index, opened.find(hash_of_keys(self._finder.keys, index.header.secret)).ordinals)
@@ -207,10 +208,10 @@ class History:
 
 
 def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, with_value: bool = True) -> KeyRecord:
-    """One of many decoded records, of which nothing is known but what it says itself.
+    """Make a KeyRecord from a decoded record alone, without outcome and successor.
 
     Args:
-        with_value: False: an empty value stands for any.
+        with_value: False: leave the value empty.
     """
     row, data = columns.rows[at], columns.data
     batch = columns.batches[row["batch"] : row["batch"] + 1]
@@ -228,18 +229,18 @@ def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, wit
     )
 
 
-# ---- what became of them ---------------------------------------------------------------------------------------------
+# ---- outcomes and successors -----------------------------------------------------------------------------------------
 
 
 def judged(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """Records of a log, all of their keys and in order, with their outcomes and what supersedes them."""
+    """Add outcomes and successors to the records of a log, which are all records of their keys, in order."""
     return _superseded(_with_outcomes(log, records))
 
 
 def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """The same records with how their transactions ended: by the next marker of their producer.
+    """Add the outcome of each record's transaction: the next marker of its producer.
 
-    A cleaner removes a marker only after the last record of its transaction, so a record without one is open.
+    A cleaner removes a marker only after the last record of its transaction, so a record without a marker is open.
     """
     waiting = sorted({(record.base_offset, record.producer_id) for record in records if record.producer_id >= 0})
     ended: dict[tuple[int, int], Outcome] = {}
@@ -255,15 +256,15 @@ def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord
 
 
 def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: dict[tuple[int, int], Outcome]) -> int:
-    """Read headers from a record on, until the transactions of all records that were passed have ended.
+    """Read headers from a record on, until the transactions of all passed records have ended.
 
     Args:
         waiting: base offsets of batches, ascending, with their producers.
-        at: which of them to begin at.
-        ended: filled.
+        at: index in `waiting` to begin at.
+        ended: outcomes are added.
 
     Returns:
-        which of them to go on with.
+        index in `waiting` to continue at.
     """
     passed: dict[int, list[int]] = {}
     for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):
@@ -284,7 +285,7 @@ def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: di
 
 
 def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """The same records, each with the next committed one of its key."""
+    """Add the offset of the next committed record of each record's key."""
     next_offset: dict[bytes, int] = {}
     found = []
     for record in reversed(records):
@@ -295,7 +296,7 @@ def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
 
 
 def by_key(records: Iterable[KeyRecord]) -> dict[bytes, list[KeyRecord]]:
-    """The records of each key, in their order."""
+    """Group records by key, in their order."""
     found: dict[bytes, list[KeyRecord]] = {}
     for record in records:
         found.setdefault(record.key, []).append(record)

@@ -1,15 +1,15 @@
-"""How many keys a log has, and how many of its records a newer one supersedes: from what can be read in bounded time.
+"""Counts the keys of a log and its superseded records, in bounded time.
 
-    key indexes     of all segments: every key by its hash; only what they do not cover is read
+    key indexes     of all segments: every key by its hash; only data that they do not cover is read
     all records     of a small log
-    a sample        of a large one: pieces at equal distances
+    a sample        of a large log: pieces at equal distances
 
-Keys are counted by their hashes. If there are too many, a part of the hashes stands for all: those below a limit, which
-is halved as often as needed. So counts from indexes and from all records are right to a part in a thousand or so.
+Keys are counted by their hashes. If there are too many, only hashes below a limit are kept as a sample of all keys; the
+limit is halved as often as needed. So counts from indexes and from all records are accurate to about one in a thousand.
 
-A sample shows how often keys repeat within it. How many keys are written at all is estimated from those that were seen
-once and twice (Chao, 1984), and how many of these occur in the log as if each record chose one by chance. A key that is
-written in bursts repeats within a piece, so the estimate may have too few keys.
+A sample shows how often keys repeat within it. From the number of keys seen once and twice, an estimator (Chao, 1984)
+computes the number of keys that are written at all; the number that occurs in the log follows as if each record chose
+its key at random. A key that is written in bursts repeats within a piece, so the estimate may be too low.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from cordwood.storage.log.segment import Segment, locate_damage
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
-#: A sample is read in pieces of this size, or of one batch if that is larger.
+#: Size of a sample's pieces; a piece has at least one batch.
 _PIECE_BYTES = 1 << 20
-#: Hashes that are kept of all keys.
+#: Maximum number of kept hashes.
 _HASHES_MAX = 1 << 22
-#: A batch that decompresses to more is passed over.
+#: Skip batches that decompress to more.
 _BATCH_BYTES_MAX = 256 << 20
 _HASH_BITS = 64
 
@@ -46,7 +46,7 @@ U64Array = npt.NDArray[np.uint64]
 
 
 class KeySource(StrEnum):
-    """What keys were counted from."""
+    """The source of the counts."""
 
     INDEX = "key indexes"
     ALL = "all records"
@@ -55,17 +55,17 @@ class KeySource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyCounts:
-    """What is known of the keys of a log.
+    """The key counts of a log.
 
     Attributes:
-        read_bytes: of the log that were read.
-        log_bytes: of the log as a whole.
-        records: data records that were looked at; aborted ones are among them.
-        keyless: of these without a key.
-        tombstones: of these with a key and no value; None: an index does not say.
-        keys, once, twice: different keys among them, and those that occur once, or twice.
-        key_bytes, value_bytes: of the records with a key; None: an index does not say.
-        damage: the first that was met.
+        read_bytes: bytes of the log that were read.
+        log_bytes: size of the whole log.
+        records: data records that were counted, including aborted ones.
+        keyless: counted records without a key.
+        tombstones: counted records with a key but no value; None if counted from indexes.
+        keys, once, twice: distinct keys among them, and keys that occur once or twice.
+        key_bytes, value_bytes: sizes in the records with a key; None if counted from indexes.
+        damage: the first damage found.
     """
 
     source: KeySource
@@ -83,19 +83,19 @@ class KeyCounts:
 
     @property
     def keyed(self) -> int:
-        """Records with a key that were looked at."""
+        """Counted records with a key."""
         return self.records - self.keyless
 
     @property
     def keyed_in_log(self) -> int:
-        """Records with a key in the whole log, about."""
+        """Estimated records with a key in the whole log."""
         if self.source is not KeySource.SAMPLE or not self.read_bytes:
             return self.keyed
         return max(self.keyed, round(self.keyed * self.log_bytes / self.read_bytes))
 
     @property
     def keys_in_log(self) -> int:
-        """Different keys in the whole log, about."""
+        """Estimated distinct keys in the whole log."""
         if self.source is not KeySource.SAMPLE:
             return min(self.keys, self.keyed)
         written = self.keys + self.once * (self.once - 1) / (2 * (self.twice + 1))
@@ -104,12 +104,12 @@ class KeyCounts:
 
     @property
     def superseded_share(self) -> float:
-        """What part of the records with a key has a newer one of its key, about."""
+        """Estimated share of the records with a key that a newer record supersedes."""
         return 1 - self.keys_in_log / self.keyed_in_log if self.keyed_in_log else 0.0
 
     @property
     def removable_share(self) -> float:
-        """What part of all records a compaction of the whole log would remove, about: tombstones apart."""
+        """Estimated share of all records that a compaction of the whole log would remove, without tombstones."""
         if not self.records:
             return 0.0
         return (self.keyless + self.superseded_share * self.keyed) / self.records
@@ -119,11 +119,11 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
     """Count the keys of a log.
 
     Args:
-        budget_bytes: of the log that are read at most, if no key index helps.
-        read_all: read the whole log, however large it is.
+        budget_bytes: maximum bytes of the log to read, if key indexes do not suffice.
+        read_all: read the whole log, whatever its size.
 
     Returns:
-        None: nothing could be read.
+        None if the log is empty or unreadable.
     """
     segments = [segment for segment in log.segments if segment.size_bytes]
     if not segments or budget_bytes <= 0:
@@ -139,7 +139,7 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
     return replace(found, log_bytes=size)
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def _whole(segments: Sequence[Segment]) -> Iterator[tuple[Segment, BatchWindow]]:
@@ -150,7 +150,7 @@ def _whole(segments: Sequence[Segment]) -> Iterator[tuple[Segment, BatchWindow]]
 
 
 def _pieces(segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, BatchWindow]]:
-    """Pieces of a log at equal distances, by the offset indexes of its segments."""
+    """Yield pieces of a log at equal distances, found through the offset indexes of its segments."""
     ends = np.cumsum([segment.size_bytes for segment in segments])
     seen: set[tuple[int, int]] = set()
     for at in ((np.arange(count) + 0.5) * ends[-1] / count).astype(np.int64).tolist():
@@ -176,9 +176,9 @@ def _pieces(segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, 
 
 
 def _position_below(segment: Segment, position: int) -> int:
-    """The start of a batch at or before a position, as the offset index tells; 0 without one.
+    """Return the start of a batch at or before a position from the offset index; 0 without an index.
 
-    The reader checks what stands there: if it is no batch, the piece is left out.
+    The reader checks the batch: if the position holds no batch, the piece is skipped.
     """
     try:
         index = segment.offset_index()
@@ -195,7 +195,7 @@ def _position_below(segment: Segment, position: int) -> int:
 
 
 def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) -> KeyCounts | None:
-    """Counts from key indexes that cover the log but for `budget_bytes`; None if they do not."""
+    """Count by key indexes and at most `budget_bytes` of uncovered data; None if more is uncovered."""
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
     tally: _Tally | None = None
@@ -230,7 +230,7 @@ def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) 
 
 
 class _Tally:
-    """Counts of what was looked at so far, and the hashes of keys below a limit."""
+    """Counts so far, and the hashes of keys below a limit."""
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
@@ -241,7 +241,7 @@ class _Tally:
         self.damage: DataError | None = None
 
     def add_all(self, items: Iterator[tuple[Segment, BatchWindow]]) -> None:
-        """Go on with windows of a log."""
+        """Add windows of a log."""
         for segment, window in items:
             data = window.batches[~is_control(window.batches)]
             self.read_bytes += int(window.batches["size_bytes"].sum())
@@ -265,7 +265,7 @@ class _Tally:
         self._keep(key_hashes(columns, has_key, self.secret)[has_key, 1])
 
     def add_index(self, index: KeyIndex) -> None:
-        """Go on with all keys of a segment. Markers have none; they are not told from records without a key."""
+        """Add all keys of a segment. An index does not distinguish markers from records without a key."""
         known = hashes_in(index)
         self.records += known.size
         self._keep(known)
@@ -279,16 +279,16 @@ class _Tally:
             self._kept = self._hashes[0].size
 
     def _below_limit(self, hashes: U64Array) -> U64Array:
-        """Those of which the upper `_limit_bits` are 0."""
+        """Keep the hashes whose upper `_limit_bits` are 0."""
         if not self._limit_bits:
             return hashes
         return np.asarray(hashes[hashes >> np.uint64(_HASH_BITS - self._limit_bits) == 0])
 
     def counts(self, source: KeySource, *, bits: int = _HASH_BITS) -> KeyCounts:
-        """What the counts add up to.
+        """Compute the result.
 
         Args:
-            bits: upper ones of each hash that are known.
+            bits: number of known upper bits of each hash.
         """
         kept = np.concatenate([np.empty(0, np.uint64), *self._hashes])
         if bits < _HASH_BITS:

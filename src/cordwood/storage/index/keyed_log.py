@@ -1,4 +1,4 @@
-"""A log that is asked for keys."""
+"""A log that can be searched for keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KeyedLog(LogView):
             TypeError: the key is neither.
         """
         checked("key", bytes | str, key)
-        # Who lists logs need not load what hashes keys.
+        # Imported here: code that only lists logs need not load the kernels that hash keys.
         from cordwood.storage.index.history import History
 
         return History([key.encode() if isinstance(key, str) else key]).of(self, last=last)

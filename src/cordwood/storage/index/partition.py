@@ -1,4 +1,4 @@
-"""Brings the key indexes of a partition up to date: one per segment, all under the same secret."""
+"""Updates the key indexes of a partition: one per segment, all with the same secret."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class IndexedPartition:
     """The key indexes of a partition.
 
     Attributes:
-        segments: that hold anything.
-        indexed: how many of them have an index now.
-        made: how many of these were made by this run.
-        removed: how many index files were removed.
-        size_bytes: of all indexes.
-        log_bytes: of all segments.
+        segments: number of segments that are not empty.
+        indexed: number of segments that now have an index.
+        made: number of indexes that this run built.
+        removed: number of removed index files.
+        size_bytes: size of all indexes.
+        log_bytes: size of all segments.
     """
 
     path: str
@@ -39,7 +39,7 @@ class IndexedPartition:
 
 @dataclass(frozen=True, slots=True)
 class IndexResult(Presentable):
-    """What `cordwood index` did; `partitions` in the order of their paths."""
+    """The result of `cordwood index`; `partitions` in the order of their paths."""
 
     partitions: tuple[IndexedPartition, ...]
 
@@ -47,11 +47,11 @@ class IndexResult(Presentable):
 def index_partition(
     fs: LocalFileSystem, log: LogView, memory_bytes: int, bytes_max: int | None = None
 ) -> IndexedPartition:
-    """Make the indexes that are missing, and remove those that are not believed or have no segment.
+    """Build missing indexes, and remove indexes that are invalid or have no segment.
 
     Args:
-        memory_bytes: that the keys of a segment may take.
-        bytes_max: that the indexes may take, the oldest segments first; None: what is worth it.
+        memory_bytes: memory limit for the keys of a segment.
+        bytes_max: size limit for all indexes; the oldest segments come first. None: the default limit per segment.
     """
     segments = [segment for segment in log.segments if segment.size_bytes]
     before = {base_offset for base_offset, _ in indexes_in(fs, log.path, log.index_root)}

@@ -1,4 +1,4 @@
-"""A folder for the key indexes of partitions that is not in their directories."""
+"""The folder for key indexes outside the partitions' directories."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from cordwood.storage.formats.filenames import index_folder
 
 
 def check_root(fs: Store, root: str | None, partitions: Collection[str]) -> None:
-    """Refuse a folder for the key indexes of partitions that is within a log directory, or where two would be one.
+    """Raise for a folder within a log directory, or one in which two partitions would share a subfolder.
 
     Raises:
-        RequestError: the folder cannot have the indexes of all of these partitions.
+        RequestError: the folder cannot hold the indexes of all these partitions.
     """
     if root is None:
         return

@@ -1,8 +1,8 @@
-"""Asks the key index of a segment which records may have one of some keys.
+"""Finds the records in a segment's key index that may have one of some keys.
 
-An answer names candidates. The caller reads the batches that hold them, and compares the bytes of the keys, or a hash
-of 128 bits under a secret that the index does not have: the secret in the file is old, and whoever reads it can make
-keys that share a tag.
+A result names candidates. The caller reads the batches that hold them, and compares the bytes of the keys, or a 128-bit
+hash with another secret than that of the index: anyone who can read the file has its secret, and can construct keys
+that share a tag.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cordwood.storage.log.order import in_order
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
-#: Bits of a hash that the filter of a stream knows, beyond those that number the keys: by chance one of 16 passes.
+#: Bits of a hash in the filter of a stream, beyond those that number the keys: one in 16 other keys passes by chance.
 _FILTER_BITS = 4
 _FILTER_BITS_MAX = 32
 
@@ -39,7 +39,7 @@ class Candidates:
 
     Attributes:
         bits: uint8, a bit per record.
-        entries: how many entries of the index matched.
+        entries: number of index entries that matched.
     """
 
     bits: U8Array
@@ -52,12 +52,12 @@ class Candidates:
 
 
 def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
-    """uint64[different keys]: the hashes of keys as an index has them, ascending."""
+    """uint64[distinct keys]: hashes of keys as in an index, ascending."""
     return np.unique(hash_of_each(keys, secret))
 
 
 def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
-    """uint64[keys]: the hashes of keys as an index has them."""
+    """uint64[keys]: hashes of keys as in an index."""
     sizes = np.array([len(key) for key in keys], np.int32)
     ends = np.cumsum(sizes, dtype=np.int64)
     data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
@@ -69,17 +69,18 @@ def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
 
 
 def searches(index: KeyIndex, hashes: U64Array) -> bool:
-    """Whether keys are looked up one by one, so that only their buckets are read."""
+    """Whether keys are looked up one by one, which reads only their buckets."""
     return 2 * hashes.size < index.header.entries
 
 
 def find(index: KeyIndex, hashes: U64Array) -> Candidates:
-    """The records that may have one of the keys with these hashes, which are in ascending order.
+    """Find the records that may have one of the keys with these hashes, which are in ascending order.
 
-    Few keys are looked up one by one; beyond half as many keys as the segment has, reading the whole index is faster.
+    A few keys are looked up one by one. With more than half as many keys as the segment has, reading the whole index is
+    faster.
 
     Raises:
-        CorruptFileError: the index cannot be.
+        CorruptFileError: the index is inconsistent.
     """
     header = index.header
     bits, records = np.zeros((header.records + 7) // 8, np.uint8), header.records
@@ -99,14 +100,14 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
 
 
 def hashes_in(index: KeyIndex) -> U64Array:
-    """uint64[entries]: the hashes of all keys, in the order of the ordinals; bits that the index has not are zero."""
+    """uint64[entries]: the hashes of all keys, in the order of the ordinals; bits that the index lacks are zero."""
     hashes = np.empty(index.header.entries, np.uint64)
     kernel.restore(index.starts, index.tags, index.header.bits, hashes)
     return hashes
 
 
 def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
-    """int64[hashes]: how many entries match each hash; the index has no faults."""
+    """int64[hashes]: number of entries that match each hash; the index must be consistent."""
     bits = index.header.bits
     buckets = (hashes >> np.uint64(64 - bits)).astype(np.int64)
     first, end = (index.starts[buckets + more].astype(np.int64) for more in (0, 1))
@@ -118,15 +119,15 @@ def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
 
 
 def batches_with(index: KeyIndex, ordinals: Int64Array) -> Int64Array:
-    """int64[some]: the batches that hold any of these records, ascending."""
+    """int64[batches]: numbers of the batches that hold any of these records, ascending."""
     ends = np.cumsum(index.counts, dtype=np.int64)
     return np.unique(np.searchsorted(ends, ordinals, side="right"))
 
 
 def windows_with(segment: Segment, index: KeyIndex, keys: Sequence[bytes]) -> Iterator[BatchWindow | Gap]:
-    """The batches of a segment that may have one of some keys, and all that the index does not cover, in file order.
+    """Yield the batches that may have one of some keys, and all data that the index does not cover, in file order.
 
-    A batch with a wrong checksum is given out, too; `decode` reports it.
+    Batches with a wrong checksum are included; `decode` reports them.
     """
     touched = batches_with(index, find(index, hash_of_keys(keys, index.header.secret)).ordinals)
     with segment.open() as file:
@@ -136,7 +137,7 @@ def windows_with(segment: Segment, index: KeyIndex, keys: Sequence[bytes]) -> It
 def windows_of(
     segment: Segment, file: ReadableFile, index: KeyIndex, batches: Int64Array
 ) -> Iterator[BatchWindow | Gap]:
-    """Some batches of a segment by their numbers in its index, and all that the index does not cover, in file order."""
+    """Yield batches by their numbers in the index, and all data that the index does not cover, in file order."""
     ends = np.cumsum(index.lengths, dtype=np.int64)
     covered = index.header.covered_bytes
     ranges = [(int(ends[at]) - int(index.lengths[at]), int(ends[at])) for at in batches.tolist()]

@@ -1,10 +1,10 @@
-"""A key index of which only those blocks are read, and their checksums compared, that a question touches.
+"""Reads only those blocks of a key index that a search needs, and verifies their checksums.
 
-    header, block checksums, batches     read when it is opened: with these it is believed, or not
+    header, block checksums, batches     read on opening, to decide whether the index is valid
     starts                               the blocks with the buckets of the keys
     tags, ordinals                       the blocks with the entries of these buckets
 
-The arrays have their full size from the start. A block that was not read takes no memory, and nobody looks at it.
+The arrays have their full size from the start. An unread block takes no memory, and no code reads it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class SparseIndex:
     """The key index of a segment, open for reading.
 
     Attributes:
-        index: its arrays of batches are right; those of keys only where `find` has needed them.
+        index: its arrays of batches are complete; its arrays of keys only where `find` has loaded them.
     """
 
     def __init__(self, segment: Segment, log: ReadableFile) -> None:
-        """Open the index of a segment, if it is believed.
+        """Open the index of a segment, if it is valid.
 
         Args:
             log: the segment's `.log`.
 
         Raises:
-            OSError: there is none, or it cannot be read.
-            CorruptFileError: it is torn, or not of this segment as it is now.
+            OSError: the index is missing or unreadable.
+            CorruptFileError: it is torn, or does not match the segment.
         """
         self._log = log
         self._path = segment.key_index_path
@@ -77,11 +77,11 @@ class SparseIndex:
             raise fault
 
     def find(self, hashes: U64Array) -> Candidates:
-        """The records that may have one of the keys with these hashes, which are in ascending order.
+        """Find the records that may have one of the keys with these hashes, which are in ascending order.
 
         Raises:
             OSError: the index cannot be read.
-            CorruptFileError: a block that is needed has a wrong checksum, or says what cannot be.
+            CorruptFileError: a needed block has a wrong checksum, or is inconsistent.
         """
         header, index = self.index.header, self.index
         if searches(index, hashes):
@@ -102,15 +102,15 @@ class SparseIndex:
         return find(index, hashes)
 
     def check_batches(self, batches: Int64Array) -> None:
-        """Make sure that batches that a question has led to are as the index says, beyond the samples that were taken.
+        """Raise unless batches match the index; checks more than the samples on opening.
 
         Raises:
-            CorruptFileError: they are not.
+            CorruptFileError: a batch differs.
         """
         check_batches(self.index, batches, self._log, self._path)
 
     def _load(self, blocks: Int64Array) -> None:
-        """Read blocks that were not read yet, neighbours at once."""
+        """Read blocks that are not loaded yet, adjacent ones with one read."""
         missing = blocks[~self._is_loaded[blocks]]
         if not missing.size:
             return
@@ -139,7 +139,7 @@ class SparseIndex:
 
 
 def _blocks(starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """int64[blocks]: those that hold any of the bytes from starts to ends, ascending."""
+    """int64[blocks]: blocks that hold any of the bytes from starts to ends, ascending."""
     some = ends > starts
     first, last = starts[some] // BLOCK_BYTES, (ends[some] - 1) // BLOCK_BYTES
     between = [np.arange(low + 1, high) for low, high in zip(first, last, strict=True) if high - low > 1]

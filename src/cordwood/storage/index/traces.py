@@ -1,12 +1,12 @@
-"""Looks for traces of keys in one file, whatever kind of file it is.
+"""Searches one file of any kind for traces of keys.
 
-    logs, and what is left of them     every batch is decoded, also those with a wrong checksum, and behind damage;
-                                       bytes that are no batch are searched as they are
-    key indexes                        they say that a record may have a key, by a hash whose secret is in the file
-    all other files                    are searched as they are, for keys of four bytes and more
+    logs, and their remains            every batch is decoded, even with a wrong checksum or after damage; bytes outside
+                                       batches are searched as they are
+    key indexes                        a hash shows that a record may have a key; its secret is in the file
+    all other files                    are searched as they are, for keys of at least four bytes
 
-A key in a torn batch that is compressed is not found. So a file with bytes that are no batch has a problem: it was not
-looked at completely.
+A key in a torn compressed batch cannot be found. So bytes outside batches are a problem: the file was not searched
+completely.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from cordwood.storage.index.probe import entries_of_each, hash_of_each
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader
 
-#: Of the base offset in the name of a segment's file.
+#: Length of the base offset in a segment's file name.
 _OFFSET_DIGITS = 20
-#: Of one file, so many traces are described; all are counted.
+#: Maximum number of described traces per file; all are counted.
 DESCRIBED_MAX = 10_000
 _PIECE_BYTES = 1 << 20
 _LOG_KINDS = (FileKind.LOG, FileKind.CHECKPOINT_SNAPSHOT)
 
 
 class TraceKind(StrEnum):
-    """What of a key was found."""
+    """The kind of a trace of a key."""
 
     RECORD = "record"  #: a record of the key that nothing supersedes
     SUPERSEDED = "superseded record"  #: a newer record has the key, or its transaction was aborted
     TOMBSTONE = "tombstone"  #: a record without a value
     VALUE = "within a record"  #: its bytes in a value, a header, or another key
-    INDEX = "key index"  #: a hash that is the key's
-    BYTES = "bytes"  #: its bytes in what is no record
+    INDEX = "key index"  #: the hash of the key
+    BYTES = "bytes"  #: its bytes outside records
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Trace:
     """A trace of a key.
 
     Attributes:
-        position: of the batch, or of the bytes, in the file.
-        record: the record that it is, without its value; None for others.
+        position: position in the file of the batch, or of the bytes.
+        record: the found record, without its value; None for other traces.
     """
 
     kind: TraceKind
@@ -75,15 +75,15 @@ class Trace:
 
 @dataclass
 class LookedAt:
-    """A file that was looked at.
+    """A searched file.
 
     Attributes:
-        size_bytes: so many of its bytes were read.
-        sha256: of these bytes, in hexadecimal digits.
-        batches, records: how many were decoded, control batches and markers not counted.
-        counts: how many traces there are of each kind.
-        traces: the first of them.
-        problems: what could not be read, so that traces in it would not be known.
+        size_bytes: number of bytes that were read.
+        sha256: hash of these bytes, in hexadecimal digits.
+        batches, records: number of decoded data batches and records, without control batches and markers.
+        counts: number of traces of each kind.
+        traces: the first traces.
+        problems: unreadable parts, in which traces would not be found.
     """
 
     path: str
@@ -97,20 +97,20 @@ class LookedAt:
     problems: list[str] = field(default_factory=list)
 
     def add(self, trace: Trace) -> None:
-        """Count a trace, and keep it if there are not too many."""
+        """Count a trace, and keep it up to a limit."""
         self.counts[trace.kind] += 1
         if len(self.traces) < DESCRIBED_MAX:
             self.traces.append(trace)
 
 
 class TraceSearch:
-    """Looks for some keys in files; several threads may use it."""
+    """Searches files for some keys; thread-safe."""
 
     def __init__(self, fs: Store, keys: Iterable[bytes], *, values: bool) -> None:
-        """Nothing is read yet.
+        """Prepare the search.
 
         Args:
-            values: look within values, headers and other keys, too.
+            values: also search within values, headers and other keys.
         """
         self._fs = fs
         self._finder = KeyFinder(tuple(keys))
@@ -118,10 +118,10 @@ class TraceSearch:
         self._values = values
 
     def look_at(self, path: str) -> LookedAt:
-        """Look for the keys in a file.
+        """Search a file for the keys.
 
         Raises:
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the file was deleted.
         """
         found = LookedAt(path)
         try:
@@ -143,7 +143,7 @@ class TraceSearch:
         elif (
             (kind is not None and kind.kind in _LOG_KINDS) or name == BOOTSTRAP_CHECKPOINT or _holds_batches(file, name)
         ):
-            # The name of a snapshot of the metadata says where it ends.
+            # The name of a metadata snapshot holds its end offset, not a base offset.
             is_snapshot = kind is not None and kind.kind is FileKind.CHECKPOINT_SNAPSHOT
             self._log(file, 0 if is_snapshot else _offset_in(name), found)
         else:
@@ -176,7 +176,7 @@ class TraceSearch:
                 continue
             self._damaged_batches(file, item, found)
             data = item.batches[~is_control(item.batches)]
-            # The records of one with a wrong checksum count, too, as far as they can be decoded.
+            # Records in a batch with a wrong checksum count too, as far as they can be decoded.
             data["computed_crc"] = data["crc"]
             found.batches += data.size
             window = BatchWindow(item.position, item.data, data, item.read)
@@ -196,14 +196,14 @@ class TraceSearch:
             self._plain(file, found, start, start + int(batch["size_bytes"]))
 
     def _gap(self, file: ReadableFile, gap: Gap, found: LookedAt) -> None:
-        """Bytes that are no batch. Zeros hold nothing; in others a compressed key would not be seen."""
+        """Search bytes outside batches. Zeros hold nothing; in other bytes a compressed key would not be found."""
         if gap.kind is GapKind.ZEROS:
             return
         found.problems.append(f"{gap.size_bytes} bytes at position {gap.position} are no batch ({gap.what})")
         self._plain(file, found, gap.position, min(gap.end, found.size_bytes))
 
     def _damaged_batches(self, file: ReadableFile, window: BatchWindow, found: LookedAt) -> None:
-        """Batches with a wrong checksum are searched as they are, too: their records may not be where they seem."""
+        """Also search batches with a wrong checksum as bytes: their records may be misplaced."""
         batches = window.batches
         for batch in batches[batches["crc"] != batches["computed_crc"]]:
             start = int(batch["position"])
@@ -211,7 +211,7 @@ class TraceSearch:
             self._plain(file, found, start, start + int(batch["size_bytes"]))
 
     def _within(self, columns: RecordColumns, found: LookedAt) -> None:
-        """Keys within values, headers and other keys."""
+        """Find keys within values, headers and other keys."""
         rows, data = columns.rows, columns.data
         starts = rows["key_start"].astype(np.int64)
         last = rows[-1:]
@@ -227,7 +227,7 @@ class TraceSearch:
 
 
 def _holds_batches(file: ReadableFile, name: str) -> bool:
-    """Whether there is a batch with a right checksum in a file of any name, wherever it begins."""
+    """Whether a file of any name has a batch with a right checksum, at any position."""
     for item in WindowReader(file, Checks.WHOLE, base_offset=_offset_in(name)):
         if isinstance(item, BatchWindow) and is_valid(item.batches).any():
             return True
@@ -236,7 +236,7 @@ def _holds_batches(file: ReadableFile, name: str) -> bool:
 
 
 def _offset_in(name: str) -> int:
-    """The base offset with which the name of a log, or of a copy (`00000000000000000042.log.bak`), begins; else 0."""
+    """Return the base offset at the start of a name of a log or of a copy (`00000000000000000042.log.bak`), or 0."""
     digits = name[:_OFFSET_DIGITS]
     return int(digits) if digits.isascii() and digits.isdecimal() and int(digits) <= LONG_MAX else 0
 
