@@ -1,1 +1,1 @@
-"""File formats, a module each, and the names of files."""
+"""File formats, one module each, and file names."""

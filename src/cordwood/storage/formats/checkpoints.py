@@ -7,8 +7,8 @@ Four files share this format: recovery points, log start offsets, first dirty of
     foo 0 17       topic, partition, offset
     bar 3 4
 
-Kafka writes the entries in no particular order; here they keep the order they have, so that a file that was read and
-written again is the same file.
+Kafka writes the entries in no particular order. Here they keep their order, so a file that is read and written again
+stays the same.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cordwood.storage.formats.filenames import Temporary
 from cordwood.storage.formats.text import SPACE, decode_checkpoint, encode_checkpoint, entry_number
 from cordwood.types import TopicPartition
 
-#: A topic that can be read again from its line. Surrogates stand for bytes of a directory name that are no text.
+#: A topic that can be read back from its line. Surrogates represent bytes of a directory name that are not UTF-8.
 _FITS_A_LINE = re.compile(f"[^{SPACE}\ud800-\udfff]+")
 
 
 def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint file, in the order of its lines.
+    """Decode a checkpoint file; offsets are in the order of its lines.
 
-    Like Kafka, it accepts impossible topics, partitions and offsets (such as negative ones), and takes the last line of
-    a partition that has several. Do not use a topic from here as part of a path unchecked; `filenames` checks it.
+    Like Kafka, accept impossible topics, partitions and offsets (such as negative ones), and use the last line of a
+    partition that has several. Do not use a topic from here in a path without the checks of `filenames`.
 
     Raises:
         CorruptFileError: Kafka could not read the file; names the line.
@@ -42,17 +42,17 @@ def decode(data: Bytes, path: str | None = None) -> dict[TopicPartition, int]:
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The checkpoint file of these offsets, in their order.
+    """Encode offsets in their order.
 
-    Kafka writes any topic's name as it is, and then cannot read the file if the name breaks its line. Such entries are
-    left out here: their partitions have no checkpoint, as a new one, and all others keep theirs.
+    Kafka writes any topic name unchanged, and then cannot read the file if the name breaks its line. Here such entries
+    are left out: their partitions have no checkpoint, like new partitions, and all others keep theirs.
     """
     lines = {key: offset for key, offset in offsets.items() if _FITS_A_LINE.fullmatch(key.topic)}
     return encode_checkpoint([f"{key.topic} {key.partition} {offset}" for key, offset in lines.items()])
 
 
 def entries_in(fs: Store, path: str) -> Mapping[TopicPartition, int]:
-    """The entries of a checkpoint file; none if it is missing.
+    """Return the entries of a checkpoint file; empty if the file is missing.
 
     Raises:
         CorruptFileError: Kafka could not read the file.
@@ -66,7 +66,7 @@ def entries_in(fs: Store, path: str) -> Mapping[TopicPartition, int]:
 def changed(
     fs: LocalFileSystem, path: str, entries: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int | None]:
-    """Those entries, as for `update`, of which a checkpoint file says something else.
+    """Return the entries, in the form of `update`, that differ from a checkpoint file.
 
     Raises:
         CorruptFileError: Kafka could not read the file, and there are entries to compare.
@@ -76,17 +76,17 @@ def changed(
 
 
 def update(fs: LocalFileSystem, path: str, changes: Mapping[TopicPartition, int | None]) -> None:
-    """Set or remove entries of a checkpoint file; when this returns, that is durable.
+    """Set or remove entries of a checkpoint file; durable on return.
 
-    All other entries stay as they are, even impossible ones; what no line can hold is left out, as by `encode`. The
-    file is replaced as a whole, as a broker does it, by one with the same owner, group and permissions.
+    All other entries stay unchanged, even impossible ones; entries that do not fit a line are left out, as by `encode`.
+    As in a broker, a new file with the same owner, group and permissions replaces the old one.
 
     Args:
-        path: of the file; it is made where it is missing.
-        changes: offset per partition, or None for no entry.
+        path: path of the file, which is created if missing.
+        changes: offset per partition, or None to remove the entry.
 
     Raises:
-        CorruptFileError: Kafka could not read the file; it stays as it is.
+        CorruptFileError: Kafka could not read the file; it stays unchanged.
     """
     before, like = entries_in(fs, path), fs.stat(path) if fs.exists(path) else None
     after = {key: offset for key, offset in {**before, **changes}.items() if offset is not None}

@@ -1,16 +1,16 @@
-"""Cordwood's own cleaner checkpoint, `.cordwood/index/cleaned`: how far a log was cleaned that has pending records.
+"""Cordwood's own cleaner checkpoint, `.cordwood/index/cleaned`: the first dirty offset of a log with pending records.
 
-Kafka's checkpoint says from where on a broker has to clean: below it no record supersedes one that is still there. A
-clean with `--min-dead` leaves superseded records, so Kafka's checkpoint stays below what superseded them:
+Kafka's checkpoint is the offset from which a broker has to clean: no record below it supersedes a remaining record. A
+clean with `--min-dead` leaves superseded records, so Kafka's checkpoint stays below the records that superseded them:
 
     offsets       0 ………………… Kafka's checkpoint ………………… `cleaned_to` ………………… log end
                   └─ superseded records may stay here ──────┘
                             └─ by records from here on
 
-Up to `cleaned_to` every superseded record that is still there is in a file of pending records. That is believed only as
-long as the log has exactly these segments below `cleaned_to`, but for some at its start that were deleted: each with
-this size, this last batch, and this file of pending records. If anything differs, this file is as if it were missing,
-and the next clean begins at Kafka's checkpoint. That takes longer, and is never wrong.
+Every superseded record that remains below `cleaned_to` is in a file of pending records. This checkpoint is valid only
+while the log below `cleaned_to` consists of exactly these segments, except that the oldest may have been deleted: each
+with this size, this last batch, and this file of pending records. If anything differs, the file counts as missing, and
+the next clean begins at Kafka's checkpoint. That takes longer, and is never wrong.
 
     header      40 bytes, see `HEADER`; its last field is its own checksum
     segments    ROW[segments], ascending
@@ -61,9 +61,9 @@ class CleanSegment:
     """A segment as the last clean left it.
 
     Attributes:
-        last_position: of its last batch; 0 if it is empty.
-        written_ms: when a clean wrote it; when it was last modified, if none did.
-        garbage_bytes: what its pending records take, about; 0: it has none, and no file of them.
+        last_position: position of its last batch; 0 if it is empty.
+        written_ms: time at which a clean wrote it, or else its modification time.
+        garbage_bytes: approximate size of its pending records; 0: it has no pending records, and no file of them.
         last_header_crc: CRC-32C of the header of the last batch; 0 if the segment is empty.
         pending_crc: the checksum in the header of its pending records; 0 without any.
     """
@@ -79,13 +79,13 @@ class CleanSegment:
 
 @dataclass(frozen=True, slots=True)
 class CleanCheckpoint:
-    """How far a log was cleaned, and what is pending below that.
+    """The first dirty offset of a log, and the pending records below it.
 
     Attributes:
         cleaned_to: the first dirty offset; the base offset of a segment.
-        first_killer: no record below this offset superseded a pending one: Kafka's checkpoint. `cleaned_to` if nothing
-            is pending.
-        segments: those below `cleaned_to`.
+        first_killer: Kafka's checkpoint: no record below this offset superseded a pending one. `cleaned_to` if no
+            record is pending.
+        segments: the segments below `cleaned_to`.
     """
 
     cleaned_to: int
@@ -94,12 +94,12 @@ class CleanCheckpoint:
 
     @property
     def garbage_bytes(self) -> int:
-        """What all pending records take, about."""
+        """Approximate size of all pending records."""
         return sum(one.garbage_bytes for one in self.segments)
 
 
 def encode(checkpoint: CleanCheckpoint) -> bytes:
-    """The bytes of a file."""
+    """Encode a file."""
     rows = np.zeros(len(checkpoint.segments), ROW)
     for at, one in enumerate(checkpoint.segments):
         rows[at] = tuple(getattr(one, field.name) for field in fields(one))
@@ -112,10 +112,11 @@ def encode(checkpoint: CleanCheckpoint) -> bytes:
 
 
 def decode(data: Bytes, path: str | None = None) -> CleanCheckpoint:
-    """The checkpoint in a file.
+    """Decode a file.
 
     Raises:
-        CorruptFileError: it is no such file, has another version, length or a wrong checksum, or says what cannot be.
+        CorruptFileError: it is another kind of file, has another version or length, a wrong checksum, or impossible
+            values.
     """
     data = bytes(data)
     if len(data) < HEADER.itemsize or not data.startswith(MAGIC):

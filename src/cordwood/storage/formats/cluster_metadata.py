@@ -1,13 +1,13 @@
 """Topics, replicas and configs in a KRaft cluster's metadata log.
 
-`__cluster_metadata-0` is an ordinary log whose data records are the cluster's history: a topic was created, a config
-set, a partition moved. Here it is replayed, as far as it concerns logs. `messages.metadata_records` has the records,
-and `messages.topics` how they are framed. `RECORDS` are the types that matter here; other types are passed over.
-Snapshots (`*.checkpoint`) hold such records too, as a summary. Control records belong to the log itself; leave them out
-when reading it.
+The data records of the log `__cluster_metadata-0` are the cluster's history: a topic was created, a config set, a
+partition moved. This module replays the records that concern logs. `messages.metadata_records` defines the records, and
+`messages.topics` their framing. `RECORDS` has the types that matter here; other types are skipped. Snapshots
+(`*.checkpoint`) hold such records too, as a summary. Control records belong to the log itself; leave them out when
+reading it.
 
-Between a BeginTransaction and its EndTransaction record nothing counts yet; AbortTransaction or the end of the log
-undoes it. A record that cannot be read becomes a problem, and replay continues without it.
+Records between a BeginTransaction and its EndTransaction record take effect at the end; AbortTransaction or the end of
+the log discards them. An unreadable record becomes a problem, and replay continues without it.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from cordwood.storage.formats.messages import codec, metadata_records
 from cordwood.storage.formats.messages.schema import Message
 from cordwood.storage.formats.messages.topics import read_frame
 
-#: The directory of the metadata log, as sources name it.
+#: The directory of the metadata log, for the names of sources.
 NAME = "__cluster_metadata-0"
 #: Resource types of ConfigRecord that concern logs.
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-#: The leader of a change that leaves it as it is.
+#: The leader in a change record that keeps the leader.
 _UNCHANGED_LEADER = -2
-#: The types that matter here, by number.
+#: The record types that matter here, by number.
 RECORDS: Mapping[int, Message] = {
     number: metadata_records.RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25)
 }
 
 
 def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
-    """One record's message and fields; None when its type does not matter here.
+    """Decode one record to its message and fields; None if its type does not matter here.
 
-    A name that is not UTF-8, a version that Kafka 4.3.1 does not know, and bytes behind the message are errors: what
-    is decided by this has to be certain.
+    A name that is not UTF-8, a version newer than Kafka 4.3.1, and bytes after the message are errors: decisions that
+    delete data depend on the result.
 
     Raises:
-        CorruptMessageError: the bytes are no such message.
+        CorruptMessageError: the bytes are not such a message.
     """
     number, version, start = read_frame(value)
     message = RECORDS.get(number)
@@ -55,12 +55,12 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
     return message, decoded.fields
 
 
-# ---- the state they add up to ----------------------------------------------------------------------------------------
+# ---- the resulting state ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Where a partition lives. `directories` has a log directory id per replica, or is empty in clusters before 3.7."""
+    """The replicas of a partition. `directories`: a log directory id per replica; empty in clusters before 3.7."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -73,7 +73,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and its partitions by number. `topic_id` is as in `partition.metadata`."""
+    """A topic and its partitions by number. `topic_id` has the form of `partition.metadata`."""
 
     name: str
     topic_id: str
@@ -82,7 +82,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class EndPoint:
-    """Where a broker listens."""
+    """A listener of a broker."""
 
     name: str
     host: str
@@ -91,10 +91,10 @@ class EndPoint:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that is registered.
+    """A registered broker.
 
     Attributes:
-        fenced: it leads no partition: it has not caught up, or has not been heard of.
+        fenced: it leads no partition, because it has not caught up or its heartbeats are missing.
         directories: ids of its log directories.
     """
 
@@ -111,16 +111,16 @@ class Broker:
 class ClusterMetadata:
     """The cluster as of `next_offset`.
 
-    A problem leaves what it might have said in doubt: with any, treat policies and replica counts as unknown.
+    An unreadable record may hide any change: if there are problems, treat policies and replica counts as unknown.
 
     Attributes:
-        topic_configs: by topic, the texts that were set for it.
-        broker_configs: by broker id as text, and under "" the cluster's default.
+        topic_configs: texts that were set, by topic.
+        broker_configs: texts that were set, by broker id as text; the cluster's default under "".
         brokers: by broker id.
-        features: finalized levels, `metadata.version` among them.
-        problems: records that could not be read or did not fit what was before them, in order.
-        next_offset: where a log continues this; lower offsets are already in it.
-        passed_over: damage in newer snapshots; an older one and the log hold everything, and were read instead.
+        features: finalized levels, including `metadata.version`.
+        problems: records that are unreadable or contradict earlier ones, in order.
+        next_offset: the offset at which a log continues; lower offsets are already included.
+        passed_over: damage in newer snapshots; an older snapshot and the log were read instead, and hold everything.
     """
 
     topics: Mapping[str, Topic] = field(default_factory=dict)
@@ -133,26 +133,26 @@ class ClusterMetadata:
     passed_over: tuple[DataError, ...] = ()
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
-        """What was set for a topic; nothing for one that is not known."""
+        """Return the configs that were set for a topic; empty for an unknown topic."""
         return self.topic_configs.get(topic, {})
 
     def replica_count(self, topic: str, partition: int) -> int | None:
-        """How many replicas a partition has, those that come or go included; None when it is not known."""
+        """Return the number of a partition's replicas, including ones being added or removed; None if unknown."""
         known = self.topics.get(topic)
         if known is None or partition not in known.partitions:
             return None
         return len(known.partitions[partition].replicas)
 
     def is_tiered(self, topic: str) -> bool:
-        """Whether closed segments may lie in remote storage. Any word but false counts as yes."""
+        """Whether closed segments may be in remote storage. Any word except false counts as yes."""
         return self.topic_config(topic).get("remote.storage.enable", "false").strip().lower() != "false"
 
     def layers(self, topic: str, broker_id: int | None, where: str = NAME) -> tuple[Layer, ...]:
-        """What `config.resolve` needs of this: the cluster's default, the broker's and the topic's configs.
+        """Return the layers for `config.resolve`: the cluster's default, the broker's and the topic's configs.
 
         Args:
-            broker_id: `node.id` of the log directory's meta.properties; None when there is none.
-            where: how the sources should name the metadata log.
+            broker_id: `node.id` of the log directory's meta.properties, or None.
+            where: name of the metadata log in sources.
         """
         broker = str(broker_id)
         sources = (
@@ -167,10 +167,10 @@ EMPTY = ClusterMetadata()
 
 
 def apply(records: Iterable[tuple[int, bytes | memoryview | None]], onto: ClusterMetadata = EMPTY) -> ClusterMetadata:
-    """Replay data records of the log, in order, over what a snapshot or an earlier part of the log said.
+    """Replay data records of the log, in order, on top of a snapshot or an earlier part of the log.
 
     Args:
-        records: offset and value of each data record; those below `onto.next_offset` are passed over.
+        records: offset and value of each data record; records below `onto.next_offset` are skipped.
     """
     story = _Story(onto)
     for offset, value in records:
@@ -180,10 +180,10 @@ def apply(records: Iterable[tuple[int, bytes | memoryview | None]], onto: Cluste
 
 
 def load_snapshot(records: Iterable[tuple[int, bytes | memoryview | None]], end_offset: int) -> ClusterMetadata:
-    """Read the data records of a snapshot file; the offsets in it count only its own records.
+    """Replay the data records of a snapshot file, whose offsets number only its own records.
 
     Args:
-        end_offset: the first number in its file name: where the log goes on. 0 for `bootstrap.checkpoint`.
+        end_offset: the first number in its file name, at which the log continues. 0 for `bootstrap.checkpoint`.
     """
     story = _Story(EMPTY)
     for offset, value in records:
@@ -192,7 +192,7 @@ def load_snapshot(records: Iterable[tuple[int, bytes | memoryview | None]], end_
 
 
 class _Story:
-    """The state while records are replayed."""
+    """The state during a replay."""
 
     def __init__(self, onto: ClusterMetadata) -> None:
         self.ids = {name: topic.topic_id for name, topic in onto.topics.items()}
@@ -208,7 +208,7 @@ class _Story:
         self.transaction: list[tuple[int, Message, dict[str, Any]]] | None = None
 
     def tell(self, offset: int, value: bytes | memoryview | None) -> None:
-        """Take in one record: now, or when its transaction ends."""
+        """Apply one record: immediately, or at the end of its transaction."""
         self.next_offset = offset + 1
         try:
             decoded = decode(b"" if value is None else value)
@@ -235,7 +235,7 @@ class _Story:
             self.count(offset, message, fields)
 
     def count(self, offset: int, message: Message, fields: dict[str, Any]) -> None:
-        """Let one record change the state."""
+        """Apply one record to the state."""
         effect = _EFFECTS.get(message.name)
         wrong = effect(self, fields) if effect else None
         if wrong is not None:
@@ -244,7 +244,7 @@ class _Story:
     def problem(self, offset: int, what: str) -> None:
         self.problems.append(CorruptBatchError(f"Unreadable cluster metadata record: {what}", offset=offset))
 
-    # Effects return what is wrong, or None.
+    # Effects return an error, or None.
 
     def topic(self, fields: dict[str, Any]) -> str | None:
         name, topic_id = fields["name"], fields["topic_id"]
@@ -272,7 +272,7 @@ class _Story:
         if fields["leader"] != _UNCHANGED_LEADER:
             changed |= {"leader": fields["leader"], "leader_epoch": before.leader_epoch + 1}
         if "replicas" in changed:
-            changed.setdefault("directories", ())  # those known belong to the replicas before
+            changed.setdefault("directories", ())  # the old ones belong to the old replicas
         partitions[fields["partition_id"]] = replace(before, **changed)
         return None
 
@@ -313,7 +313,7 @@ class _Story:
 
     def broker_change(self, fields: dict[str, Any]) -> str | None:
         changed: dict[str, Any] = {}
-        if fields["fenced"]:  # -1: it no longer is
+        if fields["fenced"]:  # -1: unfence
             changed["fenced"] = fields["fenced"] > 0
         if fields["in_controlled_shutdown"]:
             changed["in_controlled_shutdown"] = fields["in_controlled_shutdown"] > 0
@@ -330,7 +330,7 @@ class _Story:
         return f"no broker has the id {fields['broker_id']}" if known is None else None
 
     def end(self, next_offset: int | None) -> ClusterMetadata:
-        """The state as a value. A transaction that has not ended is left out."""
+        """Return the state as a value, without an unfinished transaction."""
         return ClusterMetadata(
             topics={
                 name: Topic(name, topic_id, self.partitions[topic_id]) for name, topic_id in sorted(self.ids.items())

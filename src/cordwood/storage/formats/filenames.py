@@ -1,4 +1,4 @@
-"""Every file and directory name of a log, made and parsed here and nowhere else.
+"""Builds and parses the names of all files and directories of a log; no other module does.
 
 A log directory holds some fixed files and a directory per partition; a partition directory holds segments, each a few
 files that share a base offset, and some files with fixed names:
@@ -10,14 +10,14 @@ files that share a base offset, and some files with fixed names:
       leader-epoch-checkpoint
       cordwood.properties                                  Cordwood's own: configs that a program set explicitly
       .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
-      .cordwood/index/00000000000000000042.pending         … its superseded records that a clean left
-      .cordwood/index/cleaned                              … and how far such a clean has come
+      .cordwood/index/00000000000000000042.pending         … superseded records that a clean left in it
+      .cordwood/index/cleaned                              … and the first dirty offset after such a clean
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
 
-Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL in it, or `.` or `..`,
-is neither parsed nor made, and what is made is one path component. Where a name is not in its one canonical form
-(`+7.log`, `orders-007`), Kafka still reads it but would look for the canonical name; compare the `name` of a
-parsed value with the name that it came from to notice this.
+Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL, and the names `.` and
+`..`, are neither parsed nor built, and each built name is one path component. Kafka also reads names that are not in
+their canonical form (`+7.log`, `orders-007`), but would look for the canonical name; to detect this, compare the `name`
+of the parsed value with the original.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from cordwood.errors import BadNameError
 from cordwood.storage.formats.text import SPACE, parse_integer, shown
 from cordwood.types import NONE, TopicPartition
 
-#: In a log directory.
+#: Files in a log directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -43,17 +43,17 @@ LOCK = ".lock"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
-#: In a partition's directory: what Cordwood is writing there. Brokers and readers ignore it.
+#: Folder for Cordwood's work in a partition's directory. Brokers and readers ignore it.
 WORK_FOLDER = ".cordwood"
-#: In the work folder: the key indexes of segments, which stay when a run ends.
+#: Folder of key indexes within the work folder; it remains after a run.
 INDEX_FOLDER = "index"
 KEY_INDEX = ".keyhashes"
-#: In the same folder: superseded records that a clean left in a segment, and how far it has come.
+#: In the same folder: superseded records that a clean left in a segment, and the first dirty offset.
 PENDING = ".pending"
 CLEANED = "cleaned"
 OWN_KINDS = (KEY_INDEX, PENDING, CLEANED)
 
-#: The topic of KRaft's own log: its directory looks like a partition but is not loaded as one.
+#: The topic of KRaft's own log: its directory is named like a partition but not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 DIRECTORY_NAME_LENGTH_MAX = 255
@@ -67,7 +67,7 @@ _IN_INDEX_FOLDER = re.compile(rf"([0-9]{{20}})({re.escape(KEY_INDEX)}|{re.escape
 
 
 class FileKind(StrEnum):
-    """What a file of a partition is; the value is how its name ends, or all of it."""
+    """The kind of a partition's file; the value is the end of its name, or the whole name."""
 
     LOG = ".log"
     OFFSET_INDEX = ".index"
@@ -83,7 +83,7 @@ class FileKind(StrEnum):
 
 
 class Temporary(StrEnum):
-    """The state of a file; the value is appended to its full name."""
+    """The state of a file; the value follows its full name."""
 
     NONE = ""
     DELETED = ".deleted"
@@ -93,7 +93,7 @@ class Temporary(StrEnum):
 
 
 class DirectoryState(StrEnum):
-    """The state of a partition's directory; the value ends its name."""
+    """The state of a partition's directory; the value is the end of its name."""
 
     CURRENT = ""
     DELETED = "-delete"
@@ -101,7 +101,7 @@ class DirectoryState(StrEnum):
     STRAY = "-stray"
 
 
-#: Kinds that are named by an offset alone.
+#: Kinds with only an offset in the name.
 OFFSET_KINDS = (
     FileKind.LOG,
     FileKind.OFFSET_INDEX,
@@ -118,19 +118,19 @@ FIXED_KINDS = {
 }
 
 
-#: A command lists a partition several times, and of many partitions many files have the same names.
+#: Cache size: a command lists a partition several times, and many partitions have files with the same names.
 _FILES_REMEMBERED = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFile:
-    """A file of a partition, as its name tells.
+    """A file of a partition, parsed from its name.
 
     Attributes:
-        kind: FOREIGN is any file that neither Kafka nor a live log has a use for.
-        offset: base offset of the segment; for the two snapshots the end offset; NONE where a name has no offset.
-        temporary: what is being done to it.
-        leader_epoch: of a CHECKPOINT_SNAPSHOT, else NONE.
+        kind: FOREIGN for a file that neither Kafka nor a live log uses.
+        offset: base offset of the segment, end offset of a snapshot, or NONE for a name without an offset.
+        temporary: state of the file.
+        leader_epoch: leader epoch of a CHECKPOINT_SNAPSHOT, else NONE.
     """
 
     kind: FileKind
@@ -140,7 +140,7 @@ class PartitionFile:
 
     @property
     def name(self) -> str:
-        """The canonical name. A foreign file has none."""
+        """The canonical name; not for a foreign file."""
         assert self.kind is not FileKind.FOREIGN, "a foreign file is known by its own name only"
         if self.kind is FileKind.CHECKPOINT_SNAPSHOT:
             return checkpoint_snapshot_name(self.offset, self.leader_epoch) + self.temporary
@@ -151,11 +151,11 @@ class PartitionFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """A partition's directory, as its name tells.
+    """A partition's directory, parsed from its name.
 
     Attributes:
-        topic_partition: the topic of a deleted or stray directory may have lost its end.
-        uniq: what sets a deleted, future or stray directory apart, 32 hex digits if Kafka made it; else empty.
+        topic_partition: in a deleted or stray directory, the end of the topic may be missing.
+        uniq: unique part of a deleted, future or stray directory, 32 hex digits if Kafka made it; else empty.
     """
 
     topic_partition: TopicPartition
@@ -164,7 +164,7 @@ class PartitionDirectory:
 
     @property
     def name(self) -> str:
-        """The directory's name; of a deleted or stray one at most 255 characters, at the cost of the topic's end.
+        """The directory's name; for a deleted or stray one cut to 255 characters by dropping the topic's end.
 
         Raises:
             BadNameError: the topic or uniq cannot be part of a file name.
@@ -179,7 +179,7 @@ class PartitionDirectory:
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """The name of a file that an offset names: twenty digits and a suffix, such as `FileKind.LOG`.
+    """Build a file name from an offset: twenty digits and a suffix, such as `FileKind.LOG`.
 
     Raises:
         BadNameError: the offset is negative or does not fit 64 bits, or the suffix cannot be part of a file name.
@@ -190,7 +190,7 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def checkpoint_snapshot_name(end_offset: int, leader_epoch: int) -> str:
-    """The name of a KRaft snapshot of all below an offset."""
+    """Build the name of a KRaft snapshot of all records below an offset."""
     if not 0 <= leader_epoch <= _EPOCH_MAX:
         raise BadNameError(f"leader epoch {leader_epoch} cannot name a file: it is not within [0, 2**31)")
     return offset_name(end_offset, f"-{leader_epoch:010d}{FileKind.CHECKPOINT_SNAPSHOT}")
@@ -198,20 +198,20 @@ def checkpoint_snapshot_name(end_offset: int, leader_epoch: int) -> str:
 
 @functools.lru_cache(_FILES_REMEMBERED)
 def parse_file(name: str) -> PartitionFile | None:
-    """What a file in a partition's directory is.
+    """Parse the name of a file in a partition's directory.
 
-    Kafka's loader goes by the end of a name and takes the offset before its first dot; so do we. It deletes everything
-    that ends with `.deleted`, whatever it is.
+    Like Kafka's loader, decide by the end of the name, and take the offset before its first dot. Kafka deletes every
+    file whose name ends with `.deleted`.
 
     Returns:
-        the file; None for a name that Kafka could not have given: it ends like a data file (or like one that is being
-        cleaned or swapped in) but no offset within [0, 2**63) starts it, or it is not one path component. Kafka fails
-        to load a partition with such a file, save for negative offsets.
+        the file, or None for a name that Kafka could not have given: it ends like a data file (or like one that is
+        being cleaned or swapped in) but does not start with an offset within [0, 2**63), or it is not one path
+        component. Kafka fails to load a partition with such a file, except for negative offsets.
     """
     if (usual := _USUAL.fullmatch(name)) and int(usual[1]) <= _OFFSET_MAX:
         return PartitionFile(
             _OFFSET_KINDS[usual[2]], int(usual[1])
-        )  # as below, sooner: a partition may have 10,000s of files
+        )  # a shortcut for the code below, as a partition may have 10,000s of files
     if not is_component(name):
         return None
     temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)
@@ -234,41 +234,41 @@ def parse_file(name: str) -> PartitionFile | None:
 
 
 def index_folder(partition: str, root: str | None = None) -> str:
-    """The folder of the key indexes of a partition, by the path of its directory.
+    """Return the folder of a partition's key indexes, by the path of its directory.
 
     Args:
-        root: a folder that has such a folder for each of several partitions; None: it is in the partition's directory.
+        root: a folder with such a folder for each of several partitions; None: in the partition's directory.
     """
     return f"{partition}/{WORK_FOLDER}/{INDEX_FOLDER}" if root is None else f"{root}/{partition.rpartition('/')[2]}"
 
 
 def key_index_path(partition: str, base_offset: int, root: str | None = None) -> str:
-    """The path of a segment's key index; `root`: see `index_folder`."""
+    """Return the path of a segment's key index; `root`: see `index_folder`."""
     return f"{index_folder(partition, root)}/{key_index_name(base_offset)}"
 
 
 def key_index_name(base_offset: int) -> str:
-    """The name of a segment's key index."""
+    """Return the name of a segment's key index."""
     return offset_name(base_offset, KEY_INDEX)
 
 
 def parse_key_index(name: str) -> int | None:
-    """The base offset of the segment that a key index is of; None: the name is not that of a key index."""
+    """Return the base offset in the name of a key index, or None for another name."""
     return _parse_own(name, KEY_INDEX)
 
 
 def pending_path(partition: str, base_offset: int) -> str:
-    """The path of a segment's pending records."""
+    """Return the path of a segment's pending records."""
     return f"{index_folder(partition)}/{pending_name(base_offset)}"
 
 
 def pending_name(base_offset: int) -> str:
-    """The name of a segment's pending records."""
+    """Return the name of a segment's pending records."""
     return offset_name(base_offset, PENDING)
 
 
 def parse_pending(name: str) -> int | None:
-    """The base offset of the segment that pending records are of; None: the name is not that of such a file."""
+    """Return the base offset in the name of a file of pending records, or None for another name."""
     return _parse_own(name, PENDING)
 
 
@@ -279,19 +279,19 @@ def _parse_own(name: str, kind: str) -> int | None:
 
 
 def clean_checkpoint_path(partition: str) -> str:
-    """The path of Cordwood's cleaner checkpoint of a partition."""
+    """Return the path of Cordwood's cleaner checkpoint of a partition."""
     return f"{index_folder(partition)}/{CLEANED}"
 
 
 def kind_in_index_folder(name: str) -> str:
-    """Which of Cordwood's own files in an index folder has such a name; empty: none has."""
+    """Return the kind of Cordwood's own file with this name in an index folder; empty for another name."""
     if name == CLEANED:
         return CLEANED
     return next((kind for kind in (KEY_INDEX, PENDING) if _parse_own(name, kind) is not None), "")
 
 
 def partition_of_key_index(path: str) -> str | None:
-    """The directory of the partition that a file of an index folder is in, by its path; None: it is in none."""
+    """Return the partition directory of a file in an index folder, by its path; None for other files."""
     folder, _, name = path.rpartition("/")
     if not kind_in_index_folder(name) or not folder.endswith(index_folder("")):
         return None
@@ -299,9 +299,9 @@ def partition_of_key_index(path: str) -> str | None:
 
 
 def parse_directory(name: str) -> PartitionDirectory:
-    """Which partition a sub-directory of a log directory holds, and in which state.
+    """Parse the name of a sub-directory of a log directory: its partition and state.
 
-    The topic is not checked against `topic_fault`; Kafka does not, either.
+    Like Kafka, do not check the topic against `topic_fault`.
 
     Raises:
         BadNameError: Kafka would refuse to load a directory of that name; or it is not one path component.
@@ -323,7 +323,7 @@ def parse_directory(name: str) -> PartitionDirectory:
 
 
 def parsed_directory(path: str) -> PartitionDirectory | None:
-    """What the last part of a path says about a partition's directory; None: it is not named like one."""
+    """Parse the last part of a path as the name of a partition's directory; None if it is another name."""
     try:
         return parse_directory(path.rpartition("/")[2])
     except BadNameError:
@@ -338,7 +338,7 @@ def _is_marked(body: str) -> bool:
 
 
 def topic_fault(topic: str) -> str | None:
-    """Why Kafka would not create a topic of this name; None if it would."""
+    """Return why Kafka would not create a topic of this name, or None if it would."""
     if not topic:
         return "it is empty"
     if topic in (".", ".."):
@@ -351,17 +351,17 @@ def topic_fault(topic: str) -> str | None:
 
 
 def check_topic(topic: str) -> None:
-    """Refuse what is not a topic's name.
+    """Raise unless this is a valid topic name.
 
     Raises:
-        BadNameError: with the reason.
+        BadNameError: the name is invalid; has the reason.
     """
     if fault := topic_fault(topic):
         raise BadNameError(f"{shown(topic)} is not the name of a topic: {fault}")
 
 
 def is_component(name: str) -> bool:
-    """Whether a name stays in its directory when it is made into a path."""
+    """Whether a name stays in its directory when it is appended to a path."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 

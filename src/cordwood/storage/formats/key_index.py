@@ -1,23 +1,23 @@
-"""Key indexes, `.cordwood/index/<base offset>.keyhashes`: which keys a segment has, and in which of its records.
+"""Key indexes, `.cordwood/index/<base offset>.keyhashes`: the keys of a segment, and their records.
 
-A record is known by its ordinal: its number in the segment, or in the part of it that the index covers. A key is known
-by the upper half of its SipHash under the secret of the file: the first `bits` of that choose a bucket, and the next 32
-are stored. So an entry says that a record *may* have a key; the bytes of the key decide.
+A record is identified by its ordinal: its number in the segment, or in the part of it that the index covers. A key is
+identified by the upper half of its SipHash under the secret of the file: the first `bits` select a bucket, and the next
+32 are stored. So an entry shows that a record *may* have a key; only the bytes of the key prove it.
 
     header                88 bytes, see `HEADER`; its last field is its own checksum
-    block checksums       u32 of each 64 KiB of what follows, the last block may be shorter
+    block checksums       u32 for each 64 KiB of the arrays; the last block may be shorter
     batches               lengths    u32[batches]           in the order of the segment
                           counts     u32[batches]           of records
                           checksums  u32[batches]           as stored in the batches
-    keys                  starts     u32[2^bits + 1]        entries of a bucket are those from its start to the next
-                          tags       u32[entries]           the 32 bits behind the bucket's
+    keys                  starts     u32[2^bits + 1]        a bucket's entries are from its start to the next start
+                          tags       u32[entries]           the 32 bits after the bucket's
                           ordinals   u32[entries]           of the records, ascending within a bucket
 
-Everything is little-endian, and the arrays are used as they lie in the file. A checksum per block allows a reader to
-trust what it touches without reading the rest.
+All numbers are little-endian, and the arrays are used in place, as they are in the file. With a checksum per block, a
+reader can verify the blocks that it uses without reading the others.
 
-A file is never trusted for being there: it may be torn, of another log, or of a segment that has changed since. Its
-checksums, `faults` and `storage.index.files` decide. An index that is not used costs time, and nothing else.
+The presence of a file proves nothing: it may be torn, of another log, or of a segment that has changed since. Its
+checksums, `faults` and `storage.index.files` decide. Rejecting an index costs time, and no correctness.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ HEADER = np.dtype(
     ]
 )
 BLOCK_BYTES = 1 << 16
-#: A bucket has 8 to 16 entries, within these limits: shifts by all 64 bits of a hash are not defined.
+#: A bucket has 8 to 16 entries, within these limits: a shift by all 64 bits of a hash is undefined.
 BITS_MIN, BITS_MAX = 1, 24
-#: Of a tag.
+#: Bits of a tag.
 TAG_BITS = 32
-#: What a batch takes in an index.
+#: Bytes per batch in an index.
 BATCH_BYTES = 12
-#: The delete horizon of a segment in which no batch has one.
+#: The delete horizon of a segment without one in any batch.
 NO_HORIZON = (1 << 63) - 1
 
 _NUMBER = np.dtype("<u4")
@@ -85,9 +85,9 @@ U32Array = npt.NDArray[np.uint32]
 
 
 class Flag(IntFlag):
-    """What a segment holds that may have to go, or to change, although no newer record has its key."""
+    """Contents of a segment that a clean may remove or change even without newer records of their keys."""
 
-    #: Tombstones in batches that have no delete horizon yet.
+    #: Tombstones in batches without a delete horizon.
     TOMBSTONES = 1
     CONTROL = 2
     TRANSACTIONAL = 4
@@ -100,18 +100,18 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of a key index says.
+    """The header of a key index.
 
     Attributes:
         secret: 16 bytes, the key of the hashes.
-        bits: of a hash that choose its bucket.
+        bits: number of hash bits that select a bucket.
         flags: see `Flag`.
-        base_offset: of the segment.
-        next_offset: behind the last batch that is covered.
-        covered_bytes: the length of the part of the segment that is covered, from its start.
-        delete_horizon_ms: the earliest of all batches; NO_HORIZON: no batch has one.
-        records: in the batches; more than `entries` if some have no key, or are markers.
-        last_header_crc: see `crc_of_header`, of the last batch that is covered.
+        base_offset: base offset of the segment.
+        next_offset: the offset after the last covered batch.
+        covered_bytes: length of the covered part, from the start of the segment.
+        delete_horizon_ms: the earliest delete horizon of all batches, or NO_HORIZON.
+        records: records in the batches; more than `entries` if some have no key, or are markers.
+        last_header_crc: `crc_of_header` of the last covered batch.
     """
 
     secret: bytes = field(repr=False)
@@ -128,32 +128,32 @@ class Header:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays."""
         return _NUMBER.itemsize * sum(self._counts())
 
     @property
     def blocks(self) -> int:
-        """The number of checksums."""
+        """Number of block checksums."""
         return -(-self.payload_bytes // BLOCK_BYTES)
 
     @property
     def payload_start(self) -> int:
-        """The position of the arrays in the file."""
+        """Position of the arrays in the file."""
         return HEADER.itemsize + _NUMBER.itemsize * self.blocks
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file."""
+        """Size of the file."""
         return self.payload_start + self.payload_bytes
 
     def arrays(self, payload: U8Array) -> tuple[U32Array, ...]:
-        """Lengths, counts and checksums of batches; starts, tags and ordinals: the arrays in a payload."""
+        """Split a payload into its arrays: lengths, counts and checksums of batches; starts, tags and ordinals."""
         numbers = payload.view(_NUMBER)
         return tuple(np.split(numbers, np.cumsum(self._counts())[:-1]))
 
     @property
     def batches_bytes(self) -> int:
-        """Bytes of the arrays of batches, which come first."""
+        """Size of the arrays of batches, which are first."""
         return _NUMBER.itemsize * 3 * self.batches
 
     def _counts(self) -> tuple[int, ...]:
@@ -181,17 +181,17 @@ class KeyIndex:
 
 
 def index_in(header: Header, payload: U8Array) -> KeyIndex:
-    """The index whose arrays lie in a payload, or will be filled in there."""
+    """Make an index whose arrays are views of a payload, filled or not."""
     return KeyIndex(header, payload, *header.arrays(payload))
 
 
 def crc_of_header(file: ReadableFile, position: int, size_bytes: int) -> int:
-    """CRC-32C of a batch's header, by which the batch is recognized: of its first 61 bytes, or all that it has."""
+    """Return the CRC-32C of a batch's first 61 bytes, or of a shorter whole batch; it identifies the batch."""
     return int(crc32c(file.read(position, min(size_bytes, HEADER_BYTES))))
 
 
 def encode(index: KeyIndex) -> tuple[bytes, U8Array]:
-    """The two parts of the file of an index: header and block checksums, and the arrays."""
+    """Encode an index in two parts: header and block checksums, and the arrays."""
     header = index.header
     blocks = np.array([crc32c(block) for block in _blocks(index.payload)], _NUMBER).tobytes()
     row = np.zeros((), HEADER)
@@ -205,10 +205,10 @@ def encode(index: KeyIndex) -> tuple[bytes, U8Array]:
 
 
 def decode_header(data: Bytes, path: str | None = None) -> Header:
-    """What the first bytes of a file say.
+    """Decode the header in the first bytes of a file.
 
     Raises:
-        CorruptFileError: it is no key index, has another version, or a wrong checksum, or says what cannot be.
+        CorruptFileError: it is not a key index, has another version, a wrong checksum, or impossible values.
     """
     data = bytes(data[: HEADER.itemsize])
     if len(data) < HEADER.itemsize or not data.startswith(MAGIC):
@@ -239,11 +239,11 @@ def _header_fault(header: Header) -> str:
 
 
 def decode(data: Bytes, path: str | None = None) -> KeyIndex:
-    """The index in a whole file; its arrays are views of `data`.
+    """Decode a whole file; the arrays are views of `data`.
 
     Raises:
-        CorruptFileError: see `decode_header`; or the file is longer or shorter than the header says, a checksum is
-            wrong, or an array says what cannot be.
+        CorruptFileError: see `decode_header`; or the file's length differs from the header, a checksum is wrong, or an
+            array has impossible values.
     """
     header = decode_header(data, path)
     if len(data) != header.file_bytes:
@@ -261,7 +261,7 @@ def decode(data: Bytes, path: str | None = None) -> KeyIndex:
 
 
 def decode_blocks(header: Header, data: Bytes, path: str | None = None) -> U32Array:
-    """The checksums of the blocks, of a file's first `payload_start` bytes.
+    """Decode the checksums of the blocks from a file's first `payload_start` bytes.
 
     Raises:
         CorruptFileError: there are too few of them, or their own checksum is wrong.
@@ -291,13 +291,13 @@ def _blocks(payload: U8Array) -> Iterator[U8Array]:
 
 
 def faults(index: KeyIndex) -> Iterator[CorruptFileError]:
-    """What no writer of an index would have written, although all checksums are right."""
+    """Yield inconsistencies that no writer of an index would produce, even if all checksums are right."""
     yield from batch_faults(index)
     yield from entry_faults(index)
 
 
 def batch_faults(index: KeyIndex) -> Iterator[CorruptFileError]:
-    """Those of `faults` that the arrays of batches have."""
+    """Yield the `faults` in the arrays of batches."""
     header = index.header
     sums = (int(index.lengths.sum(dtype=np.uint64)), int(index.counts.sum(dtype=np.uint64)))
     if sums != (header.covered_bytes, header.records):
@@ -307,7 +307,7 @@ def batch_faults(index: KeyIndex) -> Iterator[CorruptFileError]:
 
 
 def entry_faults(index: KeyIndex) -> Iterator[CorruptFileError]:
-    """Those of `faults` that the arrays of keys have."""
+    """Yield the `faults` in the arrays of keys."""
     header, starts = index.header, index.starts
     if starts[0] != 0 or starts[-1] != header.entries or (starts[1:] < starts[:-1]).any():
         yield _fault(f"its buckets do not divide {header.entries} entries")

@@ -1,4 +1,4 @@
-"""The history of a partition's leaders: which epoch wrote which offsets.
+"""The history of a partition's leaders: the leader epoch of each range of offsets.
 
 `leader-epoch-checkpoint` is a checkpoint file with two fields per entry, both increasing from line to line:
 
@@ -7,9 +7,8 @@
     0 0            leader epoch, its start offset
     5 1187
 
-Batches from an entry's start offset up to the next entry's were written in its epoch. The bytes and the history are two
-steps: `decode` gives the entries as they stand in the file, `history` applies Kafka's rule to entries that do not
-increase.
+Batches from an entry's start offset up to the next entry's were written in its epoch. Reading takes two steps: `decode`
+returns the entries as they are in the file, and `history` applies Kafka's rule to entries that do not increase.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, 
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """From `start_offset` on, batches were written in `epoch`."""
+    """Batches from `start_offset` on were written in `epoch`."""
 
     epoch: int
     start_offset: int
 
 
 def decode(data: Bytes, path: str | None = None) -> tuple[EpochEntry, ...]:
-    """The entries of a file in the order of its lines.
+    """Decode the entries of a file, in the order of its lines.
 
     Raises:
         CorruptFileError: Kafka could not read the file; names the line.
@@ -44,7 +43,7 @@ def decode(data: Bytes, path: str | None = None) -> tuple[EpochEntry, ...]:
 
 
 def encode(entries: Sequence[EpochEntry]) -> bytes:
-    """The file of these entries, in their order."""
+    """Encode entries in their order."""
     return encode_checkpoint([f"{entry.epoch} {entry.start_offset}" for entry in entries])
 
 
@@ -60,11 +59,11 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> EpochEntry | None:
-        """The entry of the last epoch."""
+        """The entry of the last epoch, or None."""
         return self.entries[-1] if self.entries else None
 
     def assigned(self, epoch: int, start_offset: int) -> LeaderEpochs:
-        """The history after `epoch` began at `start_offset`: later entries that contradict it are dropped.
+        """Return the history after `epoch` began at `start_offset`, without later entries that contradict it.
 
         Source: Kafka LeaderEpochFileCache.assign.
         """
@@ -74,13 +73,13 @@ class LeaderEpochs:
         return LeaderEpochs(tuple(kept))
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that an offset was written in; None below the first entry."""
+        """Return the leader epoch of an offset; None below the first entry."""
         count = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[count - 1].epoch if count else None
 
 
 def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpochs:
-    """The history that Kafka makes of a file's entries: each is assigned in turn, as if leaders had come in that order.
+    """Assign the entries of a file in turn, as Kafka does, as if their leaders had followed each other in this order.
 
     Raises:
         CorruptFileError: an epoch or offset is negative.

@@ -1,13 +1,12 @@
 """The explicit configs of a live log, `cordwood.properties` in its partition's directory, as java.util.Properties:
 
     #Configs of this log that a program has set. Cordwood's live log reads them; a broker ignores this file.
-    written.ms=1764345600000                  when they were set
+    written.ms=1764345600000                  the time of the change
     cleanup.policy=compact                    a line for each config, by its topic name
     segment.bytes=1048576
 
-A live log opened without configs uses these. So a log that was compacted stays compacted, and limits that were set once
-still count. All partitions of a topic have the same configs; after a crash while they were changed, the newest file
-counts for all.
+A live log opened without configs uses these, so a compacted log stays compacted, and limits stay in effect. All
+partitions of a topic have the same configs; after a crash during a change, the newest file applies to all.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ _HEAD = "#Configs of this log that a program has set. Cordwood's live log reads 
 
 @dataclass(frozen=True, slots=True)
 class LogConfigs:
-    """Configs that were set explicitly.
+    """Explicitly set configs.
 
     Attributes:
         texts: by the names of topic configs.
-        written_ms: when they were set.
+        written_ms: the time of the change.
     """
 
     texts: Mapping[str, str]
@@ -39,22 +38,22 @@ class LogConfigs:
 
 
 def encode(configs: LogConfigs) -> bytes:
-    """The contents of the file."""
+    """Encode the file."""
     pairs = [(WRITTEN, str(configs.written_ms)), *sorted(configs.texts.items())]
     lines = (f"{name}={_escaped(text)}\n" for name, text in pairs)
     return (_HEAD + "".join(lines)).encode("ascii")
 
 
 def _escaped(text: str) -> str:
-    """A value without characters that mean something else to java.util.Properties."""
+    """Escape the characters of a value that have a meaning in java.util.Properties."""
     return "".join(f"\\u{ord(each):04x}" if each in "\\ \t\n\r\f" or not " " < each < "\x7f" else each for each in text)
 
 
 def decode(data: Bytes, path: str | None = None) -> LogConfigs:
-    """The configs in a file. Names that topics do not have, such as those of a later version, are left out.
+    """Decode the file. Names that are not topic configs, such as those of a later version, are left out.
 
     Raises:
-        CorruptFileError: it is not in the properties format, lacks the time, or has a value that Kafka would refuse.
+        CorruptFileError: it is not in the properties format, lacks the time, or has a value that Kafka would reject.
     """
     values = decode_properties(data, path).values()
     written_ms = parse_integer(values.get(WRITTEN, ""), 64)

@@ -1,4 +1,4 @@
-"""The offset index of a segment, `.index`: from an offset to the place in the `.log` where to start looking for it.
+"""The offset index of a segment, `.index`: maps an offset to a position in the `.log` from which to scan for it.
 
 Entries of 8 bytes, big-endian, offsets and positions both increasing:
 
@@ -6,8 +6,8 @@ Entries of 8 bytes, big-endian, offsets and positions both increasing:
     4   i32   position of that batch in the .log
 
 Brokers before 4.0 wrote an entry per append: the largest offset of all its batches (0.9 and 0.10: its first offset),
-the position of the first batch. A look-up serves all of them. The first batch of a segment never has an entry, so none
-of a broker's entries is all zeros, and trailing zeros are room that was set aside (see `entries`).
+and the position of the first batch. A look-up works with all of them. The first batch of a segment never has an entry,
+so no entry of a broker is all zeros, and trailing zeros are preallocated room (see `entries`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class OffsetIndex:
     Attributes:
         offsets: int64[entries], absolute.
         positions: int64[entries], bytes in the .log.
-        max_entries: how many the file has room for. More than there are entries after a crash, or in an active segment.
-        rest: bytes after the last whole entry; not empty only in a damaged file.
+        max_entries: number of entries in the file, with its zero tail; larger than `entries` after a crash, or in an
+            active segment.
+        rest: bytes after the last whole entry; only a damaged file has some.
     """
 
     base_offset: int
@@ -44,19 +45,19 @@ class OffsetIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries there are, without trailing zeros."""
+        """Number of entries, without trailing zeros."""
         return len(self.offsets)
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last entry; the base offset if there is none."""
+        """Offset of the last entry, or the base offset without entries."""
         return int(self.offsets[-1]) if self.entries else self.base_offset
 
     def lookup(self, target: int) -> tuple[int, int]:
-        """The last entry at or below an offset: where to start scanning for the batch that holds it.
+        """Find the last entry at or below an offset: the start of a scan for the batch that holds it.
 
         Returns:
-            (offset, position); (base offset, 0) if there is none.
+            (offset, position); (base offset, 0) without such an entry.
         """
         count = int(np.searchsorted(self.offsets, target, side="right"))
         if count == 0:
@@ -65,14 +66,14 @@ class OffsetIndex:
 
 
 def decode(data: Bytes, base_offset: int) -> OffsetIndex:
-    """Take any bytes as an offset index; `faults` tells whether they make sense."""
+    """Decode any bytes as an offset index; `faults` reports inconsistencies."""
     entries, max_entries, rest = take_apart(data, ENTRY)
     offsets = entries["offset"].astype(np.int64) + np.int64(base_offset)
     return OffsetIndex(base_offset, offsets, entries["position"].astype(np.int64), max_entries, rest)
 
 
 def encode(index: OffsetIndex) -> bytes:
-    """The file of an index, with the room it has for more entries and its rest."""
+    """Encode an index, including its room for more entries and its rest."""
     entries = np.empty(index.entries, ENTRY)
     entries["offset"] = relative(index.offsets, index.base_offset)
     entries["position"] = index.positions
@@ -80,9 +81,9 @@ def encode(index: OffsetIndex) -> bytes:
 
 
 def faults(index: OffsetIndex) -> Iterator[CorruptFileError]:
-    """Everything about an index that Kafka's writers would not have written, in order; errors to raise or to report.
+    """Yield an error for each inconsistency that Kafka's writers would not produce, in order.
 
-    Stricter than Kafka's own check, which looks at the last offset and the length.
+    Stricter than Kafka's own check, which covers only the last offset and the length.
     """
     offsets, positions = index.offsets, index.positions
     bad = (offsets < index.base_offset) | (positions < 0)

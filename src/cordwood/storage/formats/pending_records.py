@@ -1,13 +1,13 @@
-"""Pending records of a segment, `.cordwood/index/<base offset>.pending`: which of its records are superseded, and stay.
+"""Pending records of a segment, `.cordwood/index/<base offset>.pending`: superseded records that a clean left in it.
 
-A clean with `--min-dead` leaves some superseded records where they are. The next clean does not read what superseded
-them again, so this file remembers them: a bit per record, in the order of the segment, control records among them.
+A clean with `--min-dead` leaves some superseded records. The next clean does not read the records that superseded them
+again, so this file marks them: a bit per record, in the order of the segment, including control records.
 
     header      56 bytes, see `HEADER`; its last field is its own checksum
     bits        u8[⌈records / 8⌉], the lowest bit first; 1: the record is superseded
 
-It is only used if `storage.formats.clean_checkpoint` names it, and all batches of the segment are those that the bits
-are of: `batches_crc` covers the position and the stored checksum of each of them.
+The file is only used if `storage.formats.clean_checkpoint` names it, and if all batches of the segment are unchanged:
+`batches_crc` covers the position and the stored checksum of each of them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _CRC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header of such a file says.
+    """The header of a file of pending records.
 
     Attributes:
-        records: in all batches, as their headers count them.
-        base_offset, size_bytes: of the segment.
+        records: number of records in all batches, by their headers.
+        base_offset, size_bytes: base offset and size of the segment.
         first_killer: no record below this offset superseded a pending one.
-        pending: how many records are.
+        pending: number of pending records.
         batches_crc: see `crc_of_batches`.
         bits_crc: CRC-32C of the bits.
-        header_crc: by which `clean_checkpoint` knows the file.
+        header_crc: identifies the file in `clean_checkpoint`.
     """
 
     records: int
@@ -69,7 +69,7 @@ class Header:
 
     @property
     def bits_bytes(self) -> int:
-        """The size of the bits."""
+        """Size of the bits."""
         return -(-self.records // 8)
 
 
@@ -84,7 +84,7 @@ class PendingRecords:
 def pending_of(
     bits: U8Array, *, records: int, base_offset: int, size_bytes: int, first_killer: int, batches_crc: int
 ) -> PendingRecords:
-    """The value for some bits, whose header is complete."""
+    """Make the value for some bits, with a complete header."""
     assert bits.size == -(-records // 8), "a bit per record"
     header = Header(
         records, base_offset, size_bytes, first_killer, count_of(bits), batches_crc, crc32c(bits.tobytes()), 0
@@ -93,17 +93,17 @@ def pending_of(
 
 
 def crc_of_batches(positions: np.ndarray, crcs: np.ndarray) -> int:
-    """CRC-32C over position and stored checksum of each batch, u32 both: other batches have another one."""
+    """Compute the CRC-32C over position and stored checksum of each batch, u32 both, to detect changed batches."""
     return int(crc32c(np.column_stack([positions, crcs]).astype("<u4").tobytes()))
 
 
 def count_of(bits: U8Array) -> int:
-    """How many bits are set."""
+    """Count the set bits."""
     return int(np.bitwise_count(bits).sum(dtype=np.int64))
 
 
 def encode(found: PendingRecords) -> bytes:
-    """The bytes of a file."""
+    """Encode a file."""
     return _header_bytes(found.header) + found.bits.tobytes()
 
 
@@ -117,10 +117,10 @@ def _header_bytes(header: Header) -> bytes:
 
 
 def decode_header(data: Bytes, path: str | None = None) -> Header:
-    """What the first bytes of a file say.
+    """Decode the header in the first bytes of a file.
 
     Raises:
-        CorruptFileError: it is no such file, has another version or a wrong checksum, or says what cannot be.
+        CorruptFileError: it is another kind of file, has another version, a wrong checksum, or impossible values.
     """
     data = bytes(data[: HEADER.itemsize])
     if len(data) < HEADER.itemsize or not data.startswith(MAGIC):
@@ -140,11 +140,11 @@ def decode_header(data: Bytes, path: str | None = None) -> Header:
 
 
 def decode(data: Bytes, path: str | None = None) -> PendingRecords:
-    """The pending records in a whole file; the bits are a view of `data`.
+    """Decode a whole file; the bits are a view of `data`.
 
     Raises:
-        CorruptFileError: see `decode_header`; or the file is longer or shorter than its header says, the checksum of
-            the bits is wrong, or they are not as many as the header says.
+        CorruptFileError: see `decode_header`; or the file's length or the number of bits differs from the header, or
+            the checksum of the bits is wrong.
     """
     header = decode_header(data, path)
     if len(data) != HEADER.itemsize + header.bits_bytes:
@@ -161,7 +161,7 @@ def decode(data: Bytes, path: str | None = None) -> PendingRecords:
 
 
 def ordinals(bits: U8Array) -> np.ndarray:
-    """int64[pending]: the numbers of the records whose bits are set, ascending."""
+    """int64[pending]: numbers of the records whose bits are set, ascending."""
     some = np.flatnonzero(bits)
     found = np.unpackbits(bits[some], bitorder="little").reshape(-1, 8)
     return np.asarray((8 * some[:, np.newaxis] + np.arange(8))[found == 1])

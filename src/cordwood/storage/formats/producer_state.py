@@ -1,4 +1,4 @@
-"""Producer snapshots, `<end offset>.snapshot`: what a broker knows of each producer below an offset.
+"""Producer snapshots, `<end offset>.snapshot`: a broker's state of each producer below an offset.
 
     0    i16   version, 1
     2    u32   CRC-32C of all bytes from 6 on
@@ -8,15 +8,15 @@
     an entry
     0    i64   producer id
     8    i16   producer epoch
-    10   i32   last sequence       ┐ of the producer's last batch of data; NONE, NONE, 0 when
-    14   i64   last offset         ├ there is none, only markers
+    10   i32   last sequence       ┐ of the producer's last batch of data; NONE, NONE, 0 if
+    14   i64   last offset         ├ it has only markers
     22   i32   offset delta        ┘
     26   i64   timestamp of its last batch or marker
     34   i32   coordinator epoch, NONE if no marker was seen
     38   i64   first offset of the open transaction, or NONE
 
-Everything is big-endian. Of up to five batches that a broker remembers per producer a snapshot keeps the last. Entries
-are in no particular order (a hash map's); here they keep the order they have.
+All numbers are big-endian. A broker remembers up to five batches per producer; a snapshot keeps the last of them.
+Entries have no particular order in Kafka (a hash map's); here they keep their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CRC_END = 6
 
 @dataclass(frozen=True, slots=True)
 class ProducerEntry:
-    """What a snapshot says of one producer; the fields in the order of the file."""
+    """A snapshot's entry for one producer; the fields in the order of the file."""
 
     producer_id: int
     producer_epoch: int

@@ -9,7 +9,7 @@
 
     #
     #Sat Nov 21 09:25:45 UTC 2026
-    node.id=1                                 version 0 says broker.id
+    node.id=1                                 broker.id in version 0
     directory.id=onbF-9xXR-i1HI7Fph6dgA
     version=1
     cluster.id=FHD6uL-kSAK43AXeV00NKw
@@ -41,12 +41,12 @@ _ID = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 
 
 def encode_id(value: uuid.UUID) -> str:
-    """A UUID as Kafka prints it: 22 characters."""
+    """Encode a UUID as Kafka prints it: 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).decode().removesuffix("==")
 
 
 def decode_id(text: str) -> uuid.UUID | None:
-    """The UUID in a text, padded or not; None if there is none."""
+    """Decode the UUID in a text, padded or not; None if the text is not a UUID."""
     if not _ID.fullmatch(text):
         return None
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text[:22] + "=="))
@@ -66,10 +66,10 @@ class PartitionMetadata:
 
 
 def decode_partition_metadata(data: Bytes, path: str | None = None) -> PartitionMetadata:
-    """The contents of `partition.metadata`. Kafka does not look at the names, nor at further lines; nor do we.
+    """Decode `partition.metadata`. Like Kafka, ignore the names and further lines.
 
     Raises:
-        CorruptFileError: Kafka would take the log directory offline or not start, as the kind says.
+        CorruptFileError: Kafka would take the log directory offline or not start, depending on the kind.
     """
     found = lines(data, path)
     version = 0
@@ -92,7 +92,7 @@ def decode_partition_metadata(data: Bytes, path: str | None = None) -> Partition
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """The contents of `partition.metadata`, as Kafka writes it."""
+    """Encode `partition.metadata` as Kafka does."""
     return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
 
 
@@ -106,16 +106,16 @@ def _value(number: int, line: str, path: str | None) -> str:
 
 # ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: More than anyone writes. What is kept per line takes some hundred times the bytes of a short one.
+#: Far more than real files have. A parsed line takes about a hundred times the bytes of a short line.
 _PROPERTIES_BYTES_MAX = 1 << 20
 
 
 def decode_properties(data: Bytes, path: str | None = None) -> Properties:
-    """Take the text of a `meta.properties` file apart.
+    """Parse the text of a `meta.properties` file.
 
     Raises:
         CorruptFileError: a malformed escape; carries the position of the entry. Or more than 1 MiB, which Kafka would
-            take.
+            accept.
     """
     if len(data) > _PROPERTIES_BYTES_MAX:
         what = f"{len(data)} bytes of properties; more than {_PROPERTIES_BYTES_MAX} are not looked into"
@@ -129,7 +129,7 @@ def decode_properties(data: Bytes, path: str | None = None) -> Properties:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose log directory it is.
+    """The owner of a log directory.
 
     Attributes:
         version: 0 or 1 (KRaft).
@@ -145,7 +145,7 @@ class MetaProperties:
 
 
 def meta_properties(properties: Properties, path: str | None = None) -> MetaProperties:
-    """What a `meta.properties` file says. A missing version means 0.
+    """Interpret a `meta.properties` file. A missing version means 0.
 
     Raises:
         CorruptFileError: Kafka would not start on such a directory.
@@ -178,7 +178,7 @@ def meta_properties(properties: Properties, path: str | None = None) -> MetaProp
 
 
 def decode_clean_shutdown(data: Bytes) -> int | None:
-    """The broker epoch in a clean-shutdown file; None if it has none, which does not make the stop unclean."""
+    """Decode the broker epoch in a clean-shutdown file, or None; the stop is clean even without it."""
     value = parse_json(bytes(data).decode(errors="replace"))
     epoch = value.get("brokerEpoch") if isinstance(value, dict) else None
     fits = type(epoch) is int and -(1 << 63) <= epoch < 1 << 63
@@ -186,5 +186,5 @@ def decode_clean_shutdown(data: Bytes) -> int | None:
 
 
 def encode_clean_shutdown(broker_epoch: int | None) -> bytes:
-    """A clean-shutdown file; empty, as older brokers left it, without an epoch."""
+    """Encode a clean-shutdown file; empty without an epoch, as older brokers left it."""
     return b"" if broker_epoch is None else f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode()

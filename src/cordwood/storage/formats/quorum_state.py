@@ -1,4 +1,4 @@
-"""What a KRaft node remembers of its elections: `quorum-state` in the directory of `__cluster_metadata`.
+"""A KRaft node's state of its elections: `quorum-state` in the directory of `__cluster_metadata`.
 
 One line of JSON, without a line end. Version 0, for quorums with fixed voters, and version 1:
 
@@ -46,9 +46,9 @@ class QuorumState:
 
 
 def decode(data: Bytes, path: str | None = None) -> QuorumState:
-    """The state in a `quorum-state` file: in its first line, as Kafka reads it.
+    """Decode a `quorum-state` file; like Kafka, read only its first line.
 
-    Numbers must be JSON numbers. Kafka takes a data_version of another type for 0, and never writes one.
+    Numbers must be JSON numbers. Kafka reads a data_version of another type as 0, and never writes one.
 
     Raises:
         CorruptFileError: not JSON, another version, a field that is missing or of another type.
@@ -80,7 +80,7 @@ def decode(data: Bytes, path: str | None = None) -> QuorumState:
 
 
 def encode(state: QuorumState) -> bytes:
-    """The `quorum-state` file of a state, its fields in Kafka's order."""
+    """Encode a state, with its fields in Kafka's order."""
     common = {"leaderId": state.leader_id, "leaderEpoch": state.leader_epoch, "votedId": state.voted_id}
     fields: dict[str, object]
     if state.data_version == 0:

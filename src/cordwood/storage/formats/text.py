@@ -1,10 +1,10 @@
-r"""Small text files and numbers, read the way Kafka's Java reads them.
+r"""Reads small text files and numbers like Kafka's Java code.
 
-Kafka keeps offsets, epochs and topic ids in short text files and trusts Java's own parsers with them, so what counts as
-a line, a space, a digit or a number is Java's opinion: lines end with `\n`, `\r` or `\r\n`, only the six ASCII
-characters are space, and `+007` is seven.
+Kafka keeps offsets, epochs and topic ids in short text files and parses them with Java's own parsers, so Java defines
+lines, spaces, digits and numbers: lines end with `\n`, `\r` or `\r\n`, only the six ASCII characters are space, and
+`+007` is seven.
 
-Checkpoint files, of offsets as of leader epochs, share one frame:
+Checkpoint files, both of offsets and of leader epochs, share one frame:
 
     0              version
     2              number of entries
@@ -30,13 +30,13 @@ _CHECKPOINT_VERSION = 0
 
 
 def parse_integer(text: str, bits: int) -> int | None:
-    """The number that Java's Integer.parseInt (32 bits) or Long.parseLong (64 bits) makes of a text.
+    """Parse a number like Java's Integer.parseInt (32 bits) or Long.parseLong (64 bits).
 
     Returns:
-        the number; None where Java throws: no digits, spaces, anything else than digits after one sign, out of range.
+        the number, or None where Java throws: no digits, spaces, other characters after one sign, out of range.
     """
     sign, digits = (text[0], text[1:]) if text.startswith(("+", "-")) else ("+", text)
-    if not digits.isdecimal() or max(digits) > "\uffff":  # Java looks at UTF-16 units, and halves are no digits
+    if not digits.isdecimal() or max(digits) > "\uffff":  # Java reads UTF-16 units, and surrogates are not digits
         return None
     if not digits.isascii():
         digits = "".join(str(unicodedata.decimal(digit)) for digit in digits)
@@ -48,7 +48,7 @@ def parse_integer(text: str, bits: int) -> int | None:
 
 
 def split(pattern: re.Pattern[str], text: str) -> list[str]:
-    """Java's Pattern.split: empty parts at the end are dropped, one at the start stays."""
+    """Split like Java's Pattern.split: drop empty parts at the end, and keep one at the start."""
     parts = pattern.split(text)
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
@@ -56,10 +56,10 @@ def split(pattern: re.Pattern[str], text: str) -> list[str]:
 
 
 def lines(data: Bytes, path: str | None = None) -> list[str]:
-    """The lines of a UTF-8 file, without their ends.
+    """Split a UTF-8 file into lines, without their ends.
 
     Raises:
-        CorruptFileError: the bytes are not UTF-8; carries the position of the first that is not.
+        CorruptFileError: the bytes are not UTF-8; carries the position of the first invalid byte.
     """
     try:
         text = bytes(data).decode()
@@ -71,12 +71,12 @@ def lines(data: Bytes, path: str | None = None) -> list[str]:
 
 
 def shown(text: str) -> str:
-    """Untrusted text, short and quoted, for a message."""
+    """Quote and shorten untrusted text for a message."""
     return repr(text if len(text) <= 80 else text[:80] + "…")
 
 
 def parse_json(text: str) -> object:
-    """The first JSON value in a text, with Jackson's tolerance for anything after it; None if there is none."""
+    """Parse the first JSON value in a text and, like Jackson, ignore anything after it; None without one."""
     try:
         return _JSON.raw_decode(text.lstrip(" \t\r\n"))[0]
     except (ValueError, RecursionError):
@@ -84,26 +84,26 @@ def parse_json(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(name)  # Python's json takes NaN and Infinity, Jackson does not
+    raise ValueError(name)  # Python's json accepts NaN and Infinity, Jackson does not
 
 
 _JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def decode_checkpoint(data: Bytes, form: str, path: str | None = None) -> list[tuple[int, list[str]]]:
-    """Take a checkpoint file out of its frame.
+    """Split a checkpoint file into the fields of its entries.
 
-    An empty file is what Kafka creates before it first writes one, and has no entries; nor has one that ends after its
-    version.
+    Kafka creates the file empty before its first write; an empty file has no entries, and neither has a file that ends
+    after its version.
 
     Args:
         form: the names of an entry's fields, as `topic partition offset`.
 
     Returns:
-        per entry its line number, counted from 1, and its fields.
+        for each entry its line number, from 1, and its fields.
 
     Raises:
-        CorruptFileError: not UTF-8, another version, a line with other fields, not as many entries as announced.
+        CorruptFileError: not UTF-8, another version, a line with other fields, or a wrong number of entries.
     """
     found = lines(data, path)
     if not found:
@@ -133,12 +133,12 @@ def decode_checkpoint(data: Bytes, form: str, path: str | None = None) -> list[t
 
 
 def encode_checkpoint(entries: Collection[str]) -> bytes:
-    """Frame the lines of a checkpoint file."""
+    """Encode the lines of a checkpoint file."""
     return "".join(f"{line}\n" for line in (str(_CHECKPOINT_VERSION), str(len(entries)), *entries)).encode()
 
 
 def entry_number(line: int, name: str, text: str, bits: int, path: str | None) -> int:
-    """A number in an entry of a checkpoint file, or the error that names its line."""
+    """Parse a number in an entry of a checkpoint file; an error names the line."""
     return _number(line, text, name, path, bits=bits, kind=TextProblem.VALUE)
 
 
@@ -151,7 +151,7 @@ def _number(
     bits: int = 32,
     kind: TextProblem = TextProblem.MALFORMED,
 ) -> int:
-    """A number; Kafka's reader treats one that is none differently in the first two lines and in entries."""
+    """Parse a number; `kind` reflects that Kafka handles errors in the first two lines and in entries differently."""
     number = parse_integer(text, bits)
     if number is None:
         raise CorruptFileError(f"line {line}: {name} {shown(text)} is not a {bits}-bit integer", kind=kind, path=path)

@@ -1,13 +1,13 @@
-"""The time index of a segment, `.timeindex`: from a timestamp to the offset where to start looking for it.
+"""The time index of a segment, `.timeindex`: maps a timestamp to an offset from which to scan for it.
 
 Entries of 12 bytes, big-endian; neither timestamps nor offsets decrease:
 
     0   i64   the largest timestamp of the segment so far
     8   i32   last offset of the batch that holds it, minus the segment's base offset
 
-The last entry of a segment that is not active any more is its largest timestamp. Trailing zeros are room that was set
-aside (see `entries`), with one exception: (timestamp 0, base offset) is all zeros and a good first entry. In a file of
-just that one entry it counts; in a file with room for more, nothing can tell it from room.
+The last entry of a closed segment is its largest timestamp. Trailing zeros are preallocated room (see `entries`), with
+one exception: (timestamp 0, base offset) is all zeros and a valid first entry. In a file with room for just one entry
+it counts; in a larger file it cannot be distinguished from room.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class TimeIndex:
     Attributes:
         timestamps: int64[entries], milliseconds since the epoch.
         offsets: int64[entries], absolute.
-        max_entries: how many the file has room for. More than there are entries after a crash, or in an active segment.
-        rest: bytes after the last whole entry; not empty only in a damaged file.
+        max_entries: number of entries in the file, with its zero tail; larger than `entries` after a crash, or in an
+            active segment.
+        rest: bytes after the last whole entry; only a damaged file has some.
     """
 
     base_offset: int
@@ -45,31 +46,31 @@ class TimeIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries there are, without trailing zeros."""
+        """Number of entries, without trailing zeros."""
         return len(self.timestamps)
 
     @property
     def last_entry(self) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry; (NONE, base offset) if there is none."""
+        """(timestamp, offset) of the last entry; (NONE, base offset) without entries."""
         return self._entry(self.entries)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """The last entry at or below a timestamp.
+        """Find the last entry at or below a timestamp.
 
         Returns:
-            (timestamp, offset); (NONE, base offset) if there is none.
+            (timestamp, offset); (NONE, base offset) without such an entry.
         """
         return self._entry(int(np.searchsorted(self.timestamps, timestamp, side="right")))
 
     def _entry(self, count: int) -> tuple[int, int]:
-        """The last of the first `count` entries."""
+        """Return the last of the first `count` entries."""
         if count == 0:
             return NONE, self.base_offset
         return int(self.timestamps[count - 1]), int(self.offsets[count - 1])
 
 
 def decode(data: Bytes, base_offset: int) -> TimeIndex:
-    """Take any bytes as a time index; `faults` tells whether they make sense."""
+    """Decode any bytes as a time index; `faults` reports inconsistencies."""
     entries, max_entries, rest = take_apart(data, ENTRY)
     if max_entries == 1 and not len(entries):
         entries = np.zeros(1, ENTRY)
@@ -78,7 +79,7 @@ def decode(data: Bytes, base_offset: int) -> TimeIndex:
 
 
 def encode(index: TimeIndex) -> bytes:
-    """The file of an index, with the room it has for more entries and its rest."""
+    """Encode an index, including its room for more entries and its rest."""
     entries = np.empty(index.entries, ENTRY)
     entries["timestamp"] = index.timestamps
     entries["offset"] = relative(index.offsets, index.base_offset)
@@ -86,10 +87,10 @@ def encode(index: TimeIndex) -> bytes:
 
 
 def faults(index: TimeIndex) -> Iterator[CorruptFileError]:
-    """Everything about an index that Kafka's writers would not have written, in order; errors to raise or to report.
+    """Yield an error for each inconsistency that Kafka's writers would not produce, in order.
 
-    Stricter than Kafka's own check, which compares the last entry with the first, and the length. Kafka's check also
-    rejects a zero tail, which is why it is not made on files that a crash left.
+    Stricter than Kafka's own check, which compares the last entry with the first, and checks the length. Kafka's check
+    also rejects a zero tail, so Kafka skips it for files that a crash left.
     """
     timestamps, offsets = index.timestamps, index.offsets
     bad = (offsets < index.base_offset) | (timestamps < 0)

@@ -8,8 +8,8 @@ Entries of 34 bytes, big-endian, in the order of the markers:
     18   i64   last offset: of its abort marker
     26   i64   last stable offset once it was aborted: no offset below belongs to an open transaction
 
-A file exists only once there is an entry, and grows by one at a time, so it has no zero tail. Kafka reads the version
-from the first of its two bytes alone, and passes over a part of an entry at the end.
+A file exists only once it has an entry, and grows one entry at a time, so it has no zero tail. Kafka reads the version
+from the first of its two bytes alone, and ignores a partial entry at the end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TransactionIndex:
         first_offsets: int64[entries], absolute, as are all offsets here.
         last_offsets: int64[entries].
         last_stable_offsets: int64[entries].
-        rest: bytes after the last whole entry; not empty after a crash.
+        rest: bytes after the last whole entry; a crash may leave some.
     """
 
     versions: npt.NDArray[np.int16]
@@ -68,15 +68,15 @@ class TransactionIndex:
 
     @property
     def entries(self) -> int:
-        """How many whole entries there are."""
+        """Number of whole entries."""
         return len(self.versions)
 
     def transactions(self) -> Iterator[AbortedTransaction]:
-        """All entries in order."""
+        """Yield all entries in order."""
         return map(self._transaction, range(self.entries))
 
     def aborted(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """The aborted transactions that a read of [fetch_offset, upper_bound) may meet.
+        """Find the aborted transactions that a read of [fetch_offset, upper_bound) may meet.
 
         Returns:
             the transactions in order, and whether the search is complete. If not, the next segment's index may have
@@ -100,7 +100,7 @@ class TransactionIndex:
 
 
 def decode(data: Bytes, path: str | None = None) -> TransactionIndex:
-    """The entries of a transaction index.
+    """Decode a transaction index.
 
     Raises:
         CorruptFileError: an entry has a version that Kafka does not know; carries its position.
@@ -109,7 +109,7 @@ def decode(data: Bytes, path: str | None = None) -> TransactionIndex:
     count = len(data) // ENTRY.itemsize
     entries = np.frombuffer(data, ENTRY, count)
     versions = entries["version"].astype(np.int16)
-    unknown = np.flatnonzero(versions >> 8 > 0)  # the second byte of the version is never looked at
+    unknown = np.flatnonzero(versions >> 8 > 0)  # Kafka ignores the second byte of the version
     if len(unknown):
         entry = int(unknown[0])
         what = f"aborted transaction {entry}: version {versions[entry]}, only 0 is known"
@@ -125,7 +125,7 @@ def decode(data: Bytes, path: str | None = None) -> TransactionIndex:
 
 
 def encode(index: TransactionIndex) -> bytes:
-    """The file of an index, with its rest."""
+    """Encode an index, including its rest."""
     entries = np.empty(index.entries, ENTRY)
     entries["version"] = index.versions
     entries["producer_id"] = index.producer_ids
@@ -136,15 +136,15 @@ def encode(index: TransactionIndex) -> bytes:
 
 
 def index_of(transactions: Sequence[AbortedTransaction]) -> TransactionIndex:
-    """The index of these transactions, which are in the order of their markers."""
+    """Make an index of transactions in the order of their markers."""
     rows = np.array([astuple(one) for one in transactions], np.int64).reshape(-1, 4)
     return TransactionIndex(np.zeros(len(rows), np.int16), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
 def faults(index: TransactionIndex, base_offset: int) -> Iterator[CorruptFileError]:
-    """Everything about an index that Kafka's writers would not have written, in order; errors to raise or to report.
+    """Yield an error for each inconsistency that Kafka's writers would not produce, in order.
 
-    Stricter than Kafka's own check on loading, which only wants no last offset below the segment's base offset.
+    Stricter than Kafka's own check on loading, which only rejects a last offset below the segment's base offset.
     """
     first, last = index.first_offsets, index.last_offsets
     bad = (last < base_offset) | (first >= last) | (index.versions != 0)

@@ -6,5 +6,5 @@
 
 One module per topic has its table: `consumer_offsets`, `transaction_state`, `share_group_state`, `metadata_records`,
 `remote_log_metadata`; `control_records` and `consumer_protocol` have the tables of control batches and consumers'
-subscriptions. `topics` knows the framing of each topic, and decodes its records.
+subscriptions. `topics` defines the framing of each topic, and decodes its records.
 """

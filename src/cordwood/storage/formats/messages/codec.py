@@ -10,8 +10,8 @@
 
 A uvarint has seven bits a byte, the lowest first; here at most 31 bits.
 
-Nothing is trusted: every length is compared with the remaining bytes before it is used, so that the result is never
-larger than a small multiple of the input.
+No input is trusted: every length is compared with the remaining bytes before it is used, so the result is never larger
+than a small multiple of the input.
 
 A version of a message is compiled once, into a function per field that reads it into the dict of its struct. Adjacent
 numbers of fixed size share one function, and one call of `struct`.
@@ -30,12 +30,12 @@ from typing import Any, NamedTuple
 from cordwood.errors import CorruptMessageError
 from cordwood.storage.formats.messages.schema import Field, Message, uuid_text
 
-#: Where a struct keeps the tagged fields that its message does not have: tag to bytes. Absent when there are none.
+#: Key in a struct's dict for tagged fields that its message does not have, as tag to bytes. Absent without such fields.
 UNKNOWN_TAGS = "unknown_tags"
-#: No string of Kafka's is longer.
+#: Kafka's longest string.
 STRING_BYTES_MAX = 0x7FFF
 UVARINT_MAX = 0x7FFF_FFFF
-#: Values above this are not decoded: as Python's objects, they may take 60 times as much.
+#: Larger values are not decoded: as Python objects they may take 60 times as much memory.
 DECODED_BYTES_MAX = 16 << 20
 
 _FIXED = {
@@ -52,7 +52,7 @@ _UUID_BYTES = 16
 
 
 class _StoppedError(CorruptMessageError):
-    """A field that cannot be read, and the position up to which bytes were understood."""
+    """An unreadable field, and the position up to which the bytes were decoded."""
 
     def __init__(self, what: str, position: int = 0) -> None:
         super().__init__(what)
@@ -60,12 +60,12 @@ class _StoppedError(CorruptMessageError):
 
 
 class Decoded(NamedTuple):
-    """A message that was read.
+    """A decoded message.
 
     Attributes:
-        fields: by name; arrays as tuples, structs as dicts, uuids as Kafka writes them. Those that its version does not
-            have, and tagged fields that are not there, have their defaults.
-        problem: of a later version than is known: why the fields behind some point have their defaults; else empty.
+        fields: by name; arrays as tuples, structs as dicts, uuids in Kafka's text form. Fields that its version
+            lacks, and absent tagged fields, have their defaults.
+        problem: for a version later than the known ones, why fields after some point have their defaults; else empty.
     """
 
     message: Message
@@ -76,22 +76,22 @@ class Decoded(NamedTuple):
 
     @property
     def is_later(self) -> bool:
-        """Whether its version is later than those that are known."""
+        """Whether its version is later than the known versions."""
         return self.version > self.message.last_version
 
 
 def decode(
     message: Message, version: int, data: bytes | memoryview, start: int = 0, *, text_errors: str = "replace"
 ) -> Decoded:
-    """Read a message.
+    """Decode a message.
 
-    A message of a later version than is known is read as the last one that is known, as far as that goes.
+    A message of a later version is decoded as the last known version, as far as possible.
 
     Args:
-        text_errors: what becomes of bytes that are no UTF-8, as `bytes.decode` has it. Kafka replaces them.
+        text_errors: handling of invalid UTF-8, as in `bytes.decode`. Kafka replaces it.
 
     Raises:
-        CorruptMessageError: the bytes are no such message, or of a version below the first.
+        CorruptMessageError: the bytes are not such a message, or its version is below the first.
     """
     fields: dict[str, Any] = {}
     try:
@@ -110,15 +110,15 @@ def decode(
 
 
 def read_short(data: bytes | memoryview) -> int:
-    """The i16 that some bytes begin with."""
+    """Decode the i16 at the start of some bytes."""
     if len(data) < _SHORT.size:
         raise _cut(_SHORT.size, 0, len(data))
     return int(_SHORT.unpack_from(data)[0])
 
 
 def read_uvarint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
-    """A number of up to 31 bits, of variable length, and the position behind it."""
-    if at < end and data[at] < 0x80:  # nearly all
+    """Decode a varint of up to 31 bits; return it and the position after it."""
+    if at < end and data[at] < 0x80:  # nearly all varints have one byte
         return data[at], at + 1
     value = 0
     for shift in range(0, 35, 7):
@@ -140,16 +140,16 @@ def _cut(size_bytes: int, at: int, end: int) -> _StoppedError:
 
 # ---- from a schema to functions --------------------------------------------------------------------------------------
 
-#: Reads what starts at a position, before an end, into the dict of its struct; returns the position behind it. An error
-#: leaves what was read before it.
+#: Reads a field from a position, before an end, into the dict of its struct; returns the position after it. After an
+#: error, the fields read before stay.
 _Read = Callable[[bytes, int, int, dict[str, Any]], int]
-#: Reads a length or count, with the position behind it; negative is null.
+#: Reads a length or count; returns it with the position after it; a negative one is null.
 _ReadLength = Callable[[bytes, int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wire:
-    """How the fields of a version stand in bytes."""
+    """The encoding of a version's fields."""
 
     version: int
     flexible: bool
@@ -163,7 +163,7 @@ def _message(message: Message, version: int, text_errors: str) -> _Read:
 
 def _struct(fields: tuple[Field, ...], wire: _Wire) -> _Read:
     defaults = {field.name: field.default for field in fields}
-    # Each message gets structs of its own.
+    # Copy the defaults of structs, so that messages do not share them.
     copied = [name for name, default in defaults.items() if isinstance(default, dict)]
     present = [field for field in fields if field.is_in(wire.version)]
     in_order = list(_in_order([field for field in present if field.tag is None], wire))
@@ -202,7 +202,7 @@ def _read_tagged(data: bytes, at: int, end: int, into: dict[str, Any], tagged: M
 
 
 def _in_order(fields: list[Field], wire: _Wire) -> Iterator[_Read]:
-    """Yield a reader for each field, and one for each run of numbers."""
+    """Yield a reader for each field, or for each run of adjacent numbers."""
     for are_numbers, run in groupby(fields, lambda field: field.type in _FIXED):
         adjacent = list(run)
         if are_numbers and len(adjacent) > 1:
@@ -218,7 +218,7 @@ def _numbers(fields: list[Field]) -> _Read:
 
     def read(data: bytes, at: int, end: int, into: dict[str, Any]) -> int:
         if size > end - at:
-            for read_number in one_by_one:  # up to the first that the bytes cut
+            for read_number in one_by_one:  # up to the first truncated number, which raises
                 at = read_number(data, at, end, into)
         into.update(zip(names, unpack(data, at), strict=True))
         return at + size
@@ -235,7 +235,7 @@ def _field(field: Field, wire: _Wire) -> _Read:
 
 
 def _scalar(field: Field, wire: _Wire) -> _Read:
-    """What reads a field of one value, or an item of an array of such values."""
+    """Return the reader of a field with one value, or of an item of an array of such values."""
     if field.item in _FIXED:
         return _number(field.name, _FIXED[field.item])
     if field.item == "uuid":
@@ -330,7 +330,7 @@ def _array(field: Field, wire: _Wire) -> _Read:
         if count < 0:
             into[name] = None
             return at
-        if count > end - at:  # an item has a byte at least: what the bytes can't hold is never made room for
+        if count > end - at:  # an item has at least one byte: never allocate for more items than fit
             raise _StoppedError(f"{count} items at byte {at}, where {end - at} bytes are left", at)
         items: list[Any] = []
         try:

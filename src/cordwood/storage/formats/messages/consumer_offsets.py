@@ -2,11 +2,11 @@
 
     OffsetCommit, LegacyOffsetCommit    one committed offset of a group
     GroupMetadata                       a classic group, with its members; their subscriptions are `consumer_protocol`s
-    ConsumerGroup…                      groups of the consumer protocol: the group, its members, what each is to have
-                                        (TargetAssignment) and has (CurrentMemberAssignment)
-    ShareGroup…, StreamsGroup…          the same of share groups and streams groups
+    ConsumerGroup…                      groups of the consumer protocol: the group, its members, each member's
+                                        planned (TargetAssignment) and present (CurrentMemberAssignment) partitions
+    ShareGroup…, StreamsGroup…          the same for share groups and streams groups
 
-A record's key says its type and its subject; a null value deletes that entry.
+A record's key holds its type and its subject; a null value deletes that entry.
 """
 
 from __future__ import annotations

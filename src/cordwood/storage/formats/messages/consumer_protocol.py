@@ -1,7 +1,7 @@
-"""What a consumer tells its classic group: its subscription, and the assignment that the group's leader made for it.
+"""The data that a consumer sends to its classic group: its subscription, and the assignment by the group's leader.
 
-The group's coordinator stores both as bytes that only clients read. They begin with a version, in two bytes; a reader
-takes a later one as the last that it knows. `user_data` is the assignor's own, and stays bytes.
+The group's coordinator stores both as bytes that only clients read. They begin with a two-byte version; a reader
+decodes a later version as the last that it knows. `user_data` belongs to the assignor, and stays bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cordwood.errors import CorruptMessageError
 from cordwood.storage.formats.messages.codec import decode
 from cordwood.storage.formats.messages.schema import Message, read_table
 
-#: The protocol type of groups whose members are consumers. Others (Connect, schema registries) have other bytes.
+#: The protocol type of groups of consumers. Other types (Connect, schema registries) use other encodings.
 CONSUMER = "consumer"
 
 _RECORDS = read_table(
@@ -43,7 +43,7 @@ _VERSION = Struct(">h")
 
 
 def read(message: Message, data: bytes) -> Mapping[str, Any] | bytes:
-    """A subscription or assignment as its version and fields; as it is, when it is empty or not one."""
+    """Decode a subscription or assignment to its version and fields; return other bytes unchanged."""
     if len(data) < _VERSION.size:
         return data
     (version,) = _VERSION.unpack_from(data)
@@ -55,7 +55,7 @@ def read(message: Message, data: bytes) -> Mapping[str, Any] | bytes:
 
 
 def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a GroupMetadata value, with subscriptions and assignments read where its members are consumers."""
+    """Decode the subscriptions and assignments in the fields of a GroupMetadata value if its members are consumers."""
     if fields["protocol_type"] != CONSUMER:
         return dict(fields)
     members = tuple(

@@ -1,7 +1,7 @@
-"""`__cluster_metadata`: all that a KRaft cluster knows, as a history of changes.
+"""`__cluster_metadata`: the state of a KRaft cluster, as a history of changes.
 
-`storage.formats.cluster_metadata` replays what concerns logs. Types 6, 13 and 16 were given up before any release
-wrote them.
+`storage.formats.cluster_metadata` replays the records that concern logs. Types 6, 13 and 16 were abandoned before any
+release wrote them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`__remote_log_metadata`: which segments of tiered topics lie in remote storage, and in which state.
+"""`__remote_log_metadata`: the segments of tiered topics in remote storage, and their states.
 
-A segment's life is one RemoteLogSegmentMetadataRecord and an update for each change of its state. A snapshot record
-has what they add up to.
+The history of a segment is one RemoteLogSegmentMetadataRecord and an update for each change of its state. A snapshot
+record holds the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a message is: its fields in the order of the wire, and in which versions each is there.
+"""The schema of a message: its fields in wire order, each with its versions.
 
-A message has versions. A field is there in all of them, from one on, or up to one; where it is not, it has its default.
-From some version on a message is *flexible*: lengths are varints, and every struct ends with tagged fields, which a
-reader that does not know them passes over.
+A message has versions. A field exists in all of them, from one on, or up to one; elsewhere it has its default. From
+some version on a message is *flexible*: lengths are varints, and every struct ends with tagged fields; readers skip
+unknown tags.
 
 The tables of the topics are text, a line per field, in the order of the wire:
 
@@ -30,13 +30,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-#: `until` of a field that is in all later versions.
+#: `until` of a field in all later versions.
 NO_LIMIT = 1 << 15
-#: `flexible_from` of a message none of whose versions is.
+#: `flexible_from` of a message without flexible versions.
 NEVER = NO_LIMIT
-#: What types of one value there are; [] before one of them, or before `struct`, is an array.
+#: Types of single values; [] before one of them, or before `struct`, makes an array.
 SCALARS = ("bool", "int8", "int16", "uint16", "int32", "int64", "float64", "uuid", "string", "bytes")
-#: The uuid of 16 zero bytes, which stands for none.
+#: The uuid of 16 zero bytes, which means no uuid.
 ZERO_UUID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 _ZEROS: Mapping[str, Any] = {"bool": False, "float64": 0.0, "uuid": ZERO_UUID, "string": "", "bytes": b""}
@@ -50,10 +50,10 @@ class Field:
     Attributes:
         name: Kafka's, in snake_case.
         type: one of `SCALARS` or `struct`, or one of these with `[]` before it.
-        since, until: the first and the last version that has it.
-        tag: its number when it is a tagged field; then it may be absent even in these versions.
-        default: its value where it is absent.
-        fields: of a struct, or of the structs in an array.
+        since, until: the first and the last version with the field.
+        tag: number of a tagged field, which may be absent even in these versions; else None.
+        default: its value when absent.
+        fields: fields of a struct, or of the structs in an array.
     """
 
     name: str
@@ -66,23 +66,23 @@ class Field:
     fields: tuple[Field, ...] = ()
 
     def is_in(self, version: int) -> bool:
-        """Whether a version has it."""
+        """Whether a version has this field."""
         return self.since <= version <= self.until
 
     @property
     def item(self) -> str:
-        """The type of an array's items; else its own type."""
+        """The type of an array's items; otherwise the field's type."""
         return self.type.removeprefix("[]")
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array."""
+        """Whether the field is an array."""
         return self.type.startswith("[]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """A message: its name, the versions that Kafka 4.3.1 knows, the first that is flexible, and its fields."""
+    """A message: its name, the versions of Kafka 4.3.1, the first flexible version, and its fields."""
 
     name: str
     first_version: int
@@ -93,7 +93,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordType:
-    """A type of records in a topic: its number in the log, its value, and its key where the topic has keys."""
+    """A type of records in a topic: its number in the log, its value, and its key if the topic has keys."""
 
     name: str
     number: int
@@ -102,7 +102,7 @@ class RecordType:
 
 
 def uuid_text(data: bytes | memoryview) -> str:
-    """16 bytes as Kafka writes a uuid."""
+    """Encode 16 bytes as Kafka's text form of a uuid."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -110,10 +110,10 @@ def uuid_text(data: bytes | memoryview) -> str:
 
 
 def read_table(text: str, *, names: tuple[str, str] = ("{}Key", "{}Value")) -> dict[int, RecordType]:
-    """The record types of a table, by number.
+    """Read the record types of a table, by number.
 
     Args:
-        names: what Kafka calls the messages of a record type's key and value.
+        names: Kafka's name patterns for the messages of a record type's key and value.
     """
     found = {}
     for head, lines in _blocks(_Line.of(line) for line in text.splitlines() if line.strip()):
@@ -139,7 +139,7 @@ class _Line:
 
 
 def _blocks(lines: Iterator[_Line]) -> Iterator[tuple[_Line, list[_Line]]]:
-    """Each line with the lines below it that are indented further."""
+    """Yield each line with the lines below it that are indented further."""
     head, inside = next(lines, None), list[_Line]()
     for line in lines:
         assert head is not None
@@ -195,7 +195,7 @@ def _zero(field: Field) -> Any:
 
 
 def _versions(text: str) -> tuple[int, int]:
-    """3+, 1-2, or 0."""
+    """Parse a range of versions: 3+, 1-2, or 0."""
     if text.endswith("+"):
         return int(text[:-1]), NO_LIMIT
     first, _, last = text.partition("-")

@@ -1,7 +1,7 @@
-"""`__share_group_state`: how far each share group is in each partition.
+"""`__share_group_state`: the progress of each share group in each partition.
 
-A snapshot has all of the state of a share partition; an update changes the one before it. -1 in an update's numbers
-means that it changes nothing.
+A snapshot holds the whole state of a share partition; an update changes the previous state. In an update, -1 keeps a
+number unchanged.
 """
 
 from __future__ import annotations

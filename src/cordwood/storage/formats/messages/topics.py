@@ -1,13 +1,13 @@
-"""Kafka's internal topics: how each frames its records, and what a record says.
+"""Decodes the records of Kafka's internal topics, whose framings differ.
 
     coordinator   __consumer_offsets, __transaction_state, __share_group_state
                   key    i16 record type, message            the key's version is always 0
-                  value  i16 version, message                null deletes what the key names
+                  value  i16 version, message                null deletes the entry of the key
     framed        __cluster_metadata, __remote_log_metadata
                   value  uvarint frame version (1), uvarint record type, uvarint version, message
 
-A type that is not known, and a later version than is known, are no errors: they are shown as far as they are
-understood. Bytes that are no record of their type raise CorruptMessageError.
+An unknown type, and a later version than the known ones, are not errors: the result holds as much as can be decoded.
+Bytes that do not match their record type raise CorruptMessageError.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ TRANSACTION_STATE = "__transaction_state"
 SHARE_GROUP_STATE = "__share_group_state"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 
-#: The only version of the frame around such records.
+#: The only version of the frame.
 FRAME_VERSION = 1
 _SHORT_BYTES = 2
 
 
 class Framing(Enum):
-    """Where a record's type and version stand."""
+    """The position of a record's type and version."""
 
     COORDINATOR = "coordinator"
     FRAMED = "framed"
@@ -58,7 +58,7 @@ class InternalTopic:
     records: Mapping[int, RecordType]
 
     def record_type(self, name: str) -> RecordType | None:
-        """A type by its name; None if there is none."""
+        """Return the record type with this name, or None."""
         return next((one for one in self.records.values() if one.name == name), None)
 
 
@@ -79,15 +79,15 @@ _GROUP_METADATA = consumer_offsets.RECORDS[consumer_offsets.GROUP_METADATA]
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecord:
-    """What a record of an internal topic says.
+    """A decoded record of an internal topic.
 
     Attributes:
-        type: its record type; None if that is not known.
-        version: of the value; None if that is null.
+        type: its record type, or None if unknown.
+        version: version of the value, or None if the value is null.
         key: fields by name; None for topics without keys.
         value: fields by name; None if it is null.
-        rest: bytes of the value that nothing is known of.
-        problem: why it is not all understood: its type, or its version, is not known; else empty.
+        rest: bytes of the value that could not be decoded.
+        problem: reason for an incomplete result: an unknown type or version; else empty.
     """
 
     type: str | None
@@ -109,10 +109,10 @@ def decode_record(
     """Decode a data record of an internal topic.
 
     Args:
-        read_protocol: decode subscriptions and assignments of consumers, too, which a broker stores as bytes.
+        read_protocol: also decode subscriptions and assignments of consumers, which a broker stores as bytes.
 
     Raises:
-        CorruptMessageError: the bytes are no record of such a topic.
+        CorruptMessageError: the bytes are not a record of this topic.
     """
     decoded = _FRAMINGS[topic.framing](topic, key, value)
     if read_protocol and decoded.type == _GROUP_METADATA.name and decoded.value is not None:
@@ -149,7 +149,7 @@ _FRAMINGS: Mapping[Framing, Callable[..., DecodedRecord]] = {
 
 
 def read_frame(data: bytes | memoryview) -> tuple[int, int, int]:
-    """What is before a framed message: its record type and version; and the position where it starts."""
+    """Decode the frame before a message: record type, version, and the position of the message."""
     frame_version, at = read_uvarint(data, 0, len(data))
     if frame_version != FRAME_VERSION:
         raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
@@ -159,10 +159,10 @@ def read_frame(data: bytes | memoryview) -> tuple[int, int, int]:
 
 
 def decode_control_record(kind: ControlType, value: bytes | memoryview | None) -> DecodedRecord:
-    """Read a control record of KRaft's own log, by the type that its key has.
+    """Decode a control record of KRaft's own log, by the type in its key.
 
     Raises:
-        CorruptMessageError: the bytes are no record of that type.
+        CorruptMessageError: the bytes are not a record of that type.
     """
     record = control_records.RECORDS.get(kind)
     if record is None:

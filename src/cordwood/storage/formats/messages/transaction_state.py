@@ -1,4 +1,4 @@
-"""`__transaction_state`: each transactional id with its producer, and the transaction that is open or was the last.
+"""`__transaction_state`: each transactional id with its producer, and its open or last transaction.
 
 `TransactionStatus` names the number in `transaction_status`.
 """
@@ -31,7 +31,7 @@ TransactionLog 0
 
 
 class TransactionStatus(IntEnum):
-    """What the coordinator does with a transaction."""
+    """The coordinator's state of a transaction."""
 
     EMPTY = 0
     ONGOING = 1
