@@ -1,1 +1,1 @@
-"""Recovery of a log as a broker loads it: producers replayed, segments rebuilt, in place or into a copy."""
+"""Recovery of a log as in a broker's start: replays producers and rebuilds segments, in place or into a copy."""

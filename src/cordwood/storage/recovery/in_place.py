@@ -1,17 +1,17 @@
-"""Recovery of a partition in place, as a broker does it at its start: interrupted work is completed or undone.
+"""Recovery of a partition in place, like a broker's start: completes or undoes interrupted work.
 
-    1  what a run that was killed left in .cordwood/, the work folder, is removed; key indexes stay
-    2  the plan of `recovery` is executed: leftovers go, swaps are completed, indexes without a log go
-    3  without a crash: an undamaged segment without an offset index gets its indexes; stray producer snapshots go
-       after one: see `into_copy`; new files are written to .cordwood/recovery/ and renamed over the old ones
-       either way: a log that ends below its log start offset is replaced by an empty one
+    1  remove leftovers of a killed run from .cordwood/, the work folder; key indexes stay
+    2  execute the plan of `recovery`: delete leftovers, complete swaps, delete indexes without a log
+    3  without a crash: build the indexes of undamaged segments without an offset index; delete stray snapshots
+       after a crash: see `into_copy`; write new files to .cordwood/recovery/ and rename them over the old ones
+       in both cases: replace a log that ends below its log start offset by an empty one
 
-It may be interrupted anywhere: the next load, ours or a broker's, reaches the same state. Nothing that is still valid
-is removed before its replacement is durable. In step 3 the order matters only here:
+Recovery may be interrupted anywhere: the next load, by Cordwood or a broker, reaches the same state. A valid file is
+removed only after its replacement is durable. In step 3 the order matters only for these:
 
-    segments behind a cut      go before the cut is made: behind a shorter segment they would look like its continuation
-    .index                     comes last: while it is missing, the next load rebuilds all indexes of the segment
-    old producer snapshots     go last: the new ones are made from them
+    segments after a cut       are deleted before the cut: after a shorter segment they would look like its continuation
+    .index                     is renamed last: while it is missing, the next load rebuilds all indexes of the segment
+    old producer snapshots     are deleted last: the new ones are computed from them
 
 No file is changed in place, as it may have other names elsewhere (hard links): new files replace old ones.
 """
@@ -49,7 +49,7 @@ from cordwood.storage.recovery.into_copy import (
     whole_behind,
 )
 
-#: In the work folder: new files of a log, until they get their names.
+#: Folder within the work folder for the new files of a log, until they are renamed.
 _FOLDER = "recovery"
 
 
@@ -66,11 +66,11 @@ def recover_in_place(
     """Bring a partition into the state that a broker's start would leave; durable on return.
 
     Args:
-        log: of the partition, which no other process uses. The value is out of date afterwards.
+        log: the partition's log, which no other process uses. The value is out of date afterwards.
         crashed: whether it was not shut down cleanly, so that everything from the recovery point on is checked.
         recovery_point: everything below this offset was flushed.
-        now_ms: producers that are too old at this time are forgotten.
-        keep: is called before files are deleted or changed.
+        now_ms: producers that have expired at this time are dropped.
+        keep: called before files are deleted or changed.
 
     Raises:
         DataError: after a crash, a segment holds offsets that don't belong there; or without a backup the log would be
@@ -100,12 +100,12 @@ def recover_in_place(
 
 
 def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
-    """Replace files of a log by those that were written to the work folder."""
+    """Replace files of a log by the new ones in the work folder."""
     if keep is None and new.cuts:
         for cut in new.cuts:
             _check_cut(log, cut)
     elif keep is None and not new.kept and log.size_bytes:
-        # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to get here.
+        # One wrong digit in a checkpoint, or an older copy of the log beside it, is enough to cause this.
         raise DataError(
             f"{log.path} ends at offset {log.next_offset}, below its log start offset {log.log_start_offset}, so a "
             f"broker's start would delete all of it. If it is not to go, correct its line in {LOG_START_OFFSETS}; else "
@@ -124,7 +124,7 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
     }
     apart = {name for names in parts.values() for name in names}
     names = [name for name in made if name not in apart]
-    # An emptied log gets its segment last: until then there is none, and the next load makes an empty one, too.
+    # An emptied log gets its segment last: until then it has no segment, and the next load makes an empty one too.
     last = [] if new.kept else [name for name in names if name.endswith(FileKind.LOG)]
     _take_over(fs, log, work, [name for name in names if name not in last], new.segments.keys() - split.keys(), keep)
     if last:
@@ -138,7 +138,7 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
 
 
 def _check_cut(log: LogView, cut: Cut) -> None:
-    """Refuse to cut a log before complete batches: a broker would cut, but this may be the only copy of them."""
+    """Raise before cutting a log before whole batches: a broker would cut, but this may be the only copy of them."""
     if whole_behind(log, cut):
         raise CorruptBatchError(
             "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
@@ -151,7 +151,7 @@ def _check_cut(log: LogView, cut: Cut) -> None:
 def _take_over(
     fs: LocalFileSystem, log: LogView, work: str, names: Sequence[str], bases: Collection[int], keep: Keep | None
 ) -> None:
-    """Replace old files by new ones; `bases` are the segments of which all indexes are rebuilt."""
+    """Replace old files by new ones; `bases` are the segments whose indexes are all rebuilt."""
     path, new = log.path, set(names)
     indexes = (offset_name(base, kind) for base in bases for kind in INDEX_KINDS)
     stale = [name for name in indexes if name not in new and fs.exists(f"{path}/{name}")]
@@ -182,7 +182,7 @@ def _remove(fs: LocalFileSystem, log: LogView, names: Sequence[str], keep: Keep 
 
 
 def _as_file(directory: FileInfo) -> FileInfo:
-    """The owner of a directory, with the mode of a file."""
+    """Return the owner of a directory, with the mode of a file."""
     return replace(directory, mode=directory.mode & ALL_READ_AND_WRITE)
 
 

@@ -1,16 +1,16 @@
 """Recovery of a partition after a crash, into a copy: a broker's changes, applied to new files.
 
-Everything below the recovery point was flushed and is taken as it is. The segments from there on, and those without an
-offset index, are read batch by batch: complete batches stay, and their indexes, aborted transactions, leader epochs and
-producers are collected again. The log ends at the first batch that is incomplete or damaged.
+Data below the recovery point was flushed and is copied unchanged. Later segments, and those without an offset index,
+are read batch by batch: complete batches stay, and their indexes, aborted transactions, leader epochs and producers are
+rebuilt. The log ends at the first batch that is incomplete or damaged.
 
-    copied     segments below the recovery point, and files of no segment
-    rewritten  segments from the recovery point on; one whose offsets span too much becomes several
-    left out   what `recovery` would delete; all segments behind an incomplete batch; everything, if the log then
+    copied     segments below the recovery point, and files outside segments
+    rewritten  segments from the recovery point on; a segment with a too large span of offsets becomes several
+    left out   files that `recovery` would delete; all segments after an incomplete batch; all of them if the log then
                ends below its start
     new        the producer snapshot of the log's end
 
-Afterwards the partition is as after a clean shutdown.
+Afterwards the partition is in the same state as after a clean shutdown.
 
 Source: Kafka LogLoader.recoverLog, LogSegment.recover, UnifiedLog.rebuildProducerState.
 """
@@ -41,7 +41,7 @@ from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.rebuild import rewrite_segment
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 
-#: Room for all entries that 2 GiB of batches can have, even if `segment.index.bytes` is smaller now.
+#: Room for all entries of 2 GiB of batches, even if `segment.index.bytes` is smaller now.
 _INDEX_BYTES = 1 << 31
 
 
@@ -50,9 +50,9 @@ class Recovered:
     """The result of a recovery.
 
     Attributes:
-        notes: what was cut off, in words.
+        notes: data that was cut off, in words.
         complete: False if the partition could not be recovered and is unchanged.
-        left_out_bytes: of whole batches that the log no longer has, as it is cut in front of them.
+        left_out_bytes: bytes of whole batches that the log lost because it was cut before them.
     """
 
     next_offset: int
@@ -75,12 +75,12 @@ class RecoverySettings:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What recovery writes for a log, into another folder: files of segments, leader epochs, producer snapshots.
+    """The new files of a recovered log, in another folder: segments, leader epochs, producer snapshots.
 
     Attributes:
-        kept: base offsets of the log's segments that are not behind a cut.
-        segments: per segment that was read the base offsets of those that it became.
-        cuts: where segments are cut.
+        kept: base offsets of the log's segments that are not after a cut.
+        segments: base offsets of the new segments, by base offset of the segment that was read.
+        cuts: positions at which segments are cut.
     """
 
     next_offset: int
@@ -90,10 +90,10 @@ class Rewritten:
     cuts: tuple[Cut, ...] = ()
 
     def stays(self, log: LogView, name: str, file: PartitionFile | None) -> bool:
-        """Whether a file of the log is taken as it is.
+        """Whether a file of the log stays unchanged.
 
         Args:
-            file: what it is once the log is loaded.
+            file: the parsed name of the file once the log is loaded.
         """
         if file is None:
             return True
@@ -115,16 +115,16 @@ def recover_into_copy(
     settings: RecoverySettings | None = None,
     link: Link | None = None,
 ) -> Recovered:
-    """Write a partition as a broker would leave it after its next start.
+    """Write a partition in the state that a broker's next start would leave.
 
     Args:
-        fs: where the partition is, and where it is written.
+        fs: store of the partition and of the copy.
         recovery_point: everything below this offset was flushed.
-        now_ms: producers that are too old at this time are forgotten.
+        now_ms: producers that have expired at this time are dropped.
         link: how to link unchanged logs instead of copying them.
 
     Raises:
-        DataError: a segment holds offsets that don't belong there; what was written does not count.
+        DataError: a segment holds offsets that don't belong there; the output is invalid.
     """
     new = rewrite_unflushed(fs, log, target, recovery_point=recovery_point, now_ms=now_ms, settings=settings)
     for source, name, file in files_after_recovery(log):
@@ -135,14 +135,14 @@ def recover_into_copy(
 
 
 def _left_out(log: LogView, new: Rewritten) -> int:
-    """Bytes of whole batches that a log no longer has; of one that is emptied although nothing cut it, all bytes."""
+    """Return the bytes of whole batches that a log lost; all bytes of a log that is emptied without a cut."""
     if new.cuts or new.kept:
         return sum(whole_behind(log, cut) for cut in new.cuts)
     return log.size_bytes
 
 
 def whole_behind(log: LogView, cut: Cut) -> int:
-    """Bytes of whole batches that are behind a cut; of later segments, where none stays, all bytes."""
+    """Return the bytes of whole batches after a cut, plus all bytes of later segments if the cut ends the log."""
     at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == cut.base_offset)
     found = sum(segment.size_bytes for segment in log.segments[at + 1 :]) if cut.is_end else 0
     with log.segments[at].open() as file:
@@ -163,18 +163,18 @@ def rewrite_unflushed(
     settings: RecoverySettings | None = None,
     whole_too: bool = True,
 ) -> Rewritten:
-    """Write what a broker that starts after a crash would rewrite.
+    """Write the files that a broker would rewrite at a start after a crash.
 
     Args:
         folder: an existing directory without such files.
         recovery_point: everything below this offset was flushed.
-        now_ms: producers that are too old at this time are forgotten.
+        now_ms: producers that have expired at this time are dropped.
         whole_too: also write the `.log` of a segment without damage, besides its indexes.
 
     Raises:
-        DataError: a segment holds offsets that don't belong there; what was written does not count.
+        DataError: a segment holds offsets that don't belong there; the output is invalid.
         CorruptFileError: a transaction index has an unknown version, or the leader epochs cannot be read: a broker
-            does not load such a log, and what is in these files would be lost.
+            does not load such a log, and the contents of these files would be lost.
     """
     _check_versions(log)
     if not log.segments:
@@ -209,12 +209,12 @@ def rewrite_unflushed(
 
 @dataclass
 class _Rewrite:
-    """What was rewritten so far, segment by segment.
+    """A rewrite in progress, segment by segment.
 
     Attributes:
-        bases: of all segments of the log.
-        epochs: behind the last segment that was rewritten.
-        producers: there; None: the segments between are not read.
+        bases: base offsets of all segments of the log.
+        epochs: leader epochs after the last rewritten segment.
+        producers: producers at the same point; None if later segments were not read.
     """
 
     fs: TargetStore
@@ -230,7 +230,7 @@ class _Rewrite:
     next_offset: int = 0
 
     def add(self, segment: Segment, *, whole_too: bool) -> int | None:
-        """Rewrite the next segment; returns the position at which it is cut, None if it is whole."""
+        """Rewrite the next segment; return the position at which it is cut, or None if it is whole."""
         if self.producers is None:
             expiration_ms = self.settings.producer_expiration_ms
             self.producers = producers_at(self.log, segment.base_offset, self.now_ms, expiration_ms)
@@ -238,7 +238,7 @@ class _Rewrite:
             segment, self._begin, self.producers, self.epochs, taken=self.bases
         )
         for writer in writers:
-            # A cut changes the file, and so the time that counts where no record has one.
+            # A cut changes the file, and so its modification time, which is used if no record has a timestamp.
             writer.finish(mtime_ns=self.now_ms * 1_000_000 if lost else segment.files.log.mtime_ns)
         self.segments[segment.base_offset] = tuple(writer.base_offset for writer in writers)
         self.next_offset = max(self.next_offset, writers[-1].next_offset)
@@ -258,12 +258,12 @@ class _Rewrite:
     def _begin(self, base_offset: int) -> SegmentWriter:
         assert self.producers is not None, "they are there before a segment is rewritten"
         log, first = self.log, self.log.segments[0]
-        # A snapshot that is not at a segment start is removed, even if an earlier recovery wrote it.
+        # Snapshots that are not at a segment start are removed, even if an earlier recovery wrote them.
         stays = base_offset in self.bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
         if base_offset != first.base_offset and not stays:
             _write_snapshot(self.fs, self.folder, self.producers, base_offset)
         if self.segments:
-            # A broker takes a snapshot at each segment start and reloads it, which drops expired producers; so do we.
+            # A broker writes a snapshot at each segment start and reloads it, dropping expired producers; do the same.
             self.producers.expire(now_ms=self.now_ms, expiration_ms=self.settings.producer_expiration_ms)
         limits = IndexLimits(self.settings.index_interval_bytes, _INDEX_BYTES)
         return SegmentWriter(self.fs, self.folder, base_offset, limits, mode=first.files.log.mode | OWNER_WRITES)
@@ -280,14 +280,14 @@ def start_anew(
 ) -> Rewritten:
     """Write the empty log that replaces a log that ends below its start.
 
-    All records below the log start offset are deleted for consumers, so the old log holds nothing that they could read.
-    A broker does the same, whether the log was shut down cleanly or not. Only after a clean shutdown it writes an empty
-    producer snapshot, because it finds no snapshot at all then.
+    All records below the log start offset are deleted for consumers, so the old log holds no readable record. A broker
+    does the same, whether the log was shut down cleanly or not. Only after a clean shutdown it writes an empty producer
+    snapshot, because it finds no snapshot at all then.
 
     Args:
-        folder: an existing directory; segments and snapshots that are in it go.
-        notes: what was cut off before, in words.
-        cuts: where.
+        folder: an existing directory; its segments and snapshots are deleted.
+        notes: data that was cut off before, in words.
+        cuts: positions of these cuts.
 
     Source: Kafka LogLoader.load, deleteSegmentsIfLogStartGreaterThanLogEnd; UnifiedLog.rebuildProducerState.
     """
@@ -304,7 +304,7 @@ def start_anew(
 
 
 def _begin_empty(fs: TargetStore, log: LogView, folder: str) -> int:
-    """Write a log without records from the log start offset on, which is returned."""
+    """Write an empty log that begins at the log start offset; return this offset."""
     start = log.log_start_offset
     like = log.segments[0].files.log if log.segments else log.fs.stat(log.path)
     SegmentWriter(fs, folder, start, IndexLimits(), mode=like.mode & ALL_READ_AND_WRITE | OWNER_WRITES).finish()
@@ -313,7 +313,7 @@ def _begin_empty(fs: TargetStore, log: LogView, folder: str) -> int:
 
 
 def complete_indexes(fs: TargetStore, log: LogView, *, now_ms: int, settings: RecoverySettings | None = None) -> None:
-    """Give segments of a copy that lack an offset index their indexes. A damaged segment is left alone."""
+    """Build the indexes of a copy's segments that lack an offset index; skip damaged segments."""
     for _, paths in rewrite_indexes(fs, log, log.path, now_ms=now_ms, settings=settings, suffix=Temporary.TMP):
         for path in paths:
             fs.rename(path, path.removesuffix(Temporary.TMP))
@@ -328,10 +328,10 @@ def rewrite_indexes(
     settings: RecoverySettings | None = None,
     suffix: str = "",
 ) -> Iterator[tuple[Segment, Sequence[str]]]:
-    """Rebuild the indexes of segments that have no offset index.
+    """Rebuild the indexes of segments without an offset index.
 
     Yields:
-        (segment, paths of its new indexes); nothing for a damaged segment.
+        (segment, paths of its new indexes); damaged segments are skipped.
     """
     settings = settings or RecoverySettings()
     limits = IndexLimits(settings.index_interval_bytes, _INDEX_BYTES)
@@ -356,10 +356,10 @@ def rewrite_indexes(
 def producers_at(
     log: LogView, offset: int, now_ms: int, expiration_ms: int, before: tuple[Producers, int] | None = None
 ) -> Producers:
-    """Producer state at an offset: the newest readable snapshot up to it, and the batches between.
+    """Return producer state at an offset: the newest readable snapshot up to it, plus the batches between.
 
     Args:
-        before: the state at an offset that was replayed to; it is used if no snapshot is newer.
+        before: the state at an earlier replayed offset; used unless a snapshot is newer.
     """
     producers, start = newest_snapshot(log, offset, now_ms=now_ms, expiration_ms=expiration_ms)
     if before is not None and start <= before[1]:
@@ -370,9 +370,9 @@ def producers_at(
 
 
 def _check_versions(log: LogView) -> None:
-    """Refuse a log with a transaction index of an unknown version, as a broker does, even if it is to be rebuilt.
+    """Raise for a transaction index of an unknown version, as a broker does, even if it will be rebuilt.
 
-    A broker looks at no other index of a segment that lacks its offset index.
+    A broker reads no other index of a segment that lacks its offset index.
     """
     for segment in log.segments:
         if FileKind.OFFSET_INDEX in segment.files.indexes:
@@ -380,7 +380,7 @@ def _check_versions(log: LogView) -> None:
 
 
 def leader_epochs_of(log: LogView) -> LeaderEpochs:
-    """The leader epochs that a log's file knows; none without the file.
+    """Read `leader-epoch-checkpoint`; empty if the file is missing.
 
     Raises:
         CorruptFileError: the file cannot be read.

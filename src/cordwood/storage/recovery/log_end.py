@@ -1,11 +1,11 @@
-"""The end of a log that no broker runs on, as far as the next append depends on it.
+"""The end of a log without a running broker, with the state that the next append needs.
 
-    leader epochs   a batch that is appended has the last one
-    producers       the newest snapshot and the batches behind it; a clean shutdown leaves a snapshot at the end
-    batches         those from the start of an open transaction on, each with its checksum
+    leader epochs   an appended batch has the last one
+    producers       the newest snapshot and the batches after it; a clean shutdown leaves a snapshot at the end
+    batches         all batches from the start of an open transaction on, with verified checksums
 
-A reader passes over damage. Here any is an error: a lost marker would make a transaction look open that has ended, and
-what is appended behind a torn batch is lost with it at the next recovery.
+A reader skips damage. Here any damage is an error: without a lost marker an ended transaction would look open, and a
+batch appended after a torn batch is lost with it at the next recovery.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cordwood.storage.recovery.rebuild import coordinator_epochs
 from cordwood.storage.recovery.replay import Producers, newest_snapshot
 from cordwood.types import NONE, ControlType
 
-#: The fields of a batch that are the same on all replicas; `crc` covers all others but the leader epoch.
+#: The fields of a batch that are equal on all replicas; `crc` covers all other fields except the leader epoch.
 _SAME = ("base_offset", "last_offset", "size_bytes", "leader_epoch", "crc")
 
 
@@ -41,7 +41,7 @@ class MarkerBatch:
     """The batch of a marker.
 
     Attributes:
-        leader_epoch: NONE: it has none.
+        leader_epoch: NONE if the batch has no leader epoch.
     """
 
     marker: Marker
@@ -54,9 +54,9 @@ class LogEnd:
     """The state of a log at its end.
 
     Attributes:
-        end_offset: of the next record.
-        leader_epoch: the last that its leader epochs, or else its last batch, name; NONE: there is none.
-        producers: none is left out because of its age; a broker's load does that by its own config.
+        end_offset: offset of the next record.
+        leader_epoch: the last leader epoch in the checkpoint, or else in the last batch; NONE without any.
+        producers: all producers; expired ones are not dropped, because a broker's load does this by its own config.
         last_marker: the last batch, if it is the marker of a transaction.
     """
 
@@ -69,7 +69,7 @@ class LogEnd:
 
 
 def log_end(log: LogView) -> LogEnd:
-    """Find the state of a log at its end.
+    """Determine the state of a log at its end.
 
     Raises:
         NotFoundError: it has no segment.
@@ -91,7 +91,7 @@ def log_end(log: LogView) -> LogEnd:
 
 
 def _marker_batch(window: BatchWindow) -> MarkerBatch | None:
-    """The last batch of a window, if it is the marker of a transaction that no clean has emptied."""
+    """Return the last batch of a window, if it is the marker of a transaction that no clean has emptied; else None."""
     last = window.batches[-1:]
     row, offset, epochs = last[0], int(last["last_offset"][0]), coordinator_epochs(window, last)
     if row["control_type"] not in (ControlType.ABORT, ControlType.COMMIT) or offset not in epochs:
@@ -104,7 +104,7 @@ def _marker_batch(window: BatchWindow) -> MarkerBatch | None:
 
 
 def _check_loaded(log: LogView) -> None:
-    """Refuse a log that the next load would change; an interrupted swap is seen as it is once it is completed."""
+    """Raise for a log that the next load would change; an interrupted swap counts as completed."""
     if not log.segments:
         raise NotFoundError(f"{log.path} has no segment")
     for action in log.recovery.actions:
@@ -117,10 +117,10 @@ def _check_loaded(log: LogView) -> None:
 
 
 def whole_windows(log: LogView, start: int) -> Iterator[tuple[Segment, BatchWindow]]:
-    """The batches of a log from the one that holds an offset on, their checksums compared.
+    """Yield the batches of a log, with verified checksums, from the batch that holds an offset on.
 
     Raises:
-        CorruptBatchError: there is damage, or the log is torn at its end.
+        CorruptBatchError: the log is damaged, or torn at its end.
     """
     for segment, item in log.windows(start_offset=start):
         if isinstance(item, Gap):
@@ -143,8 +143,9 @@ class TransactionData:
     """The batches of one open transaction in a log.
 
     Attributes:
-        size_bytes: of its batches.
-        digest: of all batches of the log from its start up to an offset: equal on replicas that agree.
+        size_bytes: size of its batches.
+        digest: hash of all batches of the log from the transaction's start up to an offset: equal on replicas that
+            agree.
     """
 
     batches: int
@@ -157,11 +158,11 @@ def transaction_data(log: LogView, producer_id: int, first_offset: int, end_offs
     """Read all batches from the start of a transaction on.
 
     Args:
-        first_offset: of the transaction, or the log start offset if that is higher.
+        first_offset: first offset of the transaction, or the log start offset if that is higher.
         end_offset: batches from here on do not count.
 
     Raises:
-        CorruptBatchError: there is damage; or a marker of the producer, so that the snapshot of the log is wrong.
+        CorruptBatchError: a batch is damaged; or a marker of the producer contradicts the snapshot of the log.
     """
     batches = records = size_bytes = 0
     digest = hashlib.blake2b(digest_size=16)
@@ -186,7 +187,7 @@ def transaction_data(log: LogView, producer_id: int, first_offset: int, end_offs
 
 
 def _same_on_replicas(rows: BatchRows) -> bytes:
-    """What replicas have in common of batches, whatever segments and windows they are read in."""
+    """Return the fields of batches that are equal on all replicas, whatever their segments and windows."""
     packed = np.empty(rows.size, [(name, rows.dtype[name]) for name in _SAME])
     for name in _SAME:
         packed[name] = rows[name]

@@ -1,21 +1,21 @@
-"""Appends the marker of a transaction to a log that no broker runs on.
+"""Appends the marker of a transaction to a log without a running broker.
 
-The log is rolled, and the marker takes the place of the new, empty segment. So no file with a batch in it is changed,
-nothing can be torn, and a directory that was shut down cleanly stays so. Each step is durable before the next:
+The log is rolled, and a swap replaces the new, empty segment by a segment with the marker. So no file with a batch is
+changed, no batch can be torn, and a clean shutdown stays clean. Each step is durable before the next:
 
-    step                                                     a load after a crash behind it
-    1  work folder: the segment, and the snapshot behind it  ignores the folder
+    step                                                     a load after a crash at this point
+    1  work folder: the segment, and the snapshot after it   ignores the folder
     2  leader-epoch-checkpoint, if the epoch begins here     drops an entry that begins at the log's end
     3  an empty segment at the log's end                     loads it
-    4  the producer snapshot behind the marker               removes it, as one beyond the log's end
+    4  the producer snapshot after the marker                removes it, as it is beyond the log's end
     5  the segment with the marker, by the steps of a swap   has the log without the marker up to the swap's commit,
                                                              and from then on with it
 
-The order keeps the producers, which a broker may know from the snapshot at the log's end alone: their batches may be
-deleted, and after a clean shutdown a log without any snapshot is not read. A load keeps snapshots at the starts of
-segments, and of all others only the newest, even one beyond the log's end: so step 3, which makes the log's end such a
-start, comes before step 4. A load that completes the swap removes the snapshot there: so step 4 comes before step 5.
-The `.txnindex`, without which readers would take the transaction for a committed one, is part of the swap.
+The order preserves the producers, which may be only in the snapshot at the log's end: their batches may be deleted, and
+after a clean shutdown a broker does not read a log without any snapshot. A load keeps snapshots at the starts of
+segments, and of all others only the newest, even if it is beyond the log's end: so step 3, which makes the log's end
+the start of a segment, precedes step 4. A load that completes the swap removes the snapshot there: so step 4 precedes
+step 5. The `.txnindex` is part of the swap; without it readers would take the transaction for a committed one.
 
 Source: Kafka UnifiedLog.append, as the leader of a partition does it for a coordinator.
 """
@@ -36,7 +36,7 @@ from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.recovery.log_end import LogEnd, MarkerBatch
 from cordwood.types import NONE
 
-#: In the work folder: the new files, until they get their names.
+#: Folder within the work folder for the new files, until they are renamed.
 _FOLDER = "marker"
 
 
@@ -44,11 +44,11 @@ def append_marker(fs: LocalFileSystem, end: LogEnd, batch: MarkerBatch) -> None:
     """Append a marker to a log; durable on return.
 
     Args:
-        end: of the log, which is not open elsewhere. The value is out of date afterwards.
+        end: end of the log, which no other process has open. The value is out of date afterwards.
 
     Raises:
-        RequestError: an interrupted clean or deletion left files there; nothing was changed.
-        OSError: the log is as it was, or the next load completes the append.
+        RequestError: an interrupted clean or deletion left files in the log; nothing was changed.
+        OSError: the log is unchanged, or the next load completes the append.
     """
     path, like, marker = end.log.path, end.log.segments[-1].files.log, batch.marker
     assert marker.offset == end.end_offset, "a marker is appended at the end"
@@ -73,7 +73,7 @@ def append_marker(fs: LocalFileSystem, end: LogEnd, batch: MarkerBatch) -> None:
 def _write_segment(
     fs: LocalFileSystem, folder: str, end: LogEnd, batch: MarkerBatch, like: FileInfo
 ) -> tuple[str, ...]:
-    """Write the segment, and the producer snapshot behind it; returns the names of the segment's files."""
+    """Write the segment, and the producer snapshot after it; return the names of the segment's files."""
     marker, data = batch.marker, np.frombuffer(batch.data, np.uint8)
     rows = _header(data)
     writer = SegmentWriter(fs, folder, marker.offset, IndexLimits(), mode=like.mode | OWNER_WRITES)
@@ -88,7 +88,7 @@ def _write_segment(
 
 
 def _header(data: U8Array) -> BatchRows:
-    """The header of one batch, BATCH_ROW[1]."""
+    """Return the header of one batch, BATCH_ROW[1]."""
     rows = np.empty(1, BATCH_ROW)
     count, size_bytes, _ = scan.scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
     assert (count, size_bytes) == (1, data.size), "it was just encoded"
@@ -96,7 +96,7 @@ def _header(data: U8Array) -> BatchRows:
 
 
 def _write_leader_epoch(fs: LocalFileSystem, end: LogEnd, batch: MarkerBatch, like: FileInfo) -> None:
-    """Record the leader epoch of the marker if it begins with it, as an append of a broker does."""
+    """Record the leader epoch of the marker if the marker is its first batch, as a broker's append does."""
     if batch.leader_epoch == NONE:
         return
     entries = end.leader_epochs.assigned(batch.leader_epoch, batch.marker.offset).entries

@@ -1,7 +1,7 @@
 """Rebuilds a segment from its batches: whole batches, indexes, aborted transactions and leader epochs.
 
-Recovery reads a segment batch by batch. Complete batches stay up to the first damaged one. Where offsets span too much
-for one segment, the batches become several segments.
+Recovery reads a segment batch by batch. Complete batches stay up to the first damaged one. If their offsets span too
+much for one segment, they become several segments.
 
 Source: Kafka LogSegment.recover, UnifiedLog.splitOverflowedSegment.
 """
@@ -34,16 +34,16 @@ def rewrite_segment(
     *,
     taken: Collection[int],
 ) -> tuple[list[SegmentWriter], LeaderEpochs, int]:
-    """Write the complete batches of a segment, as several segments where its offsets span too much.
+    """Write the complete batches of a segment, as several segments if its offsets span too much.
 
     Args:
         segment: is only read.
         begin: makes the writer of a base offset.
-        producers: as of its start; then as of its end.
+        producers: state at the segment's start; updated to its end.
         taken: base offsets of other segments.
 
     Returns:
-        (writers, leader epochs behind it, how many bytes were cut off)
+        (writers, leader epochs after the segment, number of bytes cut off)
     """
     writers = [begin(segment.base_offset)]
 
@@ -69,12 +69,12 @@ def rewrite_segment(
 def index_segment(
     windows: Iterable[BatchWindow | Gap], base_offset: int, indexes: SegmentIndexes, name: str
 ) -> Iterator[BatchRows]:
-    """Add the complete batches of a segment to new indexes, for a log that stays where it is.
+    """Add the complete batches of a segment to new indexes, for a log that stays unchanged.
 
-    Batch by batch, as Kafka: what comes before a batch that fails is taken in, and may fail before it.
+    Like Kafka, add batch by batch: batches before a failing one are added, and one of them may fail first.
 
     Yields:
-        batches that were added, never none.
+        added batches, at least one at a time.
 
     Raises:
         IllegalArgumentError: an index is full.
@@ -96,7 +96,7 @@ def index_segment(
 
 
 def begun_epochs(batches: BatchRows, latest: int) -> Iterator[EpochEntry]:
-    """The leader epochs that begin in some batches: those above the latest one, and above those before them."""
+    """Yield the leader epochs that begin in some batches: those above the latest one and above all earlier batches."""
     known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
     highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]
     for at in np.flatnonzero(np.diff(highest, prepend=latest) > 0).tolist():
@@ -111,14 +111,14 @@ def write_split(
     window: BatchWindow,
     batches: BatchRows,
 ) -> Iterator[BatchRows]:
-    """Append the first batches of a window to the last writer; where one does not fit its base, another begins.
+    """Append the first batches of a window to the last writer; if a batch does not fit its base, begin another writer.
 
     Args:
         begin: makes the writer that begins with some batches.
-        batches: the first ones of it.
+        batches: the first batches of the window.
 
     Yields:
-        batches that were appended to what is the last writer then.
+        batches that were appended to the writer that is then the last.
     """
     at = 0
     while at < batches.size:
@@ -133,7 +133,7 @@ def write_split(
 
 
 def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
-    """The bytes of a part of a window's batches that begins with number `at`."""
+    """Return the bytes of a part of a window's batches that begins with number `at`."""
     start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
     if start + size <= window.data.size:
         return [window.data[start : start + size]]
@@ -150,14 +150,14 @@ def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
 
 
 def coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
-    """The coordinator epochs of the markers among some batches, by offset."""
+    """Read the coordinator epochs of the markers among some batches, by offset."""
     markers = batches[is_control(batches)]
     found: dict[int, int] = {}
     if not markers.size:
         return found
 
     def skip(error: DataError) -> None:
-        """A marker that says nothing of it."""
+        """Ignore a marker without a readable coordinator epoch."""
 
     for columns in decode(BatchWindow(window.position, window.data, markers, window.read), on_damage=skip):
         view = memoryview(columns.data)

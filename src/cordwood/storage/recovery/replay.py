@@ -1,10 +1,10 @@
 """Producer state, as a broker keeps it: the last batches of each producer, and the open transactions.
 
-It decides how a producer may continue, and what a clean must keep for it: its epoch, its newest data batch, the start
-of its open transaction, and the time of its last batch or marker. The replay of a stored log refuses nothing; a live
-log (`service.producer_state`) checks each batch first, and then takes the same steps.
+It decides how a producer may continue, and the data that a clean must keep for it: its epoch, its newest data batch,
+the start of its open transaction, and the time of its last batch or marker. The replay of a stored log rejects no
+batch; a live log (`service.producer_state`) checks each batch first, and then takes the same steps.
 
-    a batch of data    its sequence and offsets are remembered; a higher epoch forgets those before
+    a batch of data    adds its sequence and offsets; a higher epoch first drops earlier batches
                        a transactional one opens the producer's transaction, if none is open
     a marker           ends the producer's transaction; a higher epoch begins, without batches
 
@@ -37,7 +37,7 @@ from cordwood.types import NONE, ControlType, override
 
 #: `producer.id.expiration.ms`
 DEFAULT_EXPIRATION_MS = 86_400_000
-#: How many batches of a producer are remembered; a snapshot keeps the last of them.
+#: Number of batches to remember per producer; a snapshot keeps the last of them.
 REMEMBERED_BATCHES = 5
 
 
@@ -51,12 +51,12 @@ class RememberedBatch(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """Of its first record; sequences go on at 0 after the largest."""
+        """Sequence of its first record; sequences continue at 0 after the largest."""
         return (self.last_sequence - self.offset_delta) % (MAX_SEQUENCE + 1)
 
     @property
     def first_offset(self) -> int:
-        """Of its first record."""
+        """Offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
@@ -68,10 +68,10 @@ class Producer:
     """The state of one producer.
 
     Attributes:
-        batches: its last batches of data of that epoch, the oldest first.
-        coordinator_epoch: of its newest marker, where those that replayed it said so.
-        timestamp: of its newest batch or marker, milliseconds.
-        transaction_start: first offset of its open transaction; NONE if none is open.
+        batches: its last data batches of that epoch, the oldest first.
+        coordinator_epoch: coordinator epoch of its newest marker, if the replay was given it.
+        timestamp: time of its newest batch or marker, in milliseconds.
+        transaction_start: first offset of its open transaction, or NONE.
     """
 
     epoch: int = NONE
@@ -82,7 +82,7 @@ class Producer:
 
     @classmethod
     def of(cls, entry: ProducerEntry) -> Producer:
-        """What a snapshot says of it."""
+        """Make the state from a snapshot's entry."""
         last = RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
         start = entry.current_transaction_first_offset
         return cls(
@@ -94,7 +94,7 @@ class Producer:
         )
 
     def entry(self, producer_id: int) -> ProducerEntry:
-        """What a snapshot of it says."""
+        """Make the entry for a snapshot."""
         return ProducerEntry(
             *(producer_id, self.epoch, *self.last_batch[:3]),
             *(self.timestamp, self.coordinator_epoch, self.transaction_start),
@@ -102,28 +102,28 @@ class Producer:
 
     @property
     def last_batch(self) -> RememberedBatch:
-        """The newest; NONE, NONE and 0 without one."""
+        """The newest batch; NONE, NONE and 0 without one."""
         return self.batches[-1] if self.batches else _NO_BATCH
 
     @property
     def last_sequence(self) -> int:
-        """Of its newest batch; NONE without one."""
+        """Last sequence of its newest batch; NONE without one."""
         return self.last_batch.last_sequence
 
     @property
     def last_offset(self) -> int:
-        """Of its newest batch; NONE without one."""
+        """Last offset of its newest batch; NONE without one."""
         return self.last_batch.last_offset
 
     def find_duplicate(self, batch: Batch) -> RememberedBatch | None:
-        """The remembered batch of the same epoch, first and last sequence."""
+        """Return the remembered batch with the same epoch, first and last sequence, or None."""
         if batch.producer_epoch != self.epoch:
             return None
         sequences = batch.base_sequence, batch.last_sequence
         return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == sequences), None)
 
     def with_batch(self, epoch: int, batch: RememberedBatch, *, is_transactional: bool) -> Producer:
-        """The state after a batch of data."""
+        """Return the state after a batch of data."""
         before = self.batches[-REMEMBERED_BATCHES + 1 :] if epoch == self.epoch else ()
         start = self.transaction_start
         if start == NONE and is_transactional:
@@ -131,12 +131,12 @@ class Producer:
         return Producer(epoch, (*before, batch), self.coordinator_epoch, batch.timestamp, start)
 
     def with_marker(self, epoch: int, timestamp: int, coordinator_epoch: int) -> Producer:
-        """The state after a marker: no transaction is open."""
+        """Return the state after a marker: no transaction is open."""
         batches = self.batches if epoch == self.epoch else ()
         return Producer(epoch, batches, coordinator_epoch, timestamp)
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether a broker forgets it."""
+        """Whether a broker drops it."""
         return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
 
 
@@ -153,8 +153,8 @@ class OpenTransaction(NamedTuple):
     """A transaction that is open or just ended.
 
     Attributes:
-        is_placed: a batch was seen to begin at its first offset; a snapshot or a replay only names the offset.
-        last_offset: of its marker; NONE while it is open.
+        is_placed: whether a batch was seen at its first offset; a snapshot or a replay only names the offset.
+        last_offset: offset of its marker; NONE while it is open.
     """
 
     first_offset: int
@@ -167,11 +167,11 @@ class ProducerTable(Mapping[int, Producer]):
     """Producers by their ids: the rows of a snapshot, and an object for each producer that changed since.
 
     A snapshot may have 100,000s of producers, and few of them write again: a load, a plan and a clean pass the rows on
-    as they are. None is removed: `Producers.expire` makes a new table.
+    unchanged. No producer is removed: `Producers.expire` makes a new table.
     """
 
     def __init__(self, rows: ProducerRows, changed: dict[int, Producer] | None = None) -> None:
-        """`rows`: of a snapshot, normalized, in ascending order of their ids, one per id."""
+        """`rows`: rows of a snapshot, normalized, in ascending order of their ids, one per id."""
         self._rows = rows
         self._ids = np.ascontiguousarray(rows["producer_id"])
         self._changed = {} if changed is None else changed
@@ -216,7 +216,7 @@ class ProducerTable(Mapping[int, Producer]):
         return self._rows[~np.isin(self._ids, changed)] if changed.size else self._rows
 
     def rows(self) -> ProducerRows:
-        """Return all producers as a snapshot has them, in ascending order of their ids."""
+        """Return all producers as rows of a snapshot, in ascending order of their ids."""
         if not self._changed:
             return self._rows
         changed = producer_state.rows_of(producer.entry(id) for id, producer in self._changed.items())
@@ -241,7 +241,7 @@ class ProducerTable(Mapping[int, Producer]):
 
 
 def _are_expired(rows: ProducerRows, now_ms: int, expiration_ms: int) -> npt.NDArray[np.bool_]:
-    """Return which producers a broker forgets, bool[producers]; see `Producer.is_expired`."""
+    """Return which producers a broker drops, bool[producers]; see `Producer.is_expired`."""
     latest = now_ms - expiration_ms  # may be less than any 64-bit time
     idle = rows["current_transaction_first_offset"] < 0
     return idle & (rows["timestamp"] <= latest) if latest >= np.iinfo(np.int64).min else np.zeros_like(idle)
@@ -252,7 +252,7 @@ class Producers:
     """All producers of a partition at one offset.
 
     Attributes:
-        by_id: not to be changed by others.
+        by_id: read-only for callers.
         ongoing: open transactions in the order of their first offsets.
     """
 
@@ -261,13 +261,13 @@ class Producers:
 
     @staticmethod
     def of_snapshot(rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> Producers:
-        """The producers of a snapshot that are not expired."""
+        """Return the producers of a snapshot that are not expired."""
         producers = Producers()
         producers.load(rows, now_ms=now_ms, expiration_ms=expiration_ms)
         return producers
 
     def load(self, rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> None:
-        """Take in a snapshot, without the entries that are expired."""
+        """Load a snapshot, without expired entries."""
         assert not self.by_id, "a snapshot is where a load begins"
         rows = rows[~_are_expired(rows, now_ms, expiration_ms)]
         first_offsets = rows["current_transaction_first_offset"]
@@ -278,7 +278,7 @@ class Producers:
         without_batch = rows["last_offset"] < 0
         for name, value in zip(("last_sequence", "last_offset", "offset_delta"), _NO_BATCH, strict=False):
             rows[name][without_batch] = value
-        # Of entries with the same id the last one counts.
+        # If entries have the same id, the last one counts.
         _, last = np.unique(rows["producer_id"][::-1], return_index=True)
         self.by_id = ProducerTable(rows[rows.size - 1 - last])
 
@@ -293,10 +293,10 @@ class Producers:
 
         Args:
             batches: BATCH_ROW[batches].
-            coordinator_epochs: of markers, by their offset, where they matter.
+            coordinator_epochs: coordinator epochs of markers, by their offset, where they matter.
 
         Returns:
-            The transactions that were aborted meanwhile.
+            the transactions that these batches aborted.
         """
         relevant = np.flatnonzero(batches["producer_id"] >= 0)
         if not relevant.size:
@@ -330,39 +330,39 @@ class Producers:
         return aborted
 
     def complete(self, completed: CompletedTransaction) -> AbortedTransaction | None:
-        """A marker ended a transaction: it is open no more; returns what the transaction index says of it, if any."""
+        """Close a transaction that a marker ended; return its entry for the transaction index if it was aborted."""
         self.close(completed)
         if not completed.is_aborted:
             return None
-        # Where the earliest transaction of another producer starts, else behind the marker.
+        # The start of another producer's earliest open transaction, else the offset after the marker.
         others = (one.first_offset for one in self.ongoing if one.producer_id != completed.producer_id)
         stable = next(others, completed.last_offset + 1)
         return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
     def close(self, completed: CompletedTransaction) -> OpenTransaction | None:
-        """Remove an open transaction and return it; None: it was not open."""
+        """Remove an open transaction and return it, or None if it was not open."""
         at = bisect.bisect_left(self.ongoing, completed.first_offset, key=lambda one: one.first_offset)
         is_open = at < len(self.ongoing) and self.ongoing[at].first_offset == completed.first_offset
         return self.ongoing.pop(at) if is_open else None
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that are too old."""
+        """Drop expired producers."""
         self.by_id = self.by_id.active(now_ms=now_ms, expiration_ms=expiration_ms)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction starts; None if none is open."""
+        """First offset of the earliest open transaction, or None."""
         return self.ongoing[0].first_offset if self.ongoing else None
 
 
 def newest_snapshot(
     log: LogView, end: int, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS
 ) -> tuple[Producers, int]:
-    """Producer state in the newest readable snapshot of a log up to `end`.
+    """Load producer state from the newest readable snapshot of a log up to `end`.
 
     Returns:
-        the state, and its offset: batches from there on are to be replayed. Without a snapshot, no producers and the
-        log start offset.
+        the state, and the offset from which batches must be replayed. Without a snapshot, no producers and the log
+        start offset.
     """
     start = log.log_start_offset
     offsets = list(log.recovery.snapshots)
@@ -371,13 +371,13 @@ def newest_snapshot(
             name = log.recovery.snapshots[offset].name
             rows = producer_state.decode_rows(read_file(log.fs, f"{log.path}/{name}"))
         except CorruptFileError:
-            continue  # as a broker does: an older snapshot will do
+            continue  # like a broker, use an older snapshot
         return Producers.of_snapshot(rows, now_ms=now_ms, expiration_ms=expiration_ms), offset
     return Producers(), start
 
 
 def headers_from(log: LogView, offset: int, end: int | None = None) -> Iterator[BatchRows]:
-    """The headers to be replayed on a snapshot: of batches that end at an offset or above it.
+    """Yield the headers to replay on top of a snapshot: all batches that end at an offset or above it.
 
     Args:
         log: damage in it is skipped.
