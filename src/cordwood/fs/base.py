@@ -346,7 +346,7 @@ class Link(Enum):
 
 
 class Target(Protocol):
-    """A new directory that is being made. It appears complete or not at all.
+    """A new directory under construction. It appears complete or not at all.
 
     Used as a `with` block, which removes the directory at its end unless it was published.
 

@@ -185,15 +185,15 @@ class Move(Change):
 
 
 def keep_all(change: Change) -> int:
-    """For `crash`: every change survives."""
+    """Keep every change; an argument for `crash`."""
     return change.parts
 
 
 def lose_all(change: Change) -> int:
-    """For `crash`: only synced changes survive."""
+    """Keep only synced changes; an argument for `crash`."""
     return 0
 
 
 def at_random(source: random.Random) -> Callable[[Change], int]:
-    """For `crash`: `source` decides at random whether each change is kept, lost or torn."""
+    """Return an argument for `crash`: `source` decides at random whether each change is kept, lost or torn."""
     return lambda change: source.choice((0, change.parts, source.randint(0, change.parts)))

@@ -83,7 +83,7 @@ class ObjectCopy(Target):
     # ---- begin -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Register this run as the one that makes the directory.
+        """Register this run as the maker of the directory.
 
         Raises:
             RequestError: the target is not empty.

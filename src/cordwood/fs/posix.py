@@ -181,7 +181,7 @@ class PosixFile(File):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # Readers share a file, and none of them can tell that it is the last.
+        # Readers share a file, so no reader can detect that it is the last one.
         with contextlib.suppress(OSError):
             self.close()
 
@@ -210,7 +210,7 @@ class PosixLocation:
         return False
 
     def open(self) -> PosixFileSystem:
-        """The file system."""
+        """Open the file system."""
         return PosixFileSystem()
 
 

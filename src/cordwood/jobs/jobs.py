@@ -165,7 +165,7 @@ def _may_be_staged(task: PartitionTask) -> bool:
 
 
 def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
-    """Whether a task failed because the disk was full."""
+    """Return whether a task failed because the disk was full."""
     return isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL
 
 

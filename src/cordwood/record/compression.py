@@ -119,7 +119,7 @@ def largest_batch_bytes(memory_bytes: int) -> int:
 def decompress(
     codec: Codec, payload: Bytes | FileBytes, *, magic: int, max_bytes: int = DEFAULT_MAX_BATCH_BYTES
 ) -> bytes | bytearray:
-    """Decompress a whole payload; for batches of the usual, small size.
+    """Decompress a whole payload, for batches of the usual small size.
 
     Args:
         payload: only the compressed bytes, uint8[bytes].

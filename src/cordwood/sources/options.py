@@ -358,7 +358,7 @@ def _pass_over_or_refuse(name: str) -> None:
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """One path, or several as a JSON list."""
+    """Parse one path, or several as a JSON list."""
     if text.startswith("["):
         try:
             return tuple(map(str, json.loads(text)))
