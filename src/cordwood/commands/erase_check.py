@@ -123,7 +123,7 @@ def _checked(
 def _look_at_all(
     fs: Store, paths: Sequence[str], chosen: Selection, search: TraceSearch, on_progress: OnProgress | None
 ) -> tuple[list[FileToCheck], dict[str, LookedAt], list[str]]:
-    """Search all files, and changed files again; the third value names files that never stopped changing."""
+    """Search all files, and changed files again; the third value has notes on files that kept changing."""
     states: dict[str, tuple[int, int, int]] = {}
     done: dict[str, LookedAt] = {}
     mutex, progress = Lock(), [0, 0]

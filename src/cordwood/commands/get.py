@@ -71,7 +71,7 @@ def get(
             for (place, record, step), value in zip(found, values, strict=True)
             if place.name is not None
         ),
-        # A key that several schemas can write is known if one of its forms is.
+        # A key with several encodings has records if any encoding has.
         tuple(key for key, some in forms.items() if not known.intersection(some)),
         tuple(search.searched),
         tuple(search.notes),

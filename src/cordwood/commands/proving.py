@@ -17,7 +17,7 @@ from cordwood.verification.prove import Site, prove
 from cordwood.verification.scratch import Scratch, no_space
 from cordwood.verification.violations import Verdict
 
-#: Prefix of the folders in which the tasks of a proof exchange files.
+#: Name prefix of folders for the files that tasks of a proof exchange.
 FOLDERS = "cordwood-proof-"
 
 

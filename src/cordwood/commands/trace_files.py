@@ -100,7 +100,7 @@ def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
 
 
 def _is_within_kept(fs: Store, root: str) -> bool:
-    """Whether a directory is within a folder of kept files: the part of a log directory, or of a partition."""
+    """Whether a directory is within a folder of kept files: a log directory's part of it, or a partition's."""
     if fs.path_on_disk(root) is None:
         return False  # only a clean in place keeps files
     parent = posixpath.dirname(fs.absolute_path(root))

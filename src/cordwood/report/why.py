@@ -26,7 +26,7 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
     """Yield the result for people.
 
     Args:
-        limit: maximum number of partitions with details; the others are only in the summary. None: all.
+        limit: maximum number of partitions with details; the summary covers all. None: no limit.
     """
     shown = result.partitions[:limit]
     for partition in shown:

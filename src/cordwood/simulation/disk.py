@@ -1,4 +1,4 @@
-"""Measures the disk that logs use in memory: segments and indexes, whatever suffix they have at the moment."""
+"""Measures the disk that logs use in memory: segments and indexes, with any temporary suffix."""
 
 from __future__ import annotations
 

@@ -199,8 +199,8 @@ class _Meter:
         by_ratio = found.cleanable_ratio > member.log.config.min_cleanable_dirty_ratio
         keys = member.recorder.distinct_keys(found.first_dirty_offset, stats.end_offset)
         kept_bytes = max(0, stats.bytes_written - member.recorder.look(self._world.now_ms))
-        # Kafka's cleaner reads the dirty part for its keys, then the whole cleanable part. It rewrites a segment even
-        # if the clean removes nothing from it; Cordwood's cleaner keeps such a segment.
+        # Kafka's cleaner reads the dirty part for its keys, then all segments up to its end. It rewrites a segment
+        # even if the clean removes no record from it; Cordwood's cleaner keeps such a segment.
         read_bytes, written_bytes = found.cleanable_bytes + stats.bytes_read, stats.bytes_written
         if self._world.min_dead is None:
             self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)

@@ -9,7 +9,7 @@ import numpy as np
 from cordwood.simulation.batches import Appender, Records, Room, Written
 from cordwood.sizing.workload import Keys, Workload
 
-#: Records encoded at once when all keys are preloaded.
+#: Records to encode at once when all keys are preloaded.
 _PRELOAD_RECORDS = 4096
 
 

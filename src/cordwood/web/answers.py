@@ -25,7 +25,7 @@ def json_document(document: Mapping[str, Any]) -> Answer:
 
 
 def not_yet() -> Answer:
-    """Answer 503 to a program that asks before the result is known."""
+    """Answer 503, as the result is not available yet."""
     return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
 
 

@@ -87,13 +87,13 @@ def _stopped(look: NodeLook) -> NodeLook:
 
 
 def _old_at(began_ms: int, ended_ms: int) -> int:
-    """Return the time at which a scan becomes old."""
+    """Return when a scan becomes old."""
     return ended_ms + max(_OLD_AFTER_MS, _OLD_AFTER * (ended_ms - began_ms))
 
 
 @dataclass
 class _Kept:
-    """A partition scan, and the time at which it becomes old, in milliseconds; None while it is running."""
+    """A partition scan, and when it becomes old, in milliseconds; None while it is running."""
 
     look: Future[PartitionLook]
     old_at_ms: int | None = None

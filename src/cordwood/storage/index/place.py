@@ -12,7 +12,7 @@ from cordwood.storage.formats.filenames import index_folder
 
 
 def check_root(fs: Store, root: str | None, partitions: Collection[str]) -> None:
-    """Raise for a folder within a log directory, or one in which two partitions would share a subfolder.
+    """Raise if the folder is within a log directory, or if two partitions would share a subfolder of it.
 
     Raises:
         RequestError: the folder cannot hold the indexes of all these partitions.

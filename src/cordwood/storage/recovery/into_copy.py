@@ -214,7 +214,7 @@ class _Rewrite:
     Attributes:
         bases: base offsets of all segments of the log.
         epochs: leader epochs after the last rewritten segment.
-        producers: producers at the same point; None if later segments were not read.
+        producers: producers at the same point; None after a segment that is copied unread.
     """
 
     fs: TargetStore
