@@ -1,5 +1,5 @@
 import os
 
-# numpy's library of linear algebra, which no command uses, starts threads when numpy is imported. A process with one
-# thread can fork.
+# numpy's linear algebra library (no command uses it) starts threads when numpy is imported. Keep the process at one
+# thread, so that it can fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,4 +1,4 @@
-"""`cordwood abort-transaction`: the way out of a hanging transaction while no broker runs."""
+"""`cordwood abort-transaction`: end a hanging transaction while no broker runs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""`cordwood bench`: how fast this machine reads a log, measured on logs that are generated for it.
+"""`cordwood bench`: measure how fast this machine reads a log, on generated logs.
 
-Figures are MB (10^6 bytes) of log as stored, per second of one core: the process's own CPU time, best of several passes
-over a file in the page cache, so that neighbours on the machine count little. `cp` of the same file, timed the same
+Figures are MB (10^6 bytes) of log as stored, per second of one core: CPU time of the process, best of several passes
+over a file in the page cache, so that other load on the machine hardly counts. `cp` of the same file, timed the same
 way, gives the scale.
 
-With `--against-kafka` cleans are timed, by the clock: see `cordwood.bench.beside_kafka`. `--live` and `--source` are
-measurements of their own: see `live_log` and `spark_source` in `cordwood.bench`.
+`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live` and `--source` are
+separate measurements: see `live_log` and `spark_source` in `cordwood.bench`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cordwood.types import Codec
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison, Measuring, Seconds
 
-#: Name, shape, and share of the asked-for size: compressed ones take longer.
+#: Name, shape, and share of the requested size; compressed logs take longer, so they are smaller.
 SHAPES = {
     "100 B, none": (Shape(), 1.0),
     "1 KiB, none": (Shape(value_bytes=1024), 1.0),
@@ -48,14 +48,14 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured on one log.
+    """Measurements of one log.
 
     Attributes:
-        cp_mb_s: copying the file, by `cp`.
-        scan_mb_s: walk over the headers and check of the CRCs.
-        decode_mb_s, decode_records_s: walk, CRC and decode of every record into columns.
+        cp_mb_s: speed of `cp` on the file.
+        scan_mb_s: speed of walking the headers and checking the CRCs.
+        decode_mb_s, decode_records_s: speed of walk, CRC and decoding of every record into columns.
         arrow_mb_s, arrow_records_s: the same into Arrow record batches.
-        decode_memory_mb, arrow_memory_mb: most memory held, above that of a bare interpreter; all imports count.
+        decode_memory_mb, arrow_memory_mb: peak memory above that of a bare interpreter; includes all imports.
     """
 
     log: str
@@ -184,7 +184,7 @@ def main(
 
 
 def _show_step(step: str) -> None:
-    """Show what is measured now on a terminal, in the place of the step before; an empty step removes the line."""
+    """Replace the progress line on a terminal with this step; an empty step removes the line."""
     if sys.stderr.isatty():
         print(f"\r{step:<40}\r{step}", end="", file=sys.stderr, flush=True)
 
@@ -242,7 +242,7 @@ def _compare(workloads: Mapping[str, Workload], directory: str | None, measuring
 
     oracle = beside_kafka.find_oracle()
     found = []
-    # Where outputs go must be a disk: syncing to memory costs nothing.
+    # Outputs must be written to a disk: syncing to memory costs nothing.
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
         for name, workload in workloads.items():
             _show_step(f"{name} …")
@@ -252,7 +252,7 @@ def _compare(workloads: Mapping[str, Workload], directory: str | None, measuring
 
 
 def _comparison_text(found: list[Comparison], *, full_size: bool) -> str:
-    """The table beside the targets; these are for full size only."""
+    """Render the results beside their targets; targets apply to full size only."""
     columns = [Column("LOG"), Column("CLEANED"), *(Column(title, right=True) for title in _CELLS)]
     rows = []
     for one in found:
@@ -279,7 +279,7 @@ def _at_most(value: float | None, limit: float | None) -> str:
 
 
 _WORKLOADS = {**WORKLOADS, **BY_SHARE}
-#: Title and cell of each column; a ratio has its target behind it, and what would be better still.
+#: Title and cell of each column; a ratio is followed by its target and its stretch goal.
 _CELLS: dict[str, Callable[[Comparison, Target | None], str]] = {
     "MB": lambda one, _: f"{one.size_bytes / 1e6:,.0f}",
     "LEFT": lambda one, _: f"{one.cleaned_bytes / 1e6:,.0f}",
@@ -298,7 +298,7 @@ _CELLS: dict[str, Callable[[Comparison, Target | None], str]] = {
 
 
 def measure(folder: Path, name: str, shape: Shape, size_bytes: int, passes: int) -> Figures:
-    """Generate one log, read it, remove it."""
+    """Generate one log, read it, and remove it."""
     partition = folder / "bench-0"
     partition.mkdir()
     records = write_log(PosixFileSystem(), str(partition), size_bytes=size_bytes, shape=shape)
@@ -306,7 +306,7 @@ def measure(folder: Path, name: str, shape: Shape, size_bytes: int, passes: int)
 
     def best(read: Callable[[], object]) -> float:
         times = []
-        for _ in range(passes + 1):  # the first compiles kernels and fills the page cache
+        for _ in range(passes + 1):  # the first pass compiles kernels and fills the page cache
             began = time.process_time()
             read()
             times.append(time.process_time() - began)
@@ -344,7 +344,7 @@ def _copy_seconds(source: Path, target: Path) -> float:
     return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
 
 
-#: Not getrusage: what it tells of a child's memory starts with what its parent had when it forked.
+#: Not getrusage: its figure for a child starts at the memory that the parent had at the fork.
 _PEAK = """
 import resource
 try:
@@ -361,7 +361,7 @@ for part in getattr(cordwood.open_log(sys.argv[1]), sys.argv[2])():
 
 
 def _memory_mb(partition: Path, method: str) -> float:
-    """The peak of a process that reads the log once, less that of one that does nothing."""
+    """Return the peak memory of a process that reads the log once, minus that of an idle process."""
 
     def peak(code: str) -> float:
         command = [sys.executable, "-c", "import sys" + code + _PEAK, str(partition), method]

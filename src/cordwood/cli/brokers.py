@@ -1,4 +1,4 @@
-"""`cordwood brokers`: what the metadata log of a cluster says, as of an offset or a time."""
+"""`cordwood brokers`: list brokers from a cluster's metadata log, as of an offset or a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`cordwood cache`: what this user's caches take, filling them, and removing them.
+"""`cordwood cache`: list, fill and remove this user's caches.
 
-Numba compiles a kernel when it is first called, for the types that it is called with. So the way to compile all of them
-is to use them: a few small logs are written, in each codec, and commands run on them.
+Numba compiles a kernel at its first call, for the argument types of that call. The only way to compile all kernels is
+to use them: `--warm` writes a few small logs, in each codec, and runs commands on them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main(
 
 
 def _warm() -> None:
-    """Write small logs, and use them in every way."""
+    """Write small logs and run every common command on them."""
     from cordwood.cli import demo
 
     with tempfile.TemporaryDirectory(prefix="cordwood-warm-") as folder:
@@ -81,7 +81,7 @@ def _warm() -> None:
 
 
 def _append(directory: Path) -> None:
-    """Append to a live log per codec, in and outside of transactions, and read what was appended."""
+    """Append to a live log per codec, inside and outside of transactions, and read the appended records."""
     from cordwood.config import overrides
     from cordwood.fs.posix import PosixFileSystem
     from cordwood.service.log_manager import LogManager

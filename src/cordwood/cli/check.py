@@ -1,4 +1,4 @@
-"""`cordwood check`: prints what `storage.check` finds, for people or as JSON lines."""
+"""`cordwood check`: print the findings of `storage.check`, for people or as JSON lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main(
             if as_json:
                 is_read = is_read and show(json.dumps(report.finding_document(finding)))
                 if not is_read and check.summary.damaged:
-                    break  # nobody reads the rest, and the exit status is certain
+                    break  # the output's reader has quit, and the exit status cannot change any more
             else:
                 found.append(finding)
     if as_json:

@@ -1,4 +1,4 @@
-"""`cordwood clean`: does what `cordwood plan` says, into a copy or in place, and reports what it did."""
+"""`cordwood clean`: clean logs as `cordwood plan` announces, into a copy or in place, and report the result."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def main(
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_forecast=tell_forecast, on_plan=progress.begin, on_progress=progress.update)
         with run.where.begun():
-            # To load these takes as long as Java to start.
+            # Loading these takes as long as starting Java.
             from cordwood.commands.clean import clean
             from cordwood.commands.clean_in_place import clean_in_place
 
@@ -92,14 +92,14 @@ def _check_target(directories: Sequence[str], output: str | None, *, in_place: b
 
 
 def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: bool) -> None:
-    """Refuse options of the other mode."""
+    """Raise RequestError if options of the other mode are set."""
     for one in option_fields(type(values)):
         if not allowed and one.panel == values.PANEL and getattr(values, one.name) != one.default:
             raise RequestError(f"{one.flag} requires {mode}")
 
 
 def exit_code_of(result: CleanResult) -> int:
-    """How the program ends: 0 only when nothing failed, and a copy lacks nothing that is whole."""
+    """Return the exit code: 0 only if nothing failed and a copy contains every intact partition."""
     from cordwood.engine.task import FailureKind
 
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}

@@ -1,4 +1,4 @@
-"""What a shell completes: topics and partitions in the directories that stand on the line already; names of configs."""
+"""Shell completion: topics and partitions of the directories on the command line, and names of configs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics in the named directories that begin like this."""
+    """List topics in the given directories whose names start with `incomplete`."""
     return sorted({one.topic for one in _partitions_on_the_line(ctx) if one.topic.startswith(incomplete)})
 
 
 def partitions(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The partitions in the named directories that begin like this; of the chosen topics, if there are some."""
+    """List partitions in the given directories that start with `incomplete`, only of the chosen topics if any."""
     globs = ctx.params.get("topic") or ctx.params.get("topics") or ()
     found = {
         one
@@ -31,8 +31,8 @@ def partitions(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def configs(incomplete: str) -> list[str]:
-    """The names of configs that begin like this, behind `TOPIC:` if there is one."""
-    # Loaded only here: it takes longer than completing a topic.
+    """List configs whose names start with `incomplete`, after `TOPIC:` if it is present."""
+    # Import here: it takes longer than completing a topic.
     from cordwood.config import BROKER_CONFIGS, TOPIC_CONFIGS
 
     topic, colon, name = incomplete.rpartition(":")
@@ -41,13 +41,13 @@ def configs(incomplete: str) -> list[str]:
 
 
 def _partitions_on_the_line(ctx: typer.Context) -> Iterator[TopicPartition]:
-    # What stands before an option without its value is not parsed yet.
+    # Typer has not parsed the arguments before an option that still lacks its value.
     for path in (*(ctx.params.get("directories") or ctx.params.get("paths") or ()), *ctx.args):
         yield from _partitions_in(path)
 
 
 def _partitions_in(path: str) -> Iterator[TopicPartition]:
-    """The partitions in a directory, or in the directories in it."""
+    """Yield the partitions in a directory or in its subdirectories."""
     from cordwood.errors import BadNameError
     from cordwood.storage.formats.filenames import parse_directory
 
@@ -63,7 +63,7 @@ def _partitions_in(path: str) -> Iterator[TopicPartition]:
                         yield parse_directory(name).topic_partition
 
 
-#: By the option that they belong to.
+#: Completion function by option.
 COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
     "--topic": topics,
     "--partition": partitions,

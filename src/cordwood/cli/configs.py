@@ -1,4 +1,4 @@
-"""`cordwood configs`: what the metadata log of a cluster says, as of an offset or a time."""
+"""`cordwood configs`: list configs from a cluster's metadata log, as of an offset or a time."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Records of Kafka's internal topics as `dump` shows them: by name, as far as they can be read.
+"""Decoded records of Kafka's internal topics, as `dump` shows them.
 
     for people       OffsetCommit v3 key={group="g" topic="t" partition=0} value={offset=5 leader_epoch=0 …}
     as JSON          "record":"OffsetCommit","version":3,"key":{"group":"g",…},"value":{"offset":5,…}
 
-What cannot be read, or is of a type that is not known, is shown as the bytes of other topics, with the `problem`. Of a
-later version than is known there is a problem, too, and bytes behind what is understood are the `rest`.
+Unreadable records and records of an unknown type are shown as bytes, like those of other topics, with a `problem`. A
+record of a later version than we know has a `problem`, too; undecoded bytes at its end are the `rest`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from cordwood.storage.formats.messages.topics import (
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.types import ControlType
 
-#: Ends of the names of fields that are times, in milliseconds.
+#: Name suffixes of fields that are times in milliseconds.
 _TIMES = ("timestamp", "timestamp_ms")
 
 
-#: Fields whose numbers people are shown by name.
+#: Fields whose numbers are printed as names for people.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "transaction_status": tuple(one.label for one in TransactionStatus),
     "delivery_state": ("AVAILABLE", "ACQUIRED", "ACKNOWLEDGED", "ARCHIVING", "ARCHIVED"),
@@ -48,12 +48,12 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
         "DELETE_PARTITION_FINISHED",
     ),
 }
-#: Control records of which a line shows all in any case.
+#: Control records that a line always shows in full.
 _MARKERS = ("ABORT", "COMMIT")
 
 
 def decoder(topic: str | None, form: DecodedForm) -> Decode | None:
-    """What decodes the records of an internal topic; None for other topics."""
+    """Return the function that decodes an internal topic's records, or None for other topics."""
     internal = INTERNAL_TOPICS.get(topic or "")
     if internal is None:
         return None
@@ -83,7 +83,7 @@ def _read(topic: InternalTopic, key: memoryview | None, value: memoryview | None
 
 
 def _part(record: DecodedRecord, size_bytes: int | None, is_full: bool) -> str:
-    """What a record's line says of it; of a long key or value the start, unless `is_full`."""
+    """Render a record for its line; shorten a long key or value unless `is_full`."""
     version = "" if record.version is None else f" v{record.version}"
     key = "" if record.key is None else f" key={_start(_text('', record.key), is_full, None)}"
     value = _start(_text("", record.value), is_full, size_bytes)
@@ -122,7 +122,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _member(record: DecodedRecord, size_bytes: int | None, is_full: bool) -> str:
-    """The members of a record's JSON object that tell what it says."""
+    """Render the members that a decoded record adds to its JSON object."""
     rest = {"rest": record.rest} if record.rest else {}
     document = _document(
         {"record": record.type, "version": record.version, "key": record.key, "value": record.value, **rest}
@@ -143,5 +143,5 @@ def _document(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no such number
+        return str(value)  # JSON has no NaN or infinity
     return value

@@ -1,6 +1,6 @@
-"""Keys and values as a decoder gives them, in `dump`: the choice that `get` and `table` have, schemas included.
+"""Keys and values as a decoder renders them in `dump`: the same decoders as in `get` and `table`, schemas included.
 
-What cannot be decoded is shown as `hex:00ff`, in JSON as `{"hex": "00ff"}`, as by the formats of `cli.values`.
+A value that the decoder rejects is shown as `hex:00ff`, in JSON as `{"hex": "00ff"}`, as `cli.values` does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cordwood.json_text import json_text
 
 
 def shown_by(decoder: str, fs: Store, *, in_json: bool) -> Shown:
-    """What shows keys or values by a decoder.
+    """Return how a decoder shows keys or values.
 
     Args:
-        decoder: as `decoder_of` takes it.
+            decoder: a decoder's name, as `decoder_of` accepts it.
 
     Raises:
         RequestError, NotFoundError: see `decoder_of`.

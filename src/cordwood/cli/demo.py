@@ -1,8 +1,8 @@
-"""`cordwood demo`: a log is compacted, and every record of it accounted for.
+"""`cordwood demo`: compact a log and account for every record.
 
-The log is made here, by our own encoders; plan, clean and check are the real ones. Of its three segments the first was
-cleaned a week before, the second is dirty, the third active. With `--dir` both states stay, and beside them the small
-log of a real broker that comes with the package, which the documentation's examples are about.
+We write the log with our own encoders; plan, clean and check are the real ones. Of its three segments, the first was
+cleaned a week before, the second is dirty, and the third is active. With `--dir` both states are kept, together with
+the small log of a real broker from the package, which the documentation's examples use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cordwood.storage.recovery.into_copy import recover_into_copy
 from cordwood.text import Column, bytes_text, number, table
 from cordwood.types import NONE, TopicPartition
 
-#: The real broker's log, and another broker's with groups of all kinds and open transactions.
+#: Folder of the real broker's log, and of another broker's log with groups of all kinds and open transactions.
 LOG, GROUPS = "kafka-logs", "kafka-groups"
 _PACKED = ("demo.tar.gz", "groups.tar.gz")
 BEFORE, AFTER, SETTINGS = "before", "after", "server.properties"
@@ -59,7 +59,7 @@ _PROPERTIES = """\
 log.cleanup.policy=compact
 log.cleaner.delete.retention.ms=86400000
 """
-#: What plan and clean are asked for.
+#: Options of plan and clean.
 _ASKED = f"--server-properties {SETTINGS} --single-copy"
 _GONE, _NULL = "✗", "∅"
 
@@ -103,11 +103,11 @@ def _folder(directory: str | None) -> Iterator[Path]:
 
 
 def unpack(folder: Path) -> None:
-    """Unpack the brokers' logs that come with the package, as `LOG` and `GROUPS` in a folder."""
+    """Unpack the brokers' logs in the package as `LOG` and `GROUPS` in a folder."""
     for name in _PACKED:
         packed = importlib.resources.files("cordwood").joinpath("data", name)
         with packed.open("rb") as data, tarfile.open(fileobj=data) as tar:
-            # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
+            # Set it as an attribute: Python 3.11 accepts it as an argument only from 3.11.4 on.
             tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
             tar.extractall(folder)
 
@@ -118,7 +118,7 @@ def unpack(folder: Path) -> None:
 def _batch(
     base_offset: int, *records: tuple[str, str | None], horizon: int | None = None, producer: int = NONE
 ) -> bytes:
-    """A batch with a record per (user, town); None deletes the user. A minute lies between two offsets."""
+    """Encode a batch with a record per (user, town), one minute apart; town None deletes the user."""
     return encode_batch(
         [
             Record(at, _time(at), user.encode(), None if town is None else town.encode())
@@ -139,11 +139,11 @@ def _time(offset: int) -> int:
 
 
 def _segments() -> dict[int, list[bytes]]:
-    """The batches of each segment, by its base offset."""
+    """Encode the batches of each segment, by its base offset."""
     return {
         0: [
             _batch(0, ("anna", "Rome")),
-            # The clean of a week ago took offset 1, and set the day from which this deletion need not be told.
+            # Last week's clean removed offset 1 and set the delete horizon of this tombstone.
             _batch(2, ("ben", "Oslo")),
             _batch(4, ("cleo", None), horizon=NOW_MS - 6 * DAY_MS),
         ],
@@ -158,7 +158,7 @@ def _segments() -> dict[int, list[bytes]]:
 
 
 def write_log(folder: Path) -> None:
-    """Write the log as `BEFORE` into a folder, as a broker leaves it, and the broker's settings beside it."""
+    """Write the log into the folder `BEFORE`, as a broker leaves it, and the broker's settings beside it."""
     before = folder / BEFORE
     (before / str(USERS)).mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="cordwood-demo-") as bare:
@@ -167,7 +167,7 @@ def write_log(folder: Path) -> None:
             path.write_bytes(b"".join(batches))
             written = _time(_LAST[base_offset]) // 1000
             os.utime(path, (written, written))
-        # Its indexes, snapshots and leader epochs are what a broker makes of the batches.
+        # A broker derives its indexes, snapshots and leader epochs from the batches.
         fs = PosixFileSystem()
         recover_into_copy(fs, LogView(bare, fs=fs), str(before / str(USERS)), recovery_point=0, now_ms=NOW_MS)
     (before / CLEANER_OFFSETS).write_bytes(checkpoints.encode({USERS: _FIRST_DIRTY}))
@@ -175,11 +175,11 @@ def write_log(folder: Path) -> None:
     (folder / SETTINGS).write_text(_PROPERTIES)
 
 
-# ---- what became of each record --------------------------------------------------------------------------------------
+# ---- the fate of each record -----------------------------------------------------------------------------------------
 
 
 class _Why(StrEnum):
-    """What decided about a record."""
+    """Reason that a record was kept or removed."""
 
     SUPERSEDED = "superseded"
     ABORTED = "aborted"
@@ -190,7 +190,7 @@ class _Why(StrEnum):
     LAST = "last of its key"
 
 
-#: Of those that drop records, the counter of the clean that must agree.
+#: For each reason that removes records, the clean's counter that must agree.
 _COUNTED: Mapping[_Why, Callable[[Counts], int]] = {
     _Why.SUPERSEDED: lambda counts: counts.records_superseded,
     _Why.ABORTED: lambda counts: counts.records_aborted,
@@ -200,10 +200,10 @@ _COUNTED: Mapping[_Why, Callable[[Counts], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Fate:
-    """A record, and what became of it.
+    """A record and its fate.
 
     Attributes:
-        offset, key, value: its own; of a marker the value is its type, and there is no key.
+        offset, key, value: the record's own; a marker has its type as the value, and no key.
     """
 
     offset: int
@@ -219,9 +219,9 @@ class _Contents:
     """A small log: all its records by offset, and which of them readers get.
 
     Attributes:
-        data: offsets of those that are no markers.
-        committed: offsets of those that no aborted transaction wrote.
-        horizons: delete horizon of the batch of an offset, where it has one.
+        data: offsets of records other than markers.
+        committed: offsets of records outside aborted transactions.
+        horizons: delete horizon of the offset's batch, if it has one.
     """
 
     records: Mapping[int, Record]
@@ -247,7 +247,7 @@ class _Contents:
 
 
 def _fates(before: _Contents, after: _Contents) -> list[_Fate]:
-    """What became of each record of the log: that is read from the clean's result, and why is told from the log."""
+    """Derive each record's fate: kept or removed from the clean's output, the reason from the log before it."""
     last = {before.records[at].key: at for at in sorted(before.committed) if at < _ACTIVE}
     fates = []
     for at, record in before.records.items():
@@ -277,7 +277,7 @@ def _why(at: int, last: int, before: _Contents, after: _Contents) -> tuple[_Why,
 
 
 def _shown(log: _Contents, at: int) -> tuple[str, str | None]:
-    """Key and value of a record, as text."""
+    """Return a record's key and value as text."""
     record = log.records[at]
     if at not in log.data:
         return "", "ABORT"
@@ -306,7 +306,7 @@ def _check() -> Summary:
 
 
 def _told(before: _Contents, result: CleanResult) -> list[_Fate]:
-    """The fates, held against what the clean counted."""
+    """Return the fates, after comparing them with the clean's counters."""
     fates = _fates(before, _Contents.of(AFTER))
     for why in _Why:
         dropped = sum(one.why is why and not one.kept for one in fates)
@@ -389,7 +389,7 @@ def _table(fates: list[_Fate]) -> Iterator[str]:
 
 
 def _document() -> dict[str, Any]:
-    """The story's facts as one JSON value."""
+    """Return the demo's facts as one JSON value."""
     before, plan, result = _Contents.of(BEFORE), _plan(BEFORE), _clean()
     summary = _check()
     return {

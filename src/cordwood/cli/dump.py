@@ -182,21 +182,21 @@ def main(
     try:
         dump.run([named(path) for path in paths])
     except BrokenPipeError:
-        give_up_output()  # nobody reads the rest; damage that was shown until now counts
+        give_up_output()  # the output's reader has quit; damage shown before that still sets the exit status
     if dump.damaged:
         return EXIT_DAMAGE
     return EXIT_REQUEST if dump.unreadable else EXIT_OK
 
 
 def _folders(*decoders: str | None) -> list[str]:
-    """Where schemas are."""
+    """Return the schema folders of the decoders."""
     return [folder for one in decoders if one is not None and (folder := schema_folder(one))]
 
 
 def _shown(decoder: str | None, fs: Store, *, in_json: bool) -> Shown | None:
     if decoder is None:
         return None
-    # It loads Arrow.
+    # The import loads Arrow.
     from cordwood.cli.decoder_values import shown_by
 
     return shown_by(decoder, fs, in_json=in_json)

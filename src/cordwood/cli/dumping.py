@@ -1,7 +1,7 @@
-"""What `cordwood dump` shows: logs, and every other file that Kafka keeps beside them.
+"""The output of `cordwood dump`: logs, and every other file that Kafka keeps beside them.
 
-Logs pass window by window, as columns. The lines of each chunk of rows are made and written before the next chunk is
-looked at, so memory stays bounded for files of any size. Damage is reported at its place, and reading goes on after it.
+Logs are read window by window, as columns. The lines of each chunk of rows are made and written before the next chunk
+is read, so memory stays bounded for files of any size. Damage is reported at its place, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, look, nothing_selected
 from cordwood.types import ControlType, Isolation, TopicPartition
 
-#: Rows that are made into lines at once, and bytes of lines after which they are written.
+#: Number of rows that are made into lines at once; then size in bytes at which lines are written.
 _ROWS = 4096
 _WRITE_BYTES = 1 << 16
-#: How often logs that are followed are looked at.
+#: Interval at which followed logs are polled, in seconds.
 _FOLLOW_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of a log is shown.
+    """Which parts of a log are shown.
 
     Attributes:
-        end_offset: offsets from here on are left out.
+        end_offset: first offset that is left out.
         since_ms: lowest timestamp of a record.
-        isolation: only what a consumer with this isolation level gets.
-        topics, partitions: of a log directory, as `is_wanted` takes them.
-        limit: records (batches where no records are shown, entries of other files) after which it is enough.
-        grep: only records whose key or value has these bytes.
-        tail: only the last so many records of each log; the other choices are among these.
-        follow: go on with what is appended, until it is interrupted or the limit is reached.
+        isolation: show only records that a consumer with this isolation level gets.
+        topics, partitions: choice within a log directory, as `is_wanted` takes them.
+        limit: stop after this many records (batches if no records are shown, entries in other files).
+        grep: show only records whose key or value contains these bytes.
+        tail: show only the last `tail` records of each log; the other choices apply within these.
+        follow: continue with appended records until interrupted or until the limit is reached.
     """
 
     batches: bool = True
@@ -86,22 +86,22 @@ class Choice:
 
     @property
     def judges_records(self) -> bool:
-        """Whether more than its offset decides if a record is shown. Batches without such a record then aren't."""
+        """Whether records are chosen by more than their offset. Batches without a chosen record are then left out."""
         times = self.since_ms is not None or self.until_ms is not None
         return self.key is not None or self.grep is not None or times
 
     @property
     def needs_log(self) -> bool:
-        """Whether one file alone cannot be shown so."""
+        """Whether the choice requires a whole log, not a single file."""
         return self.tail is not None or self.follow
 
 
 class _LimitReached(Exception):  # noqa: N818
-    """Enough was shown: no error."""
+    """Ends the dump after `limit` lines; not an error."""
 
 
 class Dump:
-    """Dumps paths, one after the other."""
+    """Dumps paths one after another."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Dump:
         self._followed: list[FollowedLog] = []
 
     def run(self, paths: Sequence[str]) -> None:
-        """Dump paths, until the limit."""
+        """Dump paths until the limit is reached."""
         try:
             if self._left == 0:
                 return
@@ -146,12 +146,13 @@ class Dump:
             self.flush()
 
     def flush(self) -> None:
-        """Write the lines that are made."""
+        """Write the pending lines."""
         if self._lines:
             lines, self._lines, self._lines_bytes = self._lines, [], 0
             self._write(b"".join(lines))
 
-    # ---- what a path is ----------------------------------------------------------------------------------------------
+    # ---- kinds of paths
+    # --------------------------------------------------------------------------------------------------
 
     def _dump(self, path: str) -> None:
         found = look(self._fs, path)
@@ -176,7 +177,7 @@ class Dump:
                     continue
                 found = True
                 if choice.isolation is not None and partition.name.state is not DirectoryState.CURRENT:
-                    continue  # no consumer gets what is on its way in or out
+                    continue  # no consumer reads a log that is being moved here or deleted
                 try:
                     self._log(directory.log(partition))
                 except NotFoundError:
@@ -187,7 +188,7 @@ class Dump:
             raise nothing_selected(topics, paths, choice.topics, choice.partitions)
 
     def _open(self, path: str) -> LogView:
-        """The log in a directory that may be a partition of a log directory that a broker is running on."""
+        """Open the log in a directory that may belong to a running broker's log directory."""
         path = named(path or ".")
         try:
             live = LogDirectory.open(self._fs, posixpath.dirname(path) or ".").live
@@ -250,7 +251,7 @@ class Dump:
             log.report_behind(transactions, end, functools.partial(self._wrong_behind, log))
 
     def _goes_on(self, followed: FollowedLog) -> bool:
-        """Show what became readable in a log since the last look; False: the log is gone."""
+        """Show the records that became readable since the last poll. Return False if the log was deleted."""
         try:
             followed.look()
         except NotFoundError:
@@ -275,7 +276,7 @@ class Dump:
         only: Segment | None = None,
         path: str = "",
     ) -> None:
-        """The part of a log, or of one of its segments, between two offsets."""
+        """Show the part of a log, or of one of its segments, between two offsets."""
         if first >= end:
             return
         choice = self.choice
@@ -300,7 +301,7 @@ class Dump:
     def _with_key(
         self, segments: Sequence[Segment], key: bytes, first: int, end: int
     ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
-        """What may hold a key: of a segment with a key index a few batches, of others all."""
+        """Yield batches that may hold a key: a few per segment with a key index, all batches of other segments."""
         for segment in segments:
             try:
                 if segment.base_offset < end:
@@ -315,13 +316,13 @@ class Dump:
             index = read_index(segment)
         except (OSError, CorruptFileError):
             index = None
-        # Control records are not indexed. Their keys begin with a version, of which the first byte is 0.
+        # Control records are not indexed. Their keys begin with a version whose first byte is 0.
         if index is None or (index.header.flags & Flag.CONTROL and key.startswith(b"\0")):
             return segment.windows(start_offset=first, end_offset=end)
         return windows_with(segment, index, [key])
 
     def _lone(self, path: str, file: PartitionFile, name: TopicPartition | None) -> None:
-        """A log file that is not part of a log, or not any more."""
+        """Show a log file that is not, or no longer, part of a log."""
         if self.choice.isolation is not None:
             what = "is not part of a log that a consumer could read; leave out --isolation"
             raise RequestError(f"{path} {what}")
@@ -330,7 +331,7 @@ class Dump:
         names = {dataclasses.replace(file, kind=kind).name: kind for kind in INDEX_KINDS}
         siblings = [] if file.kind is not FileKind.LOG else self._fs.list(directory or "/")
         indexes = {names[info.name]: info for info in siblings if info.name in names}
-        # What counts in a snapshot are its records; their offsets start at 0.
+        # Offsets in a snapshot number its records, from 0.
         base_offset = file.offset if file.kind is FileKind.LOG else 0
         info = dataclasses.replace(self._fs.stat(path), name=own_name)
         segment = Segment(self._fs, directory, SegmentFiles(base_offset, info, indexes))
@@ -350,7 +351,7 @@ class Dump:
         self, item: BatchWindow | Gap, first: int, end: int, transactions: Transactions, *, is_end: bool, live: bool
     ) -> None:
         if isinstance(item, Gap):
-            # What a stop leaves at a log's end is nothing to worry about, nor is what a broker is writing.
+            # Incomplete bytes at the end are normal after a crash, and while a broker appends.
             if is_end and self.choice.follow and item.kind is not GapKind.DAMAGE:
                 return  # it may become a batch
             if is_end and (live or item.kind is not GapKind.DAMAGE):
@@ -392,18 +393,18 @@ class Dump:
     # ---- lines -------------------------------------------------------------------------------------------------------
 
     def put(self, lines: bytes) -> None:
-        """Write lines, some time soon."""
+        """Queue lines for writing."""
         self._lines.append(lines)
         self._lines_bytes += len(lines)
         if self._lines_bytes >= _WRITE_BYTES:
             self.flush()
 
     def may_show(self, count: int) -> int:
-        """How many of `count` lines the limit allows."""
+        """Return how many of `count` lines the limit allows."""
         return count if self._left is None else min(count, self._left)
 
     def count(self, count: int) -> None:
-        """Take note of lines that the limit is about."""
+        """Count lines towards the limit."""
         if self._left is not None:
             self._left -= count
             if self._left <= 0:
@@ -425,23 +426,23 @@ class Dump:
         if line:
             self.put(line)
         else:
-            # A pattern has no place for it.
+            # A pattern's output cannot contain it.
             tell(f"damage: {DataError(what, path=self._place.file, position=position, offset=offset)}")
 
     def _unreadable(self, error: OSError) -> None:
-        """Tell what cannot be read, and go on; but not when it is our output that fails."""
+        """Report an unreadable file and continue; raise if stdout is what failed."""
         if error.filename is None:
             raise error
         self.unreadable = True
         tell(f"{error.filename} {why_unreadable(error)}")
 
     def damage(self, error: DataError) -> None:
-        """Tell damage where it lies."""
+        """Report damage at its place."""
         self._wrong(error)
 
 
 class _Window:
-    """One window on its way through: its batches in order, each with its damage and its records."""
+    """One window while it is shown: its batches in order, each with its damage and its records."""
 
     def __init__(self, dump: Dump, window: BatchWindow, first: int, end: int) -> None:
         self.dump = dump
@@ -450,18 +451,18 @@ class _Window:
         self.first = first
         self.end = end
         self.positions: list[int] = window.batches["position"].tolist()
-        self.next = 0  # index of the first batch that was not met yet
-        self.damage: list[DataError] = []  # not told yet
+        self.next = 0  # index of the first batch that is not shown yet
+        self.damage: list[DataError] = []  # not reported yet
 
     def show(self) -> None:
         choice, batches = self.choice, self.window.batches
-        # Where a wrapper starts, only its messages tell.
+        # A wrapper's first offset is known only from its messages.
         wrappers = (batches["magic"] < 2) & (batches["attributes"] & CODEC_MASK != 0)
         if choice.records or choice.judges_records or wrappers.any():
             is_consumer = choice.isolation is not None
             for columns in decode(self.window, on_damage=self.damage.append, even_invalid=not is_consumer):
                 self._columns(columns)
-                del columns  # a large record must be gone from memory before the next is decoded
+                del columns  # free a large record before decoding the next
         self._pass_over(len(self.positions))
         self._tell(None)
 
@@ -499,7 +500,7 @@ class _Window:
         return keep
 
     def _meet(self, batch: Batch) -> None:
-        """Go on to a batch that has records, if it is not the one that we are at."""
+        """Move on to a batch with records, unless it is the current one."""
         at = self.positions.index(batch.position, max(self.next - 1, 0))
         if at >= self.next:
             self._pass_over(at)
@@ -509,7 +510,7 @@ class _Window:
             self._tell(batch.position + 1)
 
     def _pass_over(self, end: int) -> None:
-        """Go on over batches without records."""
+        """Move past batches without records."""
         for at in range(self.next, end):
             self._tell(self.positions[at])
             if not self.choice.judges_records:
@@ -518,7 +519,7 @@ class _Window:
             self._tell(self.positions[at] + 1)
 
     def _tell(self, position: int | None) -> None:
-        """Tell the damage that lies before a position."""
+        """Report the damage before a position."""
         while self.damage and (position is None or (self.damage[0].position or 0) < position):
             self.dump.damage(self.damage.pop(0))
 
@@ -555,8 +556,8 @@ class _Window:
 
 
 def _have(columns: RecordColumns, sought: bytes) -> npt.NDArray[np.bool_]:
-    """bool[records]: those whose key or value has some bytes in it. All bytes are searched at once."""
-    # A lookahead finds places that overlap, too.
+    """bool[records]: whether the key or value contains `sought`. Searches all bytes in one pass."""
+    # A lookahead also matches overlapping occurrences.
     places = re.finditer(b"(?=" + re.escape(sought) + b")", columns.data.data)
     at = np.array([*(place.start() for place in places), np.iinfo(np.int64).max], np.int64)
     found = np.zeros(columns.rows.size, np.bool_)

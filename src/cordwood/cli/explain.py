@@ -1,4 +1,4 @@
-"""`cordwood explain`: the same log under other configs."""
+"""`cordwood explain`: replay a log under other configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cordwood fetch`: brings a broker's directory back from an object store."""
+"""`cordwood fetch`: copy a broker's directory from an object store."""
 
 from __future__ import annotations
 

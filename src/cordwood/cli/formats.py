@@ -1,4 +1,4 @@
-"""How `dump` writes what it finds: a `Printer` turns batches, records and the rest into lines, as text or as JSON.
+"""Output formats of `dump`: a `Printer` turns batches, records and other entries into lines, as text or as JSON.
 
 A line with a key, value or header larger than `LARGE_BYTES` is made in pieces.
 """
@@ -34,21 +34,21 @@ from cordwood.record.record import read_varint
 from cordwood.storage.formats.filenames import BOOTSTRAP_CHECKPOINT, CLUSTER_METADATA_TOPIC
 from cordwood.types import NONE
 
-#: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and value, start and number of headers.
+#: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and of value, start and number of headers.
 Row = tuple[int, int, int, int, int, int, int, int, int]
-#: What a control record says: its type's name, and of a marker the coordinator epoch.
+#: Decoded control record: the name of its type, and a marker's coordinator epoch.
 Control = tuple[str | None, int | None]
 Fields = Mapping[str, object]
-#: A header as it stands in the data: its name and its value.
+#: A header in the encoded data: its name and its value.
 HeaderViews = tuple[memoryview, memoryview | None]
 
-#: Headers of a record that people are shown.
+#: Maximum number of a record's headers in a line for people.
 _SHOWN_HEADERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The file that lines are from, and the partition that it belongs to if its directory tells."""
+    """The file that lines are from, and its partition if the directory name identifies it."""
 
     file: str
     topic: str | None = None
@@ -60,43 +60,47 @@ def _as_bytes(key: memoryview | None, value: memoryview | None, control: str | N
 
 
 def _decoder(place: Place, form: DecodedForm) -> Decode:
-    """What decodes the records of a file: those of internal topics by name, others not."""
+    """Return the decoder for a file's records: by name for internal topics, else none."""
     is_bootstrap = posixpath.basename(place.file) == BOOTSTRAP_CHECKPOINT
     if not is_bootstrap and not (place.topic or "").startswith("__"):
         return _as_bytes
-    # Loaded only for such topics.
+    # Import here: only internal topics need it.
     from cordwood.cli.decoded import decoder
 
     return decoder(CLUSTER_METADATA_TOPIC if is_bootstrap else place.topic, form) or _as_bytes
 
 
 class Printer(Protocol):
-    """Makes lines, each with its end. What is from a file comes after a `begin` with its place.
+    """Makes lines, each with its line end. Call `begin` before the lines of a file.
 
-    Lines of records come in pieces, which are written before the next is asked for: a line may be of any length.
+    Lines of records are yielded in pieces; the caller writes each piece before it requests the next, as a line may be
+    of
+    any length.
     """
 
     def begin(self, place: Place) -> None:
-        """The lines from here on are about this file."""
+        """Set the file that the following lines are about."""
         ...
 
     def batch(self, batch: Batch) -> bytes:
-        """A batch, or a message or wrapper of an old format."""
+        """Format a batch, or a message or wrapper of an old format."""
         ...
 
     def records(
         self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
     ) -> Iterator[bytes]:
-        """Records of one batch; in a control batch each has its `Control`, else there are none."""
+        """Format records of one batch. `controls` has an entry per record of a control batch, and is empty
+        otherwise.
+        """
         ...
 
     def entry(self, kind: str, fields: Fields) -> bytes:
-        """An entry of another file, bytes at a file's end ("rest"), or damage ("damage")."""
+        """Format an entry of another file, bytes at a file's end ("rest"), or damage ("damage")."""
         ...
 
 
 def batch_fields(batch: Batch) -> dict[str, object]:
-    """All that a batch's header says; null where its format has no such field."""
+    """Return the fields of a batch's header; null where its format lacks the field."""
     is_wrapper = batch.magic < 2 and batch.record_count < 0
     return {
         "position": batch.position,
@@ -124,7 +128,7 @@ def batch_fields(batch: Batch) -> dict[str, object]:
 
 
 def key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
-    """The bytes of a record's key and value."""
+    """Return the bytes of a record's key and value."""
     _, _, _, key, key_size, value, value_size, _, _ = row
     return (
         None if key_size < 0 else data[key : key + key_size],
@@ -133,7 +137,7 @@ def key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memory
 
 
 def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
-    """The headers of a record, without copying them."""
+    """Yield the headers of a record without copying them."""
     at, count = row[-2:]
     for _ in range(count):
         size, at = read_varint(data, at)
@@ -145,7 +149,7 @@ def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
 
 
 def has_large_headers(data: memoryview, row: Row) -> bool:
-    """Whether the headers of a record are too many, or too large, for one string."""
+    """Whether the headers of a record are too many or too large for one string."""
     size = 0
     for number, (name, value) in enumerate(header_views(data, row)):
         size += len(name) + (0 if value is None else len(value))
@@ -155,14 +159,14 @@ def has_large_headers(data: memoryview, row: Row) -> bool:
 
 
 def header_name(data: memoryview) -> str:
-    """The name of a header; what is not UTF-8 gets replacement characters, as in Kafka's clients."""
+    """Decode the name of a header; replace bytes that are not UTF-8, as Kafka's clients do."""
     return str(data, "utf-8", "replace")
 
 
 class _Lines:
-    """Lines on their way out; a large cell is a mark in its line, and its pieces stand beside it."""
+    """Pending lines. A large cell is a mark in its line; its pieces are kept separately."""
 
-    #: Wide, so that no cell is filled up with spaces behind a large value. No shown text has a zero byte.
+    #: Wide, so that no cell is padded with spaces after a large value. Shown text never has a zero byte.
     _MARK = re.compile("\0([0-9]+) *\0")
 
     def __init__(self, heading: str = "") -> None:
@@ -171,24 +175,24 @@ class _Lines:
         self._pieces: list[Iterator[bytes]] = []
 
     def cell(self, shown: Shown, data: memoryview | None) -> str:
-        """A key or value as part of a line."""
+        """Return a key or value as part of a line."""
         if data is not None and shown.pieces is not None and len(data) > large.LARGE_BYTES:
             return self.large_cell(shown.pieces(data))
         return shown.text(data)
 
     def large_cell(self, pieces: Iterator[bytes]) -> str:
-        """What stands for these pieces in a line."""
+        """Return the mark that represents these pieces in a line."""
         self._pieces.append(pieces)
         return f"\0{len(self._pieces) - 1:<40}\0"
 
     def add(self, line: str) -> bool:
-        """Add a line. True: it is time to `take` what there is."""
+        """Add a line. Return True when the caller should `take` the lines."""
         self._lines.append(line)
         self._size += len(line)
         return self._size > large.LARGE_BYTES or bool(self._pieces)
 
     def take(self) -> Iterator[bytes]:
-        """All that was added."""
+        """Yield and forget the added lines."""
         text = "".join(self._lines)
         self._lines, self._size = [], 0
         if not self._pieces:
@@ -204,7 +208,7 @@ class _Lines:
 
 
 class JsonPrinter:
-    """A JSON object per line. With `decode`, records of internal topics by name."""
+    """Prints a JSON object per line. With `decode`, decodes records of internal topics."""
 
     def __init__(
         self,
@@ -283,10 +287,9 @@ def _line(fields: Fields) -> bytes:
 
 
 class TextPrinter:
-    """A line per batch and record for people, under a heading per file.
+    """Prints a line per batch and record for people, under a heading per file.
 
-    Of a long key, value or header it shows the start, unless `full`. With `decode`, it shows records of internal topics
-    by name.
+    Shortens a long key, value or header unless `full`. With `decode`, decodes records of internal topics.
     """
 
     def __init__(
@@ -385,7 +388,7 @@ class TextPrinter:
         return (heading + "".join(lines)).encode("utf-8", "surrogateescape")
 
 
-#: Cells of a batch's line and the width they mostly have.
+#: Cells of a batch's line and their usual widths.
 _BATCH_CELLS = {
     "base_offset": 17,
     "last_offset": 17,
@@ -412,6 +415,6 @@ def _shown(name: str, value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """A name as it is; in quotes where it has spaces or what does not print."""
+    """Return a name unchanged, or in quotes if it has spaces or unprintable characters."""
     harmless = text.isprintable() and not set(text) & {'"', "\\", " "}
     return text if harmless and text else quoted(text.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""`cordwood get`: what became of a key."""
+"""`cordwood get`: show the history of a key."""
 
 from __future__ import annotations
 

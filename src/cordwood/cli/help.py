@@ -1,4 +1,4 @@
-"""`cordwood help`: the same as `--help`, of a command or of all."""
+"""`cordwood help`: the same as `--help`, for one command or all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cordwood index`: makes the key indexes of segments, or removes them."""
+"""`cordwood index`: create or remove the key indexes of segments."""
 
 from __future__ import annotations
 

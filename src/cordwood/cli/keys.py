@@ -18,18 +18,18 @@ KeysFile = Annotated[
     str | None, typer.Option("--keys", metavar="FILE", help="A file with a key on each line; - is the standard input.")
 ]
 
-#: More keys than this are no list that somebody wrote.
+#: Size limit of a file of keys; nobody writes a larger list.
 _FILE_BYTES_MAX = 1 << 30
-#: How a file in UTF-16 begins.
+#: First bytes of a file in UTF-16.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
-    """The keys that were named, and those on the lines of a file; empty lines are none.
+    """Return the keys given by name, and those on the non-empty lines of a file.
 
     Raises:
-        RequestError: there is no key.
-        NotFoundError: there is no such file.
+            RequestError: no key is given.
+            NotFoundError: the file is missing.
     """
     found = list(keys or ())
     if path is not None:
@@ -40,13 +40,13 @@ def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
 
 
 def key_lines(path: str) -> str:
-    """The text of a file of keys; bytes that are no UTF-8 stay what they are."""
+    """Read a file of keys as text; bytes that are not UTF-8 survive as surrogates."""
     data = _read(path)
     if len(data) > _FILE_BYTES_MAX:
         raise RequestError(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: too many for a list of keys")
     if data[:2] in _UTF_16:
         raise RequestError(f"{path} is in UTF-16, so its keys would not be found. Write it as UTF-8")
-    # Some editors begin a file with a mark of its encoding, which is no part of the first key.
+    # Some editors write a byte order mark, which is not part of the first key.
     text = str(data, "utf-8-sig", "surrogateescape").replace("\r\n", "\n")
     if "\r" in text and "\n" not in text:
         raise RequestError(f"{path} ends its lines with a CR alone, so all of it would be one key. End them with LF")
@@ -54,10 +54,10 @@ def key_lines(path: str) -> str:
 
 
 def _read(path: str) -> Bytes:
-    """The bytes of a file, up to one more than are allowed; `-` is the standard input."""
+    """Read a file up to one byte more than the limit; `-` is stdin."""
     if path == "-":
         return sys.stdin.buffer.read(_FILE_BYTES_MAX + 1)
-    # Stores open files of known size, and no pipe, such as a shell's <(…).
+    # A Store opens files of known size only, not a pipe such as a shell's <(…).
     if Path(path).is_fifo():
         with open(path, "rb") as pipe:
             return pipe.read(_FILE_BYTES_MAX + 1)

@@ -1,7 +1,7 @@
-"""Large keys and values for `dump`: their start for people, or all of them in pieces.
+"""Large keys and values for `dump`: shortened for people, or whole in pieces.
 
-`formats` makes one string of a key or value. Of one of hundreds of megabytes that would take several times its size in
-memory. Here the same text is made piece by piece, and `start` cuts it for people.
+`formats` makes one string of a key or value; for hundreds of megabytes that takes several times as much memory. This
+module makes the same text piece by piece, and `start` shortens it for people.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 import numpy as np
 import numpy.typing as npt
 
-#: Keys, values and headers above this are never held as one string.
+#: Size in bytes above which a key, value or header is never held as one string.
 LARGE_BYTES = 1 << 20
-#: Bytes of a piece; a multiple of 3, so that pieces in base64 join.
+#: Bytes per piece; a multiple of 3, so that base64 pieces join.
 PIECE_BYTES = 768 << 10
-#: Bytes of a key, a value or a header that people are shown; a multiple of 3.
+#: Bytes of a key, value or header shown to people; a multiple of 3.
 SHOWN_BYTES = 3000
 
 Pieces = Callable[[memoryview], Iterator[bytes]]
 
 
 def start(data: memoryview) -> memoryview:
-    """The first `SHOWN_BYTES`, without a UTF-8 character that would be cut."""
+    """Return the first `SHOWN_BYTES` bytes, without a UTF-8 character that would be cut."""
     shown = data[:SHOWN_BYTES]
     for back in range(1, 4):
         byte = shown[-back]
@@ -41,12 +41,12 @@ def _parts(data: memoryview) -> Iterator[memoryview]:
 
 
 def raw(data: memoryview) -> Iterator[bytes]:
-    """The bytes as they are."""
+    """Yield the bytes unchanged."""
     return map(bytes, _parts(data))
 
 
 def quoted(data: memoryview) -> Iterator[bytes]:
-    """As `texts.quoted`."""
+    """Yield the text of `texts.quoted`."""
     from cordwood.kernels.escape import ESCAPED_BYTES_MAX, escape
 
     source = np.frombuffer(data, np.uint8)
@@ -62,25 +62,25 @@ def quoted(data: memoryview) -> Iterator[bytes]:
 
 @functools.cache
 def _prints() -> npt.NDArray[np.bool_]:
-    """bool[code points]: characters that are shown as they are."""
+    """bool[code points]: whether a character is printed unchanged."""
     return np.fromiter((chr(code).isprintable() for code in range(0x110000)), np.bool_, 0x110000)
 
 
 def hexadecimal(data: memoryview) -> Iterator[bytes]:
-    """Two digits a byte."""
+    """Yield two hex digits per byte."""
     return map(binascii.hexlify, _parts(data))
 
 
 def base64(data: memoryview) -> Iterator[bytes]:
-    """As `base64.b64encode`."""
+    """Yield the text of `base64.b64encode`."""
     return (binascii.b2a_base64(part, newline=False) for part in _parts(data))
 
 
 def _texts(data: memoryview) -> Iterator[str]:
-    """UTF-8 as text.
+    """Decode UTF-8 in pieces.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8.
+            UnicodeDecodeError: the bytes are not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for part in _parts(data):
@@ -89,7 +89,9 @@ def _texts(data: memoryview) -> Iterator[str]:
 
 
 def json_text(data: memoryview) -> Iterator[bytes]:
-    """As `formats.in_json` shows text: a JSON string, or of what is no UTF-8 an object with its hex digits."""
+    """Yield text as `formats.in_json` does: a JSON string, or an object with hex digits for bytes that are not
+    UTF-8.
+    """
     printable = True
     try:
         for text in _texts(data):
@@ -105,12 +107,12 @@ def json_text(data: memoryview) -> Iterator[bytes]:
 
 
 def json_hex_object(data: memoryview) -> Iterator[bytes]:
-    """An object with the hex digits, which stands in JSON for what a format cannot show."""
+    """Yield an object with hex digits, the JSON form of bytes that a format cannot show."""
     return between(b'{"hex":"', hexadecimal(data), b'"}')
 
 
 def between(before: bytes, pieces: Iterator[bytes], behind: bytes) -> Iterator[bytes]:
-    """Pieces with something before and behind them."""
+    """Yield pieces with a prefix and a suffix."""
     yield before
     yield from pieces
     yield behind

@@ -1,4 +1,4 @@
-"""The command line: `cordwood VERB`. Each verb lives in a module of its own and is imported when it is called for."""
+"""The command line: `cordwood VERB`. Each verb is a module, imported when the verb is used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cordwood.text import printable
 from cordwood.threads import ending
 from cordwood.types import override
 
-#: What a shell, a script or a pipeline learns from how we end. 2 is also Typer's, for wrong usage.
+#: Exit codes, for shells, scripts and pipelines. Typer also uses 2, for wrong usage.
 EXIT_OK = 0
 EXIT_DAMAGE = 1
 EXIT_REQUEST = 2
@@ -39,10 +39,10 @@ EXIT_MEMORY = 5
 EXIT_OUR_FAULT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-#: Requests that fail for a reason of their own.
+#: Exit codes of requests that fail for a specific reason.
 _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
-#: Verb: (module with its `main`, one line of help). The help stands here so that `--help` imports none of them.
+#: Verb: (module with its `main`, one line of help). The help is here so that `--help` imports none of the modules.
 VERBS = {
     "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, dirty bytes and state."),
     "dump": ("cordwood.cli.dump", "Print the contents of logs, segments, indexes, snapshots and checkpoints."),
@@ -86,7 +86,7 @@ VERBS = {
     "help": ("cordwood.cli.help", "Show a command's options, or list all commands."),
 }
 
-#: What people want, and the verbs for it; `--help` lists them so.
+#: Verbs by user goal, in the order of `--help`.
 GROUPS = {
     "Read": ("ls", "dump", "get", "table", "groups", "transactions", "topics", "configs", "brokers"),
     "Explain and check": ("why", "plan", "check", "view", "simulate", "explain"),
@@ -96,26 +96,27 @@ GROUPS = {
 }
 assert sorted(VERBS) == sorted(name for names in GROUPS.values() for name in names)
 
-#: How alike a misspelt word and a verb are at least, of 1.
+#: Minimum similarity of a misspelt word and a verb, from 0 to 1.
 _ALIKE = 0.65
 
 
 class _Verbosity:
-    """Whether the traceback of a defect is to be shown."""
+    """Whether the traceback of a defect is shown."""
 
     asked = False
 
     @classmethod
     def ask(cls, value: bool) -> None:
-        """Take in an option: -v before a verb, or among its options."""
+        """Record the option -v, before a verb or among its options."""
         cls.asked = cls.asked or value
 
 
 class _Verb(TyperCommand):
-    """Shows its options in groups: its own first, then those that commands share."""
+    """Shows options in groups: first the verb's own, then those shared by commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        # Of every verb, as people add it to the line that has failed; shown once, among the options before a verb.
+        # An option of every verb, as people append it to a failed command line; listed once, among the options before a
+        # verb.
         verbose = TyperOption(
             param_decls=["-v", "--verbose"],
             is_flag=True,
@@ -141,7 +142,7 @@ def _own_first(title: str) -> int:
 
 
 class _Verbs(TyperGroup):
-    """Finds the verbs by table, so that one verb never pays for another's imports."""
+    """Looks up verbs in a table, so that a verb never pays for another's imports."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -190,14 +191,14 @@ def cordwood(
 
 
 def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """A verb that ends with an exit code and a sentence, whatever happens."""
+    """Wrap a verb so that it always ends with an exit code and, on failure, a sentence."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
             code = command(*arguments, **options)
             sys.stdout.flush()
-        except KeyboardInterrupt as interrupt:  # Spark puts a handler of its own in the place of ours
+        except KeyboardInterrupt as interrupt:  # Spark replaces our signal handler with its own
             tell("interrupted")
             _tell_notes(interrupt)
             code = EXIT_INTERRUPTED
@@ -206,7 +207,7 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         except MemoryError:
             tell("there is not enough memory; give --memory, or fewer partitions at a time")
             code = EXIT_MEMORY
-        except (typer.Exit, typer.Abort, TyperException):  # how Typer ends a command
+        except (typer.Exit, typer.Abort, TyperException):  # Typer ends a command by raising these
             raise
         except Exception as error:
             code = _defect(error)
@@ -216,12 +217,12 @@ def _guarded(command: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def _explained(error: CordwoodError | OSError) -> int:
-    """Say what went wrong in one line; the exit code."""
+    """Report an error in one line and return its exit code."""
     if isinstance(error, OSError):
-        # Every file that we open has a name; what has none is where our output goes.
+        # Every file that we open has a name; an error without a name is about our output.
         if not error.filename:
             give_up_output()
-        # A pipe whose reader has enough, as `head` does, is no error.
+        # A pipe whose reader has quit, such as `head`, is not an error.
         if isinstance(error, BrokenPipeError):
             return EXIT_OK
         tell(f"{error.strerror or error}: {error.filename or 'the output'}")
@@ -235,7 +236,7 @@ def _explained(error: CordwoodError | OSError) -> int:
 
 
 def _defect(error: BaseException) -> int:
-    """Report an error that no input may cause, and how to get its traceback."""
+    """Report an error that no input may cause, and explain how to get its traceback."""
     if _Verbosity.asked:
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -246,7 +247,7 @@ def _defect(error: BaseException) -> int:
 
 
 def tell_defect(what: str) -> None:
-    """Report a defect of ours, and what the user can do about it."""
+    """Report a defect in Cordwood and suggest a next step."""
     again = f"run it again with -v for a traceback:  {shlex.join(['cordwood', '-v', *sys.argv[1:]])}"
     tell(f"this is a defect in Cordwood: {what}")
     if not _Verbosity.asked:
@@ -256,21 +257,21 @@ def tell_defect(what: str) -> None:
 
 
 def exit_code_of(problems: Iterable[DataError | OSError]) -> int:
-    """How a listing ends that some files could not be read for: damage is worse than a file system that failed."""
+    """Return the exit code of a listing with unreadable files: damage outranks a failed file system."""
     codes = [EXIT_DAMAGE if isinstance(one, DataError) else EXIT_REQUEST for one in problems]
     return min(codes, default=EXIT_OK)
 
 
 def give_up_output() -> None:
-    """Let what is still to be written go nowhere: the next flush would fail, and be explained, once more."""
+    """Discard pending output: flushing it would fail, and be reported, a second time."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show(text: str) -> bool:
-    """Print a result. If the reader of a pipe has enough, the command still ends with its own exit code.
+    """Print a result. If the reader of a pipe has quit, the command still ends with its own exit code.
 
     Returns:
-        False if nobody reads the output any more.
+            False if the output's reader has quit.
     """
     try:
         print(text, flush=True)
@@ -281,30 +282,30 @@ def show(text: str) -> bool:
 
 
 def tell(message: str) -> None:
-    """Say something to the user beside the output."""
+    """Print a message on stderr."""
     print(f"cordwood: {printable(message)}", file=sys.stderr)
 
 
 def tell_forecast(lines: Sequence[str]) -> None:
-    """Say what keeps a broker from serving all of some directories, before a command works on them."""
+    """Warn, before a command reads directories, of anything that keeps a broker from serving them in full."""
     for line in lines:
         tell(line)
 
 
 def _tell_notes(error: BaseException) -> None:
-    """What a verb left behind when it was stopped in the middle."""
+    """Report files that an interrupted verb left behind."""
     for note in getattr(error, "__notes__", ()):
         tell(note)
 
 
 def named(path: str) -> str:
-    """A path that ends with a name: `.` is a partition, or not, by what it is called."""
+    """Return a path that ends with a name: whether `.` is a partition depends on the directory's name."""
     by_url.named(path)
     return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End on a signal, with all that is open put away and all that is unfinished removed."""
+    """End on a signal: close open files and remove unfinished output."""
     ending.set()
     if number == signal.SIGINT:
         tell("interrupted")
@@ -312,21 +313,21 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _repair_streams() -> None:
-    """Make sure that writing to the standard streams fails for good reasons only."""
+    """Make sure that writes to the standard streams fail only for real errors."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # it was closed before we were started
+        if stream is None:  # the parent closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a locale may know less than we print
+            stream.reconfigure(errors="backslashreplace")  # the locale's encoding may lack characters that we print
 
 
-#: Loggers whose messages every command shows: kernels that are compiled, metadata that is damaged.
+#: Loggers whose messages every command shows, such as kernel compilation and damaged metadata.
 _LOGGERS = ("cordwood.kernels", "cordwood.storage")
 
 
 class _Once(logging.StreamHandler[Any]):
-    """Shows each message on stderr, a repeated one once: a page reads the metadata each time that it is loaded."""
+    """Shows each distinct message on stderr once: a page rereads the metadata each time it is loaded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,7 +342,7 @@ class _Once(logging.StreamHandler[Any]):
 
 
 def _show_logged() -> None:
-    """Show on stderr why the first run takes so long, and which damaged files are replaced by others."""
+    """Show on stderr why the first run is slow, and which damaged files are replaced by others."""
     handler = _Once()
     for name in _LOGGERS:
         log = logging.getLogger(name)
@@ -350,7 +351,7 @@ def _show_logged() -> None:
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     _repair_streams()
@@ -364,12 +365,12 @@ def main() -> None:
     except SystemExit as end:
         _tell_notes(end)
         code = end.code
-    except OSError as error:  # of help and the like, which no verb guards
+    except OSError as error:  # raised by help and the like, outside of any guarded verb
         code = _explained(error)
     except BaseException as error:
         code = _defect(error)
     sys.stderr.flush()
-    # All is written. Python would now take the compiler behind the kernels apart, for a tenth of a second.
+    # All output is written. A regular exit would spend a tenth of a second dismantling the kernels' compiler.
     os._exit(code if isinstance(code, int) else EXIT_OK if code is None else EXIT_OUR_FAULT)
 
 

@@ -1,4 +1,4 @@
-"""The options of commands, made from the fields of options values; see `cordwood.option`."""
+"""Command-line options generated from the fields of options values; see `cordwood.option`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, wit
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Make a command that takes options values take their options: one for each field."""
+    """Give a command one command-line option per field of the options values that it takes."""
     hints = get_type_hints(command, include_extras=True)
     kinds = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
     parameters: list[inspect.Parameter] = []
     fields: dict[str, OptionField] = {}
     for one in inspect.signature(command).parameters.values():
         if one.name in kinds:
-            # Several values may have some options in common.
+            # Several options values may share an option.
             new = {option.name: option for option in option_fields(kinds[one.name]) if option.name not in fields}
             parameters += map(_parameter, new.values())
             fields |= new
@@ -66,7 +66,7 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parameter(field: OptionField) -> inspect.Parameter:
-    """What Typer makes a command-line option from."""
+    """Describe a command-line option to Typer."""
     is_list, is_switch = get_origin(field.type) is Sequence, field.type is bool
     text = (field.option.flag_help or field.option.help) + (" Repeatable." if is_list else "")
     kind: Any = list[str] | None if is_list else bool if is_switch else str | None
@@ -77,7 +77,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         metavar=field.option.metavar or None,
         help=text,
         rich_help_panel=field.panel or None,
-        # A number alone is as soon typed.
+        # A bare number needs no completion.
         autocompletion=None if kind == (int | None) else completion.COMPLETIONS.get(field.flag),
     )
     return inspect.Parameter(
@@ -89,9 +89,9 @@ def _parameter(field: OptionField) -> inspect.Parameter:
 
 
 def _value(field: OptionField, given: Any) -> Any:
-    """The value of an option as the command line gives it."""
+    """Convert an option's value from the command line."""
     if field.type is bool:
-        return given is not field.default  # a switch changes the default
+        return given is not field.default  # a switch inverts the default
     if given is None:
         return field.default
     if field.option.metavar in _PARSERS:
@@ -100,7 +100,7 @@ def _value(field: OptionField, given: Any) -> Any:
 
 
 def parse_size(text: str, flag: str) -> int:
-    """A size: a number of bytes, or one with k, m, g or t behind it."""
+    """Parse a size: a number of bytes, or a number with suffix k, m, g or t."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise RequestError(f"{flag} {text}: give a number of bytes, or a size such as 512m or 4g")
@@ -108,7 +108,7 @@ def parse_size(text: str, flag: str) -> int:
 
 
 def parse_count(text: str, flag: str) -> int:
-    """A count: a number, or one with k, m or g behind it, for thousands, millions and so on."""
+    """Parse a count: a number, or a number with suffix k, m or g for thousands, millions, billions."""
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         raise RequestError(f"{flag} {text}: give a number, or a count such as 500k or 10m")
@@ -143,7 +143,7 @@ def _parse_number(text: str, flag: str, what: str) -> float:
     return value
 
 
-#: How values are read that are more than Typer knows, by their metavar.
+#: Parsers of option values that Typer cannot parse, by metavar.
 _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "BYTES": parse_size,
     "COUNT": parse_count,

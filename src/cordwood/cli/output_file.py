@@ -1,4 +1,4 @@
-"""Files that a command writes besides its output: a result as an HTML page, among others."""
+"""Files that a command writes besides its standard output, such as a result as an HTML page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Report = Annotated[
 
 
 def check_output(path: str, what: str) -> None:
-    """Refuse a file that could not be written after all has been done.
+    """Raise RequestError now if a file could not be written after the work is done.
 
     Args:
-        what: is to be in it, for the message.
+        what: the file's content, for the message.
     """
     fs = file_system_for([path])
     folder = path.rpartition("/")[0] or "."
@@ -31,20 +31,20 @@ def check_output(path: str, what: str) -> None:
 
 
 def write_output(path: str, text: str) -> None:
-    """Write the file, in the place of one that may be there."""
+    """Write the file, replacing an existing one."""
     file_system_for([path]).put(path, text.encode("utf-8", "backslashreplace"))
 
 
 def check_report(path: str | None) -> None:
-    """Refuse a report's file that could not be written once the work is done; see `check_output`."""
+    """Raise RequestError now if the report could not be written after the work; see `check_output`."""
     if path is not None:
         check_output(path, "the report")
 
 
 def write_report(path: str | None, result: Paged) -> None:
-    """Write a result as an HTML page, if `--report` names a file."""
+    """Write a result as an HTML page if `--report` names a file."""
     if path is not None:
-        # A second of imports, for most commands in vain.
+        # Importing this takes a second, and most commands don't need it.
         from cordwood.pages.results import file_page
 
         write_output(path, file_page(result))

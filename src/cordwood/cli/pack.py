@@ -1,4 +1,4 @@
-"""`cordwood pack`: an archive of this environment, for the executors of a Spark cluster."""
+"""`cordwood pack`: pack this environment into an archive for the executors of a Spark cluster."""
 
 from __future__ import annotations
 

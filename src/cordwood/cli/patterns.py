@@ -1,4 +1,4 @@
-"""`dump --format`: records as kcat's patterns print them."""
+"""`dump --format`: print records by a pattern, as kcat does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a letter of a pattern can ask for."""
+    """The values that a pattern's letters can print."""
 
     topic: bytes
     partition: int
@@ -78,12 +78,12 @@ _LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
 }
 _PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|0[0-7]{0,3}|[1-9][0-9]{0,2}|.)|((?:[^%\\]|\\\Z)+)", re.DOTALL)
 _CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
-#: The base of a number behind a backslash; its first character decides, as in C.
+#: Base of a number after a backslash, by its first character, as in C.
 _BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
 
 
 class PatternPrinter:
-    """Records after kcat's pattern, nothing between or behind them; batches and other lines are left out."""
+    """Prints records by kcat's pattern, with nothing between them; leaves out batches and other lines."""
 
     def __init__(
         self,

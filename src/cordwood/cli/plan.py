@@ -1,4 +1,4 @@
-"""`cordwood plan`: what a clean would do, as bounds; with `--exact` as figures, from a clean that writes nothing."""
+"""`cordwood plan`: bounds on the effect of a clean; with `--exact`, figures from a clean that writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(
     paths = [named(directory) for directory in directories]
     if exact:
         return _plan_exactly(paths, options, engine, as_json=as_json)
-    # What --exact runs tasks on begins to start before this is loaded.
+    # The engine that --exact runs tasks on starts while this is loaded.
     from cordwood.commands.plan import make_plan
 
     plan = make_plan(paths, options)
@@ -50,7 +50,7 @@ def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOpti
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
         with run.where.begun():
-            # To load this takes as long as Java to start.
+            # Loading this takes as long as starting Java.
             from cordwood.cli.clean import exit_code_of
             from cordwood.commands.plan_exact import plan_exact
 

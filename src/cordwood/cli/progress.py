@@ -1,4 +1,4 @@
-"""A line on a person's terminal while something takes long: how much is done, and how long the rest will take."""
+"""A progress line on a terminal during long work: the finished part and the remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AFTER_SECONDS = 2.0
 
 
 class Line:
-    """A line that is shown once something takes long, and is gone after the `with` block."""
+    """A line that appears once work takes long, and disappears after the `with` block."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
@@ -21,7 +21,7 @@ class Line:
         self._started = self._shown = time.monotonic()
 
     def due_seconds(self) -> float | None:
-        """How long it has taken, if the line is to be shown now."""
+        """Return the elapsed time if the line should be shown now, else None."""
         now = time.monotonic()
         seconds = now - self._started
         if not self._enabled or seconds < _AFTER_SECONDS or now - self._shown < _EVERY_SECONDS:
@@ -30,7 +30,7 @@ class Line:
         return seconds
 
     def show(self, line: str) -> None:
-        """Show a line in the place of the one before."""
+        """Replace the line."""
         sys.stderr.write("\r" + line.ljust(self._width))
         sys.stderr.flush()
         self._width = len(line)
@@ -45,17 +45,17 @@ class Line:
 
 
 class LogProgress(Line):
-    """The line while logs are looked at one by one."""
+    """The line while logs are scanned one by one."""
 
     def update(self, done: int, total: int) -> None:
-        """So many logs were looked at, of so many."""
+        """Report that `done` of `total` logs were scanned."""
         seconds = self.due_seconds()
         if seconds is not None:
             self.show(f"{done:,} of {total:,} logs, {seconds * (total - done) / done:,.0f} s left")
 
 
 class Progress(Line):
-    """The line while a command works: how much is read, and how fast. It is shown at once."""
+    """The line while a command works: bytes read and speed. It appears at once."""
 
     def __init__(self, *, enabled: bool) -> None:
         super().__init__(enabled=enabled)
@@ -63,25 +63,25 @@ class Progress(Line):
         self._started = self._shown = 0.0
 
     def begin(self, what: object, size_bytes: int) -> None:
-        """So much is known of what will be done; so many bytes will be read."""
+        """Announce the work and the number of bytes it will read."""
         self._total = size_bytes
         self._started = 0.0
         if self._enabled:
             self.show(f"{what}; starting")
 
     def of(self, done: int, total: int) -> None:
-        """So many bytes of so many are done."""
+        """Report that `done` of `total` bytes are processed."""
         self._total = total
         self.update(done)
 
     def update(self, done: int) -> None:
-        """So many bytes are read."""
+        """Report the number of bytes read."""
         now = time.monotonic()
         if not self._enabled or not done or now - self._shown < _EVERY_SECONDS:
             return
         self._started = self._started or now
         self._shown = now
-        # What is read to be counted is about known; the last bytes are not worth a wrong figure.
+        # The total is an estimate; don't show a wrong figure for the last bytes.
         part = done / max(self._total, 1)
         seconds = now - self._started
         if part >= 0.99:
@@ -91,7 +91,7 @@ class Progress(Line):
         self.show(f"{part:4.0%} of {bytes_text(self._total)}{rate}{_left(seconds, part)}")
 
     def update_part(self, what: str, part: float) -> None:
-        """So much of something is done, of 1."""
+        """Report the finished part of `what`, from 0 to 1."""
         now = time.monotonic()
         self._started = self._started or now
         if not self._enabled or now - self._shown < _EVERY_SECONDS:
@@ -102,5 +102,5 @@ class Progress(Line):
 
 
 def _left(seconds: float, part: float) -> str:
-    """How long the rest will take, if a part of 1 took so long; nothing while that is too early to say."""
+    """Estimate the remaining time from the elapsed time and the finished part; empty while it is too early."""
     return f", {seconds * (1 - part) / part:,.0f} s left" if seconds > 1 and part > 0 else ""

@@ -1,4 +1,4 @@
-"""`cordwood run`: keeps the logs in directories alive, as a broker's storage does: cleaner, retention, checkpoints."""
+"""`cordwood run`: keep the logs in directories alive as a broker's storage does: cleaner, retention, checkpoints."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(
     """
     with _directories(directories or [], demo=demo) as paths:
         if demo:
-            # The user's own words come last, and count.
+            # The user's overrides are last, so they win.
             options = replace(options, overrides=(*DEMO_CONFIGS, *options.overrides), retention=True)
         return _run(paths, options, demo=demo, as_json=as_json)
 
@@ -109,14 +109,14 @@ def _run(paths: Sequence[str], options: LiveOptions, *, demo: bool, as_json: boo
         tell("interrupted")
         code = EXIT_INTERRUPTED
     sys.stdout.flush()
-    # An ordinary exit waits for all threads, and some may wait for the disk.
+    # A regular exit waits for all threads, and some may wait for the disk.
     os._exit(code)
 
 
 def _live(
     node: LiveNode, screen: _Screen, stop: threading.Event, reload: threading.Event, writer: DemoWriter | None
 ) -> int:
-    """From the start to the shutdown."""
+    """Run from start to shutdown and return the exit code."""
     try:
         if writer is not None:
             writer.start()
@@ -135,7 +135,7 @@ def _live(
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event, reload: threading.Event) -> Iterator[None]:
-    """In the block, SIGTERM and SIGINT ask to stop, SIGHUP asks to reload; a second SIGINT ends at once."""
+    """Within the block, stop on SIGTERM and SIGINT, reload on SIGHUP; exit at once on a second SIGINT."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
@@ -157,11 +157,13 @@ def _signals(stop: threading.Event, reload: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# ---- what is printed -------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 
 class _Screen:
-    """A live table on a terminal, with log lines above it; elsewhere log lines alone. A service manager gets a line."""
+    """A live table with log lines above it on a terminal; log lines alone elsewhere. Also reports to a service
+    manager.
+    """
 
     def __init__(self, service_manager: ServiceManager, *, as_json: bool) -> None:
         self._service_manager = service_manager
@@ -192,16 +194,16 @@ class _Screen:
             print(line, flush=True)
 
     def say(self, message: str) -> None:
-        """One line of the log."""
+        """Print one log line."""
         self._logger.info("%s", message)
 
     def shutting_down(self) -> None:
-        """The end begins."""
+        """Report the start of the shutdown."""
         self._service_manager.stopping()
         self.say("shutting down: flushing and closing the logs")
 
     def loading(self, directory: str, done: int, count: int) -> None:
-        """So many logs of a directory are loaded."""
+        """Report that `done` of a directory's `count` logs are loaded."""
         self._loading[directory] = done, count
         if self._live is not None:
             lines = [f"loading {path}: {one} of {number(all_, 'log')}" for path, (one, all_) in self._loading.items()]
@@ -211,7 +213,7 @@ class _Screen:
             self.say(f"loaded {number(count, 'log')} of {directory}")
 
     def show(self, statuses: Sequence[PartitionStatus], health: Health) -> None:
-        """What is done to each log now."""
+        """Show the current activity on each log."""
         self._service_manager.alive(_summary(statuses, health))
         if self._live is not None:
             lines_max = max(3, self._console.size.height - 4 - len(health.problems))
@@ -219,7 +221,7 @@ class _Screen:
 
 
 def _summary(statuses: Sequence[PartitionStatus], health: Health) -> str:
-    """One line; of several problems it has the first."""
+    """Summarise the state in one line; if there are several problems, name the first."""
     size = bytes_text(sum(one.size_bytes for one in statuses))
     state = "healthy" if health.is_well else f"NOT HEALTHY: {health.problems[0]}"
     return f"{number(len(statuses), 'partition')}, {size}; {state}"
@@ -238,7 +240,7 @@ def _lines(statuses: Sequence[PartitionStatus], health: Health, lines_max: int) 
 
 
 class _Lines(logging.Handler):
-    """One line per event: text for people, or JSON for programs."""
+    """Prints one line per event: text for people or JSON for programs."""
 
     def __init__(self, write: Any, *, as_json: bool) -> None:
         super().__init__()

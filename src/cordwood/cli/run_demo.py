@@ -1,4 +1,4 @@
-"""A writer for `cordwood run --demo`: three topics, one of each policy, that never stand still."""
+"""A writer for `cordwood run --demo`: appends to three topics, one of each policy, without pause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
 
 _USERS, _ORDERS, _SESSIONS = "demo-users", "demo-orders", "demo-sessions"
-#: So that something happens every few seconds.
+#: Small limits, so that something happens every few seconds.
 DEMO_CONFIGS = (
     f"{_USERS}:cleanup.policy=compact",
     f"{_SESSIONS}:cleanup.policy=compact,delete",
@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class DemoWriter:
-    """Appends to the demo's topics in a thread of its own."""
+    """Appends to the demo's topics in its own thread."""
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -39,11 +39,11 @@ class DemoWriter:
         self._thread = threading.Thread(target=self._write, name="demo-writer", daemon=True)
 
     def start(self) -> None:
-        """Make the topics, and begin to write."""
+        """Create the topics and start writing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -61,7 +61,7 @@ class DemoWriter:
                 try:
                     log.append(pairs)
                 except LogError:
-                    return  # the disk has failed, and the log says so
+                    return  # the disk has failed, and the log reports it
 
     @staticmethod
     def _pair(chosen: random.Random) -> tuple[str, str | None]:

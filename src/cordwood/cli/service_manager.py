@@ -1,7 +1,7 @@
-"""What a service manager such as systemd is told of `cordwood run`: that it is ready, what it does, that it is alive.
+"""Notifications from `cordwood run` to a service manager such as systemd: ready, current activity, alive.
 
-A message is a datagram of lines NAME=VALUE to the socket that NOTIFY_SOCKET names. Without that variable nobody wants
-to know, and nothing is sent. A message that cannot be sent is dropped: the logs matter more.
+A message is a datagram of lines NAME=VALUE to the socket that NOTIFY_SOCKET names. Without that variable nothing is
+sent. A message that cannot be sent is dropped: the logs matter more.
 
 Source: sd_notify(3).
 """
@@ -14,40 +14,40 @@ import socket
 
 from cordwood.text import printable
 
-#: A status is a line that people read.
+#: Maximum length of a status, which people read as one line.
 _STATUS_MAX = 300
 
 
 class ServiceManager:
-    """What started this process, if it wants to know."""
+    """The service manager that started this process, if there is one."""
 
     def __init__(self) -> None:
-        # Not for the processes that this one starts: their messages would be taken for ours.
+        # Remove it from the environment: the manager would take messages from child processes for ours.
         path = os.environ.pop("NOTIFY_SOCKET", "")
-        # Of Linux: a name that is in no file system begins with a zero byte.
+        # On Linux, an abstract socket name, which is in no file system, begins with a zero byte.
         self._address = "\0" + path[1:] if path.startswith("@") else path
 
     def ready(self, status: str) -> None:
-        """The logs are loaded."""
+        """Report that the logs are loaded."""
         self._send("READY=1", _status(status))
 
     def status(self, status: str) -> None:
-        """This is what it does now."""
+        """Report the current activity."""
         self._send(_status(status))
 
     def alive(self, status: str) -> None:
-        """The logs have just been looked at, so neither they nor this program hang."""
+        """Report that the logs were just polled, so neither they nor this program hang."""
         self._send("WATCHDOG=1", _status(status))
 
     def stopping(self) -> None:
-        """The shutdown has begun."""
+        """Report that the shutdown has begun."""
         self._send("STOPPING=1", _status("shutting down: flushing and closing the logs"))
 
     def _send(self, *lines: str) -> None:
         if not self._address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            # A manager that reads nothing must not make the logs wait.
+            # A manager that does not read must not block us.
             sender.setblocking(False)
             sender.sendto("\n".join(lines).encode(), self._address)
 

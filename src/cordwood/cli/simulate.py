@@ -1,4 +1,4 @@
-"""`cordwood simulate`: what a topic's disk will be, from months of its live log in seconds."""
+"""`cordwood simulate`: predict a topic's disk use by running months of its live log in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entries of every file beside logs: indexes, snapshots, checkpoints, and Cordwood's own, for `dump`."""
+"""Decoded entries of the files beside logs, for `dump`: indexes, snapshots, checkpoints, and Cordwood's own files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cordwood.storage.formats.filenames import CLEANED, KEY_INDEX, PENDING, File
 from cordwood.storage.formats.key_index import NO_HORIZON, TAG_BITS, Flag
 from cordwood.types import NONE
 
-#: The kind of each entry and its fields. "rest" has a position, a size and what it is.
+#: Kind and fields of each entry. A "rest" has a position, a size and a description.
 Entries = Iterator[tuple[str, dict[str, object]]]
 
 
@@ -87,7 +87,7 @@ def _meta_properties(data: bytes, base_offset: int, path: str) -> Entries:
     for one in found.entries:
         if one.key is not None:
             yield "property", {"key": one.key, "value": one.value}
-    properties.meta_properties(found, path)  # tells what a broker would not start with
+    properties.meta_properties(found, path)  # raises where a broker would refuse to start
 
 
 def _log_configs(data: bytes, base_offset: int, path: str) -> Entries:
@@ -158,7 +158,7 @@ IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], Entries]] = {
     filenames.META_PROPERTIES: _meta_properties,
     filenames.CLEAN_SHUTDOWN: _clean_shutdown,
 }
-#: By a file's whole name, or by what kind its name says it is.
+#: Readers by a file's whole name, or by the kind that its name implies.
 READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
     **IN_LOG_DIRECTORY,
     FileKind.OFFSET_INDEX: _offset_index,

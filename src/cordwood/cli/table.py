@@ -19,7 +19,7 @@ from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.errors import RequestError
 from cordwood.report import table as report
 
-#: Rows that a terminal shows.
+#: Number of rows shown on a terminal.
 _SHOWN_ROWS = 50
 
 

@@ -10,7 +10,7 @@ from cordwood.types import NONE
 
 
 def quoted(data: memoryview | bytes) -> str:
-    r"""Bytes as text in quotes; what is not printable UTF-8 as \n, \t, \r or byte by byte as \xNN."""
+    r"""Quote bytes as text; escape all but printable UTF-8 as \n, \t, \r or byte by byte as \xNN."""
     text = str(data, "utf-8", "surrogateescape")
     if not text.isprintable() or '"' in text or "\\" in text:
         text = "".join(map(_escaped, text))
@@ -30,12 +30,12 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def json_string(text: str) -> str:
-    """A text as JSON: as it is where that is harmless on a terminal, else all but ASCII escaped."""
+    """Encode a text as JSON; escape non-ASCII characters unless all are harmless on a terminal."""
     return encode_basestring(text) if text.isprintable() else encode_basestring_ascii(text)
 
 
 def time_text(timestamp: int) -> str:
-    """Milliseconds since the epoch as ISO time in UTC; as they are where no calendar has them."""
+    """Format milliseconds since the epoch as ISO time in UTC; outside of the calendar, as the bare number."""
     day, millis = divmod(timestamp, 86_400_000)
     name = _day(day)
     if timestamp == NONE or not name:

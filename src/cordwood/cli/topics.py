@@ -1,4 +1,4 @@
-"""`cordwood topics`: what the metadata log of a cluster says of its topics, as of an offset or a time."""
+"""`cordwood topics`: list topics from a cluster's metadata log, as of an offset or a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cordwood transactions`: what is open, and what it holds back."""
+"""`cordwood transactions`: list open transactions and the records they hold back."""
 
 from __future__ import annotations
 

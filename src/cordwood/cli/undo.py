@@ -1,4 +1,4 @@
-"""`cordwood undo`: restores the files that a clean in place replaced, unless the log has changed since."""
+"""`cordwood undo`: restore the files that a clean in place replaced, unless the log has changed since."""
 
 from __future__ import annotations
 

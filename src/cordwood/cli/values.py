@@ -1,7 +1,7 @@
-r"""How `dump` shows bytes, and reads those that users write.
+r"""Formats in which `dump` shows bytes, and parsers of bytes and offsets that users type.
 
-Keys and values are bytes. Each `ValueFormat` shows some of them. What it cannot show is shown another way, which cannot
-be mistaken for it, so nothing is ever lost:
+Keys and values are bytes. Each `ValueFormat` can show some of them. Others are shown in a second form that cannot be
+mistaken for the first, so nothing is ever lost:
 
               for people                                  in JSON               else, and in JSON
     utf8      "text", with \n \t \r \" \\ and \xNN        "text"                (nothing)  {"hex": "…"}
@@ -10,9 +10,10 @@ be mistaken for it, so nothing is ever lost:
     json      the JSON value                              the JSON value        hex:00ff   {"hex": "…"}
     int       -5, of 1, 2, 4 or 8 bytes, big-endian       -5                    hex:00ff   {"hex": "…"}
 
-Of a key, value or header of more than `SHOWN_BYTES` people are shown the start and its size, unless they ask for all
-(`--full`); the start of a JSON value is no JSON, and is shown as utf8. A value of more than 16 MiB is shown by json as
-what is no JSON. Null is null everywhere. (A JSON value may itself be {"hex": "…"}; only json within JSON is ambiguous.)
+A key, value or header of more than `SHOWN_BYTES` is shortened for people and followed by its size, unless they choose
+`--full`. The start of a JSON value is not JSON, so it is shown as utf8. The json format does not parse a value of more
+than 16 MiB, and shows it as it shows values that are not JSON. Null is always null. (A JSON value may itself be
+{"hex": "…"}; only json within JSON is ambiguous.)
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ from cordwood.errors import RequestError
 
 Show = Callable[[memoryview | None], str]
 
-#: A value above this is not looked at as JSON: to parse it takes many times its size in memory.
+#: Size above which a value is not parsed as JSON: parsing takes many times its size in memory.
 JSON_BYTES_MAX = 16 << 20
 
 
 class ValueFormat(StrEnum):
-    """How keys or values are shown."""
+    """Format of keys or values."""
 
     UTF8 = "utf8"
     HEX = "hex"
@@ -58,13 +59,13 @@ def _utf8(data: memoryview) -> str | None:
 
 
 def _json(data: memoryview) -> str | None:
-    """The JSON text in these bytes, digit by digit as it stands there but in one line."""
+    """Return the JSON text in these bytes, with every digit unchanged but on one line."""
     try:
         text = str(data, "utf-8")
         _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-    # Line breaks and tabs can only stand between its tokens, other characters that don't print only in its strings.
+    # Line breaks and tabs occur only between its tokens; other unprintable characters only in its strings.
     return _NOT_PRINTED.sub(_as_escape, text.translate({9: " ", 10: " ", 13: " "}).strip())
 
 
@@ -76,7 +77,7 @@ def _as_escape(match: re.Match[str]) -> str:
     return match[0] if match[0].isprintable() else encode_basestring_ascii(match[0])[1:-1]
 
 
-# Numbers stay text: whatever their length, they are shown as they stand.
+# Keep numbers as text, so that they are shown unchanged at any length.
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
 _NOT_PRINTED = re.compile(r"[^ -~]")
 
@@ -106,7 +107,7 @@ _IN_JSON: Mapping[ValueFormat, Callable[[memoryview], str | None]] = {
 
 
 def for_people(value_format: ValueFormat) -> Show:
-    """What shows a key or value to people."""
+    """Return a function that shows a key or value to people."""
     show = _FOR_PEOPLE[value_format]
 
     def shown(data: memoryview | None) -> str:
@@ -119,7 +120,7 @@ def for_people(value_format: ValueFormat) -> Show:
 
 
 def in_json(value_format: ValueFormat) -> Show:
-    """What shows a key or value as JSON."""
+    """Return a function that shows a key or value as JSON."""
     show = _IN_JSON[value_format]
 
     def shown(data: memoryview | None) -> str:
@@ -132,9 +133,9 @@ def in_json(value_format: ValueFormat) -> Show:
 
 
 def start_for_people(value_format: ValueFormat) -> Show:
-    """What shows a key or value to people, but only the start of a long one and its size."""
+    """Return a function that shows people the start of a long key or value, followed by its size."""
     show = for_people(value_format)
-    # The start of a JSON value is no JSON.
+    # The start of a JSON value is not JSON.
     show_start = for_people(ValueFormat.UTF8 if value_format is ValueFormat.JSON else value_format)
 
     def shown(data: memoryview | None) -> str:
@@ -149,7 +150,7 @@ def start_for_people(value_format: ValueFormat) -> Show:
 def _json_pieces(
     data: memoryview, shown: Callable[[ValueFormat], Show], before: bytes, behind: bytes
 ) -> Iterator[bytes]:
-    """A JSON value, if it is not too large to find out whether it is one."""
+    """Yield a value as JSON if it is JSON and small enough to parse."""
     if len(data) <= JSON_BYTES_MAX:
         yield shown(ValueFormat.JSON)(data).encode()
     else:
@@ -174,11 +175,11 @@ PIECES_IN_JSON: Mapping[ValueFormat, Pieces] = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How keys, or values, or headers are shown.
+    """Functions that show keys, values or headers.
 
     Attributes:
-        text: the whole of one as text.
-        pieces: a large one in pieces; None where `text` is short, however large it is.
+        text: the whole value as text.
+        pieces: a large value in pieces; None if `text` is always short.
     """
 
     text: Show
@@ -187,7 +188,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ShownAs:
-    """What shows keys and values in the place of their formats; None: the format does."""
+    """How keys and values are shown instead of by their formats; None uses the format."""
 
     key: Shown | None = None
     value: Shown | None = None
@@ -196,11 +197,11 @@ class ShownAs:
 BY_FORMAT = ShownAs()
 
 
-# ---- what users write ------------------------------------------------------------------------------------------------
+# ---- user input ------------------------------------------------------------------------------------------------------
 
 
 def parse_bytes(text: str) -> bytes:
-    """Text, or bytes after `hex:` or `base64:`."""
+    """Parse text, or bytes after `hex:` or `base64:`."""
     try:
         if text.startswith("hex:"):
             return bytes.fromhex(text[4:])
@@ -212,7 +213,7 @@ def parse_bytes(text: str) -> bytes:
 
 
 def parse_offsets(text: str) -> tuple[int | None, int | None]:
-    """FROM, FROM:TO, FROM: or :TO; TO is not included."""
+    """Parse FROM, FROM:TO, FROM: or :TO; TO is not included."""
     match = re.fullmatch(r"([0-9]{1,19})?(?:(:)([0-9]{1,19})?)?", text, re.ASCII)
     if match is None or not text or text == ":":
         raise RequestError(f"{text!r} is not a range of offsets like 100 (and all after it) or 100:200 (200 left out)")

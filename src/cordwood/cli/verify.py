@@ -1,4 +1,4 @@
-"""`cordwood verify`: proves that one state of a log is what a clean may leave of another."""
+"""`cordwood verify`: prove that a clean may turn one state of a log into another."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(
     check_report(report)
     where = Where.of(options.tasks, None, options.tasks.archive)
     with Progress(enabled=sys.stderr.isatty()) as progress, where.begun():
-        # To load this takes as long as Java to start.
+        # Loading this takes as long as starting Java.
         from cordwood.commands.verify import verify
 
         result = verify(

@@ -1,4 +1,4 @@
-"""`cordwood view`: the pages of a broker's directories, in a browser or as one file."""
+"""`cordwood view`: show the pages of a broker's directories, in a browser or as one file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
 from cordwood.web.serving import ViewServer
 
-#: JSON of records that a page gives out at once.
+#: Maximum bytes of JSON records in one response.
 _LINES_BYTES_MAX = 16 << 20
 
 
@@ -76,7 +76,7 @@ def _serve(server: ViewServer, *, no_browser: bool) -> int:
 
 
 def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
-    """The lines of `cordwood dump --json`; see `web.site.DumpLines`."""
+    """Return the lines of `cordwood dump --json`; see `web.site.DumpLines`."""
     lines = bytearray()
 
     def write(some: bytes) -> None:
@@ -103,5 +103,5 @@ def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
 
 
 def _has_desktop() -> bool:
-    """Whether a browser would have a window of its own; in a terminal it would take the terminal."""
+    """Whether a browser would open in its own window; otherwise it would occupy the terminal."""
     return sys.stdout.isatty() and (sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ)))

@@ -1,4 +1,4 @@
-"""`cordwood why`: what keeps logs from being smaller, with evidence and the next step."""
+"""`cordwood why`: explain the size of logs, with evidence and the next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordwood.commands.selection import WhyOptions
 from cordwood.commands.why import why
 from cordwood.report import why as report
 
-#: Partitions that are told one by one.
+#: Number of partitions shown one by one.
 _SHOWN = 20
 
 
