@@ -1,8 +1,8 @@
-"""A real broker with groups of all four kinds and transactions in every state, and what its own tools say of them.
+"""A real broker with groups of all four kinds and transactions in every state, and the output of Kafka's own tools.
 
-    python -m tests.commands.coordinator_scene FOLDER     leaves its log directory in FOLDER/kafka-groups, stopped
+`python -m tests.commands.coordinator_scene FOLDER` leaves its log directory in FOLDER/kafka-groups, stopped.
 
-`src/cordwood/data/groups.tar.gz` was made so, and `tests/data/coordinators.jsonl` has what the tools said meanwhile.
+It made `src/cordwood/data/groups.tar.gz`; `tests/data/coordinators.jsonl` holds the output of the tools.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STILL: Mapping[str, object] = {
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": "2147483647",
     "transaction_remove_expired_transaction_cleanup_interval_ms": "2147483647",
 }
-#: Of the scene: batches of transactions that their coordinator was not told of.
+#: Batches of transactions that this scene's coordinator does not list.
 _SETTINGS: Mapping[str, object] = {
     **STILL,
     "transaction_partition_verification_enable": "false",
@@ -44,11 +44,11 @@ _STREAMS_MEMBER = "invoices-7f3a2c51-member"
 
 
 class Answers(NamedTuple):
-    """What a broker's tools say.
+    """Output of a broker's tools.
 
     Attributes:
-        groups: all that Admin tells of groups.
-        transactions: all that it tells of transactional ids and producers.
+        groups: groups as Admin describes them.
+        transactions: transactional ids and producers as Admin describes them.
         hanging: partition and producer of each hanging transaction, by `kafka-transactions.sh find-hanging`.
     """
 
@@ -138,7 +138,7 @@ def _commands() -> list[Line]:
         {"do": "commit_offsets", "group": "export", "offsets": {"orders-0": 3, "orders-2": 9}},
         {"do": "commit_offsets", "group": "gone", "offsets": {"orders-0": 3}},
         {"do": "delete_group", "group": "gone"},
-        # A transaction that ended, one that is open, one that is open for too long.
+        # A committed transaction, an open one, and one that is open for too long.
         producer("done", transactional_id="payments-1"),
         {"do": "begin", "id": "done"},
         *sends("done", "payments", 0, 3),
@@ -153,7 +153,7 @@ def _commands() -> list[Line]:
         *sends("late", "payments", 0, 2),
         {"do": "flush", "id": "late"},
         *(line for _ in range(3) for line in (*sends("plain", "payments", 0, 4), {"do": "flush", "id": "plain"})),
-        # What hangs: a producer that no coordinator knows, and a batch that came after the end of its transaction.
+        # Hanging: a producer without a coordinator entry, and a batch appended after the end of its transaction.
         late_batch("payments", 0, 424242, 0, "ghost"),
         late_batch("orders", 1, 1, 1, "payments-1"),
         {"do": "halt"},
@@ -161,7 +161,7 @@ def _commands() -> list[Line]:
 
 
 def _streams_heartbeat(epoch: int, tasks: list[int] | None) -> Line:
-    """What a member of a streams group tells its coordinator; the tasks that it has, None: as before."""
+    """A group member's heartbeat to its coordinator; `None` as tasks means unchanged."""
     subtopology = {
         "subtopologyId": "0",
         "sourceTopics": ["orders"],
@@ -228,7 +228,7 @@ def late_batch(topic: str, partition: int, producer_id: int, epoch: int, transac
     return {"do": "request", "api": "Produce", "version": 7, "json": body}
 
 
-# ---- what we say, in the words of the tools --------------------------------------------------------------------------
+# ---- Cordwood's answers, in the words of the tools -------------------------------------------------------------------
 
 
 def groups_as_told(listing: GroupListing) -> list[Line]:
@@ -282,7 +282,7 @@ def _share(one: CommittedOffset) -> list[Any]:
 
 
 def without_defaults(groups: list[Line]) -> list[Line]:
-    """What `describe_groups` told without what no record says: the assignor that a broker takes by default."""
+    """Drop from a `describe_groups` answer the assignor that a broker fills in by default; no record holds it."""
     return [
         {name: value for name, value in group.items() if name != "assignor" or group["type"] == GroupType.CLASSIC}
         for group in groups

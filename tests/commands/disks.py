@@ -1,4 +1,4 @@
-"""Disks that are small, or that nobody can write to, where tests may mount such a thing."""
+"""Small disks and read-only disks, where tests may mount file systems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(path: Path, size_kib: int) -> Iterator[Path]:
-    """A file system with so much room, mounted on a new folder."""
+    """A file system of this size, mounted on a new folder."""
     path.mkdir()
     with _mounted(path, "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs"):
         yield path
@@ -20,7 +20,7 @@ def small_disk(path: Path, size_kib: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_only(path: Path, target: Path) -> Iterator[Path]:
-    """A directory seen through a mount that nobody can write to, on a new folder."""
+    """Mount a directory read-only on a new folder."""
     target.mkdir()
     with _mounted(target, "--bind", str(path)):
         _mount("-o", "remount,bind,ro", str(target))
@@ -33,7 +33,7 @@ def _mounted(path: Path, *words: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Lazily: a worker that Spark keeps may still stand in it.
+        # Lazily, as a worker that Spark keeps may still use it as its current directory.
         subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 

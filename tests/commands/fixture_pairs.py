@@ -14,13 +14,13 @@ LOGGED_WITHIN_MS = 100
 
 @dataclass(frozen=True)
 class Pair:
-    """What a broker of 4.3.1 cleaned, and what it made of it.
+    """A directory before and after a clean by a broker of 4.3.1.
 
     Attributes:
         family: of the facts.
         before, after: fixtures.
-        ended: which of the facts says when retention and all cleans had ended.
-        foreign: the partitions of another broker, which 4.3.1 was given; its own directory knows their configs.
+        ended: name of the fact with the time at which retention and all cleans had ended.
+        foreign: the partitions of another broker, given to 4.3.1; their configs are in its own directory.
     """
 
     family: str
@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def times_ms(self) -> dict[str, int]:
-        """When each partition was cleaned, by its name; a delete horizon in its batches says it best."""
+        """When each partition was cleaned, by its name. The delete horizon in its batches is the best source."""
         found = facts(self.family)["archives"][self.after]
         exact = found["clean_times_ms_from_delete_horizons"]
         times = {}

@@ -78,7 +78,7 @@ def closed(logs: Path, topic: str = "t-0") -> list[int]:
 
 
 def indexed(logs: Path, topic: str = "t-0") -> list[int]:
-    """The segments whose indexes are believed; there are no others."""
+    """Return the segments with a valid index; fail if there are other index files."""
     found = list(believed(LogView(str(logs / topic), fs=FS, log_start_offset=0)))
     assert {base for base, _ in indexes_in(FS, str(logs / topic))} == set(found)
     return found

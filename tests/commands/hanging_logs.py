@@ -1,7 +1,7 @@
 """Directories of brokers, stopped cleanly, in which a transaction of producer 7 hangs; written by a live log.
 
-t-0                     a b | c 7:x 7:y | 7:z d …      and what else a scene has
-__transaction_state-0   what the coordinator knows: nothing of producer 7, unless a scene says so
+t-0                     a b | c 7:x 7:y | 7:z d …      and further records of a scene
+__transaction_state-0   the coordinator's records; none of producer 7, unless a scene adds some
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Fill = Callable[[Log], None]
 
 
 def coordinator_record(transactional_id: str, producer_id: int, status: int, *partitions: int, **more: Any) -> Pair:
-    """What a coordinator knows of a producer; the partitions are those of topic t."""
+    """A coordinator's record of a producer; the partitions are those of topic t."""
     value = {
         "producer_id": producer_id, "producer_epoch": 0, "transaction_timeout_ms": 60_000, "transaction_status": status,
         "transaction_start_timestamp_ms": T0, "transaction_last_update_timestamp_ms": T0,
@@ -112,7 +112,7 @@ def empty_active(log: Log) -> None:
 
 
 def start_deleted(log: Log) -> None:
-    """The records of the transaction are deleted: only the producer snapshot knows it."""
+    """The records of the transaction are deleted: only the producer snapshot still lists it."""
     in_the_middle(log)
     log.update_high_watermark(log.log_end_offset)
     log.maybe_increment_log_start_offset(14)

@@ -1,4 +1,4 @@
-"""Small log directories in memory that are cleaned in place, and what may be seen in them when a clean was cut off."""
+"""Small log directories in memory that are cleaned in place, and the states that an interrupted clean may leave."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Scene:
     """A log directory with two partitions, and how it is cleaned.
 
     Attributes:
-        name: what is special.
-        fs: all of it is durable.
+        name: what the scene tests.
+        fs: the log directory; all of it is durable.
         options: of the clean.
     """
 
@@ -72,7 +72,7 @@ class Scene:
 
     @cached_property
     def after(self) -> MemoryFileSystem:
-        """What a clean that nothing interrupts leaves."""
+        """Return the files after an uninterrupted clean."""
         fs = durable(self.fs)
         result = self.clean(fs)
         assert not result.with_fate(Fate.FAILED) and len(result.with_fate(Fate.CLEANED)) == len(PATHS), result.text()
@@ -80,14 +80,14 @@ class Scene:
 
     @cached_property
     def allowed(self) -> dict[str, set[View]]:
-        """What may be seen of each partition: each group is old or new, and retention takes the oldest segments."""
+        """Valid states of each partition: each group is old or new, and retention deletes the oldest segments."""
         fs = durable(self.fs)
         seen = {path: Changes(fs, path) for path in PATHS}
         loaded = False
 
         def observe(verb: str, path: str) -> None:
             nonlocal loaded
-            # Loading renames files, too. Tasks begin after it, and say how far they are.
+            # Loading renames files, too. Tasks begin after it, and write their progress.
             loaded |= verb == "create" and f"/{WORK_FOLDER}/{PROGRESS}/" in path
             for partition, changes in seen.items():
                 if loaded and verb == "rename" and path.startswith(f"{partition}/"):
@@ -100,10 +100,10 @@ class Scene:
 
 
 class Changes:
-    """Watches the changes of a partition, swaps of groups and deletions by retention, and collects what may be seen.
+    """Watches how swaps of groups and retention change a partition, and collects the valid states.
 
     Attributes:
-        views: what a reader may get before, between and after all steps.
+        views: records that a reader may see before, between and after all steps.
     """
 
     def __init__(self, fs: LocalFileSystem, path: str) -> None:
@@ -131,7 +131,7 @@ class Changes:
         self.views.add(after)
         bases = [segment.base_offset for segment in LogView(self._path, fs=self._fs).segments]
         if self._outputs:
-            # What lies behind the outputs' end goes afterwards, from the lowest on.
+            # Segments after the outputs' end are deleted afterwards, in order of offset.
             end = next_offset(self._fs, f"{self._path}/{offset_name(max(self._outputs), FileKind.LOG)}", 0)
             behind = min(base for base in bases if base > removed[-1])
             new = [one for one in after if one[0] < behind]
@@ -147,17 +147,17 @@ class Changes:
 
 
 def view_of(fs: LocalFileSystem, path: str) -> View:
-    """What a reader gets, once the partition has been loaded if the broker did not shut down cleanly."""
+    """The records that a reader sees once the partition has been loaded, if the broker did not shut down cleanly."""
     return view(opened(fs, path))
 
 
 def view(log: LogView) -> View:
-    """What a reader gets."""
+    """The records that a reader sees."""
     return tuple((one.offset, one.timestamp, one.key, one.value) for one in log.records())
 
 
 def table(log: LogView) -> dict[bytes | None, bytes | None]:
-    """What a consumer of committed records ends with."""
+    """Last value of each key for a consumer of committed records."""
     found = {one.key: one.value for one in log.records(isolation="read_committed")}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -256,7 +256,7 @@ def with_leftovers(fs: MemoryFileSystem) -> MemoryFileSystem:
     return durable(fs)
 
 
-#: Outputs may take so many bytes at a time where there are to be several waves.
+#: Bytes that outputs may occupy at a time in tests that need several waves.
 LITTLE_BYTES = 55_000
 
 SCENES: Mapping[str, Callable[[], Scene]] = {

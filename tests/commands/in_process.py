@@ -1,4 +1,6 @@
-"""Spark's part in a clean, played in this process: for tests that need many cleans, or tasks that see what they see."""
+"""Spark's part in a clean, done in this process: for tests that need many cleans, or tasks that share the test's
+objects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class InThisProcess:
-    """What the pipeline asks of a Spark session: workers' functions are called, one with what the other gives."""
+    """The part of a Spark session that the pipeline uses: calls the workers' functions in a chain."""
 
     version = "4.3.0"
     #: Those of a local session of ours, whose workers need no check.
@@ -45,7 +47,7 @@ class InThisProcess:
 
 
 class ProvingInThisProcess(InThisProcess):
-    """Tasks run in this process, and what they wrote is proved by tasks on Spark."""
+    """Tasks run in this process; tasks on Spark prove their output."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""A log directory that is appended to, cleaned in place and killed, again and again, and what must be in it.
+"""A log directory that is appended to, cleaned in place and killed, again and again, and its expected contents.
 
 As a program, `python -m tests.commands.killing WORD…` is `cordwood WORD…` on a slow disk, so that more of its time
 passes between two changes of a directory, where a kill can hit.
@@ -48,7 +48,7 @@ SLEEP_SECONDS = 0.003
 #: Longer than anything takes that does not hang.
 WAIT_SECONDS = 240
 DAEMON = "tests.commands.killing_daemon"
-#: What a run that was killed may leave for `check` to find: until the next load, and until the next clean.
+#: Findings of `check` that a killed run may leave: until the next load, and until the next clean.
 LEFT_BY_A_KILL = {
     (Kind.LEFTOVER, Severity.RECOVERY),
     (Kind.SWAP_UNFINISHED, Severity.RECOVERY),
@@ -63,7 +63,7 @@ ISOLATIONS = ("read_uncommitted", "read_committed")
 Content = tuple[bytes | None, bytes | None, int]
 
 
-# ---- what is slow ----------------------------------------------------------------------------------------------------
+# ---- Slow disks ------------------------------------------------------------------------------------------------------
 
 
 class SlowFileSystem(PosixFileSystem):
@@ -95,18 +95,18 @@ def be_slow() -> None:
         module.PosixFileSystem = SlowFileSystem  # type: ignore[attr-defined]
 
 
-# ---- what is there ---------------------------------------------------------------------------------------------------
+# ---- Expected and actual contents ------------------------------------------------------------------------------------
 
 
 @dataclass
 class Expected:
-    """What a partition must hold.
+    """Expected contents of a partition.
 
     Attributes:
         written: all records that were ever appended, by offset.
-        aborted: offsets of those that nobody may see.
-        end_offset: behind the last.
-        sequences: the next of each producer.
+        aborted: offsets of aborted records.
+        end_offset: one above the last offset.
+        sequences: next sequence number of each producer.
     """
 
     written: dict[int, Content] = field(default_factory=dict)
@@ -119,11 +119,11 @@ class Expected:
         return {self.written[offset][0]: offset for offset in sorted(self.written) if offset not in self.aborted}
 
     def check(self, committed: Iterable[tuple[int, Content]], all_of_it: Iterable[tuple[int, Content]]) -> None:
-        """Compare with what a reader sees.
+        """Compare with a consumer's records.
 
         Args:
-            committed: what a read_committed reader gets.
-            all_of_it: what a read_uncommitted reader gets.
+            committed: records of a read_committed consumer.
+            all_of_it: records of a read_uncommitted consumer.
         """
         seen = dict(committed)
         for offset, content in (*seen.items(), *all_of_it):
@@ -224,7 +224,7 @@ class Directory:
         )
 
     def append_with(self, broker: Broker, work: Path) -> None:
-        """Start a broker on it, which loads what a kill left; let it append, and read all of it; stop it."""
+        """Start a broker on it, which loads the files left by a kill; let it append, read all of it, and stop it."""
         new = not self.path.exists()
         broker.start(self.path, log_cleaner_enable="false")
         broker.client(self.path, [*self._sent(new), *(self._consumed(isolation, work) for isolation in ISOLATIONS)])
@@ -264,7 +264,7 @@ class Directory:
         return {"do": "consume", "isolation": isolation, "topics": ["t"], "to": str(work / isolation)}
 
     def check(self, *, killed: bool) -> None:
-        """Nothing is lost, nothing is what it was not, and nothing is worse than a kill may leave it."""
+        """Check that no record is lost or changed, and that `check` finds only what a kill may leave."""
         for name, expected in self.expected.items():
             log = LogView(str(self.path / str(name)), fs=FS)
             assert log.next_offset == expected.end_offset
@@ -274,7 +274,7 @@ class Directory:
         assert not wrong, f"{len(wrong)} findings, such as {wrong[0]}"
 
     def left(self) -> str:
-        """What a kill left, in a word."""
+        """Name in a word the files that a kill left."""
         names = [name for _, folders, files in os.walk(self.path) for name in (*folders, *files)]
         for ending in (Temporary.SWAP, Temporary.CLEANED, Temporary.DELETED):
             if any(name.endswith(ending) for name in names):
@@ -285,12 +285,12 @@ class Directory:
         return WORK_FOLDER if folders else "nothing"
 
     def believed_indexes(self) -> int:
-        """How many key indexes are believed; each has to be right."""
+        """Count the valid key indexes; each must match its segment."""
         return sum(len(list(believed(LogView(str(self.path / str(name)), fs=FS)))) for name in self.expected)
 
 
 def is_half_a_checkpoint(found: Finding) -> bool:
-    """Whether it is what a kill left of a checkpoint, which the next one that is written replaces, as by a broker."""
+    """Whether this is a checkpoint half written at a kill; the next write replaces it, as in a broker."""
     return found.kind is Kind.LEFTOVER and found.path.endswith("-checkpoint.tmp")
 
 
@@ -305,7 +305,7 @@ def contents(log: LogView, isolation: str) -> list[tuple[int, Content]]:
 
 
 def _read(path: Path) -> tuple[dict[TopicPartition, int], dict[TopicPartition, list[tuple[int, Content]]]]:
-    """What a consumer wrote: where partitions end, and what is in them."""
+    """Parse a consumer's output: end offsets of partitions, and their records."""
     ends: dict[TopicPartition, int] = {}
     found: dict[TopicPartition, list[tuple[int, Content]]] = defaultdict(list)
     for line in map(json.loads, path.read_text().splitlines()):
@@ -331,7 +331,7 @@ class Process:
 
 
 def processes(session: int) -> list[Process]:
-    """Those that belong to a session and run."""
+    """Return the running processes of a session."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:

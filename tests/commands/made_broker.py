@@ -28,7 +28,7 @@ from cordwood.storage.formats.properties import encode_id
 from cordwood.types import TopicPartition
 from tests.storage.internal_logs import internal_record
 
-#: When records are written, unless a log says otherwise.
+#: Default time of all records.
 T0 = 1_700_000_000_000
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 #: Key and value; a value of None is a tombstone.
@@ -51,7 +51,7 @@ def same(count: int, **choice: Any) -> list[Pair]:
 
 
 def different(count: int, first: int = 0, **choice: Any) -> list[Pair]:
-    """Records of which no two have the same key."""
+    """Records with distinct keys."""
     return pairs(range(first, first + count), **choice)
 
 
@@ -66,7 +66,7 @@ def _end(last: bytes) -> int:
 
 
 class MadeBroker:
-    """A log directory of one broker. `finish` writes what is not a log."""
+    """A log directory of one broker. `finish` writes the files beside the logs."""
 
     def __init__(self, path: Path, *, node_id: int = 1) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class MadeBroker:
         """A partition's log: batches by segment, the last of which is active.
 
         Args:
-            written: when the segments were written last, which is also the largest time in their indexes.
+            written: modification time of the segments, and the largest time in their indexes.
         """
         path = self.path / name
         path.mkdir()
@@ -115,7 +115,7 @@ class MadeBroker:
         return path
 
     def finish(self, *, metadata: bool = True, clean: bool = True, texts: Mapping[str, str] = {}) -> Path:
-        """Write the rest of the directory; `times` says when the broker wrote each checkpoint last (default: T0)."""
+        """Write the rest of the directory; `times` holds the modification time of each checkpoint (default: T0)."""
         if metadata:
             self.log("__cluster_metadata-0", [batch(0, *self.metadata)] if self.metadata else [])
         (self.path / META_PROPERTIES).write_text(

@@ -1,12 +1,13 @@
-"""A log in memory that lives through rounds of appends and of cleans with `--min-dead`, beside a model in plain Python.
+"""A log in memory that lives through rounds of appends and of cleans with `--min-dead`, beside a model in plain
+Python.
 
     append      updates, tombstones, transactions that commit or abort, rolled segments; by a live log
     pass time   so that tombstones expire
-    spoil       what the last clean remembered is lost, torn, flipped or older; or another cleaner comes between
+    spoil       the last clean's state is lost, torn, flipped or older; or another cleaner cleans in between
     clean       with another bound each time
 
-The model knows every record that was appended. From it follow the last value of each key, and which of the records that
-are still there are superseded.
+The model knows every record that was appended. It yields the last value of each key, and the superseded records that
+are still in the log.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class Appended:
 
 @dataclass
 class World:
-    """See above.
+    """The log and its model.
 
     Attributes:
         fs: the log directory; no manager holds it between rounds.
-        untouched: the same, never cleaned.
-        records: all that were appended, in order.
+        untouched: the same log, never cleaned.
+        records: all appended records, in order.
         kept: earlier index folders, by file names.
-        said: what happened, for a test that fails.
+        said: history, printed if a test fails.
     """
 
     seed: int
@@ -112,10 +113,10 @@ class World:
         self.said.append(f"append {batches} batches")
 
     def write(self, text: str) -> None:
-        """Append what a text says; the last segment is rolled.
+        """Write the batches of a text; the last segment is rolled.
 
-        `a=1,b=∅` is a batch, `7:a=1` one of a transaction of producer 7, `7:commit` and `7:abort` its end, `|` a roll.
-        A value that is a number has as many times 10 bytes more.
+        `a=1,b=∅` is a batch, `7:a=1` a batch in a transaction of producer 7, `7:commit` and `7:abort` end it, `|` is
+        a roll. A numeric value is padded with 10 times that number of bytes.
         """
         node = Node(*CONFIG, fs=self.fs, dirs=(ROOT,), now_ms=self.now_ms)
         node.manager.startup()
@@ -212,7 +213,7 @@ class World:
         return {info.name: read_file(self.fs, f"{folder}/{info.name}") for info in some}
 
     def spoil(self) -> None:
-        """Do something to what the last clean remembered."""
+        """Damage or remove the state that the last clean saved."""
         if not self.index_files():
             return
         act = self.source.choice(SPOILS)
@@ -233,7 +234,7 @@ class World:
         self.records = [one for one in self.records if one.offset < offset]
         self.said.append(f"truncate to {offset}")
 
-    # ---- what has to be so -------------------------------------------------------------------------------------------
+    # ---- Invariants --------------------------------------------------------------------------------------------------
 
     def table(self) -> Table:
         """The last committed value of each key."""
@@ -246,7 +247,7 @@ class World:
         return {one.offset: newest[one.key] for one in self.records if newest.get(one.key, -1) > one.offset}
 
     def check(self, fs: LocalFileSystem | None = None) -> None:
-        """Compare what is there, and what is remembered, with the model."""
+        """Compare the log and the saved state with the model."""
         fs = fs or self.fs
         log = LogView(PATH, fs=fs)
         assert table_of(log) == self.table()
@@ -285,14 +286,14 @@ class World:
         return checkpoints.decode(read_file(fs or self.fs, f"{ROOT}/{CLEANER_OFFSETS}")).get(NAME, 0)
 
     def check_files(self) -> None:
-        """After a clean there are no other pending records than those that are named."""
+        """Check that after a clean only the named records are pending."""
         checkpoint = believed_checkpoint(LogView(PATH, fs=self.fs))
         if checkpoint is not None:
             files = {base for name in self.index_files() if (base := parse_pending(name)) is not None}
             assert files == {one.base_offset for one in checkpoint.segments if one.garbage_bytes}
 
     def taken_over(self, fs: MemoryFileSystem | None = None) -> Table:
-        """What is left once a cleaner went on that knows nothing of pending records, twice, long afterwards."""
+        """Return the log after two later cleans by a cleaner without pending records, long afterwards."""
         fs = durable(fs or self.fs)
         for later in (0, LONG_MS, 2 * LONG_MS):
             self.clean(None, fs=fs, now_ms=self.now_ms + later, verify=later == 0)
@@ -312,7 +313,7 @@ def _pair_of(text: str) -> tuple[bytes, bytes | None]:
 
 
 def table_of(log: LogView) -> Table:
-    """What a consumer of committed records ends with."""
+    """Last value of each key for a consumer of committed records."""
     found = {one.key: one.value for one in log.records(isolation="read_committed")}
     return {key: value for key, value in found.items() if key is not None and value is not None}
 
@@ -322,7 +323,7 @@ def offsets_of(segment: Segment) -> list[int]:
     return [record.offset for record in plain_records(read_file(segment.fs, segment.path))]
 
 
-# ---- what may be done to the files -----------------------------------------------------------------------------------
+# ---- Damage to the files ---------------------------------------------------------------------------------------------
 
 
 def lose_all(world: World) -> None:
@@ -395,7 +396,7 @@ SPOILS: tuple[Callable[[World], None], ...] = (
 
 
 def live_through(world: World, rounds: int) -> Iterator[int]:
-    """Some rounds of a script; after each the log is what the model says."""
+    """Run some rounds of a script; after each, compare the log with the model."""
     for number in range(rounds):
         world.append(world.source.randint(2, 12))
         if world.source.random() < 0.8:
@@ -410,7 +411,7 @@ def live_through(world: World, rounds: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def told(world: World) -> Iterator[None]:
-    """Say what happened in a script that fails."""
+    """Print the history of a script that fails."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`abort-transaction`: what it shows, what it writes, what it refuses; the power cut after each of its operations."""
+"""`abort-transaction`: its preview, its writes, its refusals; the power cut after each of its operations."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def committed(path: Path | str) -> list[str]:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """All but the lock: it may not be read, and whoever locks a directory leaves it."""
+    """All files but the lock, which may be unreadable, and which stays after unlocking."""
     paths = (path for path in root.rglob("*") if path.name != ".lock")
     return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 
-# ---- what it does ----------------------------------------------------------------------------------------------------
+# ---- Effects ---------------------------------------------------------------------------------------------------------
 
 
 def test_without_yes_it_shows_what_it_would_do_and_changes_nothing(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_all_replicas_get_the_same_bytes_with_the_last_leader_epoch(tmp_path: Pa
 
 
 class FailingAt(WrappedFileSystem):
-    """A disk on which nothing can be made in one broker's directory."""
+    """A disk on which no file can be created in one broker's directory."""
 
     def __init__(self, broker: str) -> None:
         super().__init__(PosixFileSystem())
@@ -310,11 +310,11 @@ def test_a_missing_replica_is_named(tmp_path: Path) -> None:
     first, second = two_brokers(tmp_path)
     _refused((first,), RequestError, "t-0 has replicas on brokers 1, 2, and no directory of broker 2 is given")
     _refused((first, second), RequestError, "2 brokers, so it has no single copy", single_copy=True)
-    # Nobody can say better than the user.
+    # The user vouches that there is no other copy.
     assert abort(first, single_copy=True).ends
 
 
-# ---- what it refuses -------------------------------------------------------------------------------------------------
+# ---- Refusals --------------------------------------------------------------------------------------------------------
 
 
 def _refused(paths: Sequence[Path], error: type[CordwoodError], what: str, **choice: Any) -> None:
@@ -339,7 +339,7 @@ def _flip(path: Path) -> None:
 
 
 def _contradiction(path: Path) -> None:
-    """The snapshot says that the transaction is open, but there is a marker."""
+    """The snapshot lists the transaction as open, but the log has a marker."""
     snapshot = path / "t-0" / offset_name(15, FileKind.PRODUCER_SNAPSHOT)
     content = snapshot.read_bytes()
     _ended(path)
@@ -418,7 +418,7 @@ def test_one_replica_that_knows_the_transaction_is_enough_to_refuse_it(tmp_path:
 
 
 def test_a_replica_of_the_coordinators_log_that_may_be_stale_is_not_believed(tmp_path: Path) -> None:
-    # The metadata knows __transaction_state-0 on broker 1 only.
+    # The metadata assigns __transaction_state-0 to broker 1 only.
     first = stopped_broker(tmp_path / "broker-1", in_the_middle, node_id=1, replicas=(1, 2))
     second = stopped_broker(tmp_path / "broker-2", in_the_middle, node_id=2, replicas=(1, 2))
     shutil.rmtree(first / "__transaction_state-0")
@@ -457,7 +457,7 @@ def cuts_of(tmp_path: Path, name: str, **choice: Any) -> Cuts:
 
 
 def facts(log: Log) -> tuple[int, bool, Any, Any, dict[int, str]]:
-    """Its end; whether the transaction is open, what is committed, the state of the other producer, and all data."""
+    """The log end, whether the transaction is open, the committed records, the other producer's state, and all data."""
     log.update_high_watermark(log.log_end_offset)
     known = log.producers.of(HANGING)
     assert known is not None
@@ -489,7 +489,7 @@ def test_a_power_cut_leaves_the_log_with_the_marker_or_without(
 
 
 def _goes_on(fs: MemoryFileSystem, is_open: bool, after: Any) -> None:
-    """Called again, it does what is left to do."""
+    """Call it again: it finishes the remaining work."""
     if is_open:
         abort("/broker", fs=fs, yes=True)
     else:

@@ -1,4 +1,4 @@
-"""A real producer's transaction that hangs: named by `why`, ended by `abort-transaction`, and the broker goes on."""
+"""A real producer's hanging transaction: `why` names it, `abort-transaction` ends it, and the broker continues."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def sends(producer: str, count: int, value: str) -> list[Line]:
 
 
 def consumed(broker: Broker, directory: Path, isolation: str) -> tuple[list[str], int]:
-    """The values that a consumer gets, and the offset at which it is then."""
+    """The values that a consumer reads, and its offset afterwards."""
     answers = broker.client(directory, [{"do": "consume", "isolation": isolation, "topics": ["t"]}])
     ends = [line["end_offset"] for line in answers if "end_offset" in line]
     return [line["value"] for line in answers if "offset" in line], ends[0]
 
 
 def cleaned(broker: Broker, directory: Path, wanted: int) -> None:
-    """Wait until the broker's cleaner has gone past an offset."""
+    """Wait until the broker's cleaner has passed an offset."""
     for _ in range(60):
         text = (directory / "cleaner-offset-checkpoint").read_text() if directory.exists() else ""
         found = re.search(r"^t 0 (\d+)$", text, re.MULTILINE)
@@ -96,7 +96,7 @@ def test_a_hanging_transaction_of_a_real_producer_is_named_ended_and_cleaned(
     assert told["open"] == []
     values, end = consumed(kafka_broker, directory, "read_committed")
     assert end > stable + 200 and "after" in values and "late" not in values
-    # The same producer goes on, and its coordinator's markers are taken.
+    # The same producer continues, and the broker accepts its coordinator's markers.
     again: list[Line] = [
         {"do": "producer", "id": "payer", "config": {"transactional.id": "payer"}},
         {"do": "begin", "id": "payer"},

@@ -1,7 +1,7 @@
-"""What `plan`, `why` and `get` announce of retention is what `clean` and a broker's first retention run do.
+"""What `plan`, `why` and `get` announce of retention is what `clean` and a broker's first retention run delete.
 
-Each situation is a small log whose files were changed while nobody ran on it. The marked test asks Kafka's own classes
-which segments go; the other holds all our commands to the same table.
+Each situation is a small log whose files were changed while no broker ran on it. The marked test runs Kafka's own
+classes to find the deleted segments; the other holds all our commands to the same table.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def write(name: str, hex_bytes: str, position: int = -1) -> list[Change]:
 
 @dataclass(frozen=True)
 class Situation:
-    """A log, and which of its segments go at the first retention run with `retention.ms` of a day.
+    """A log, and the segments deleted at the first retention run with `retention.ms` of a day.
 
     Attributes:
-        gone: their base offsets.
-        recovery_point: after a crash; None: it was shut down cleanly.
+        gone: base offsets of deleted segments.
+        recovery_point: after a crash; None after a clean shutdown.
         start: its log start offset in the checkpoint.
         config: the topic's configs that differ from `CONFIG`.
     """
@@ -191,7 +191,7 @@ def _change(folder: Path, *, do: str, path: str, **more: Any) -> None:
 
 
 def make_directories(root: Path) -> list[Path]:
-    """One log directory of partitions that were shut down cleanly, one per recovery point of those that crashed."""
+    """Write a log directory for partitions that were shut down cleanly, and one per recovery point for crashed ones."""
     for name, one in SITUATIONS.items():
         folder = root / ("stopped" if one.recovery_point is None else f"crashed-{one.recovery_point}")
         make(folder / f"{name}-0", one)

@@ -1,8 +1,8 @@
-"""A real broker starts on what we cleaned, reads all of it, and nothing that a cleaner promises is broken.
+"""A real broker starts on cleaned directories, reads all of them, and finds every promise of a cleaner kept.
 
-Every directory of a KRaft broker among the fixtures is cleaned two days later, when every tombstone and marker may go,
-and those that their broker had cleaned from the start once more: as much as can go goes. A run takes some of them, see
-`drawn`.
+Every directory of a KRaft broker among the fixtures is cleaned two days later, when all tombstones and markers may be
+dropped. Directories cleaned by their broker are cleaned from the start once more, to drop as much as possible. A run
+picks some of them, see `drawn`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 #: Two days after the last of them was made.
 NOW_MS = 1_795_430_000_000
-#: Those of old brokers with ZooKeeper, which cannot be started on; `-after-4.3.1` is what a broker made of them.
+#: From old brokers with ZooKeeper, on which no broker can be started; 4.3.1 wrote `-after-4.3.1` from them.
 ZOOKEEPER = [name for name in NAMES if name.startswith("legacy") and not name.endswith("4.3.1")]
 JBOD = [name for name in NAMES if name.startswith("kraft-jbod")]
 
@@ -43,19 +43,19 @@ def cleaned(name: str, spark: SparkSession, target: Path) -> None:
         now_ms=NOW_MS,
         ignore_ratio=True,
         first_dirty=0 if "after" in name else None,
-        # After a crash it says little of what the only replica has.
+        # After a crash the checkpoint is far below the end of the only replica.
         high_watermark="end" if name in CRASHED else None,
     )
     assert not result.with_fate(Fate.FAILED)
     assert result.counts.records_kept < result.counts.records_read
-    # A copy has key indexes if asked, but those of such small segments would not be worth it.
+    # A copy can have key indexes, but these segments are too small for them.
     partitions = {path.parent for path in target.rglob("*.log")}
     logs = [LogView(str(partition), fs=PosixFileSystem(), log_start_offset=0) for partition in partitions]
     assert sum(index_all(PosixFileSystem(), log) for log in logs) > 0
 
 
 def read_before(name: str, isolation: str) -> Path:
-    """What a consumer read; of a crashed directory, from the broker that recovered it."""
+    """Read a consumer's records; of a crashed directory, from the broker that recovered it."""
     (found,) = PACKED.glob(f"*/{name}{'-recovered' if name in CRASHED else ''}.{isolation}.jsonl.gz")
     return found
 
@@ -89,10 +89,10 @@ def test_a_broker_takes_several_disks_that_were_cleaned(
     assert [answer for answer in answers if "problem" in answer or "error" in answer] == []
     kafka_broker("stop", first)
     logs = kafka_broker("logs", first)
-    # A move between disks that the broker goes on with may end before it looks at it again.
+    # The broker may finish a resumed move between disks before it checks the move again.
     harmless = ["log dir reassignment has already completed"]
     if "has an older epoch" in logs:
-        # It asked before the broker had become leader again; so it is stopped and, with the new epoch, started anew.
+        # It asked before the broker had become leader again; so it is stopped and restarted with the new epoch.
         harmless.append("marked as failed")
     assert list(check.suspicious(logs, harmless)) == []
     run(FOLDER / "broker-compare", read_before(name, "read_committed"), read)

@@ -1,4 +1,4 @@
-"""Cleans in place and into copies that leave key indexes, and use those that the clean before left."""
+"""Cleans in place and into copies that write key indexes, and use those of the previous clean."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_exact_plan_says_what_a_clean_reads_and_writes(tmp_path: Path) -> Non
     logs = tmp_path / "logs"
     end = grown(logs, random.Random(1), start(logs))
     clean(logs, index=True)
-    # One that supersedes a record, one that does not, and the active segment.
+    # A record that supersedes another, one that does not, and the active segment.
     for at, key in enumerate([b"7", b"new", b"last"]):
         make_log(logs / "t-0", (end + at, [data(end + at, key, size=2_000)]))
     plan = cordwood.plan_exact(str(logs), **OPTIONS)
@@ -188,7 +188,7 @@ def test_a_copy_gets_the_indexes_of_partitions_that_are_not_cleaned_unless_stale
     shutil.copytree(logs / "t-0", logs / "u-0")
     cordwood.index(str(logs))
     mine = indexed(logs, "u-0")
-    # The index of a segment that has changed since, and that of one that is gone.
+    # The index of a segment that has changed since, and that of a deleted segment.
     stale, gone = mine[1], logs / "u-0" / ".cordwood" / "index" / f"{7:020d}.keyhashes"
     shutil.copy(gone.with_name(f"{mine[2]:020d}.keyhashes"), gone)
     os.truncate(logs / "u-0" / f"{stale:020d}.log", (logs / "u-0" / f"{stale:020d}.log").stat().st_size // 2)

@@ -1,4 +1,4 @@
-"""`topics`, `configs` and `brokers`: what a broker's metadata log says, as of its end, an offset or a time."""
+"""`topics`, `configs` and `brokers`: a broker's metadata log as of its end, an offset or a time."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CASES = [
     for definition in TOPIC_CONFIGS.values()
     for synonym in definition.synonyms
 ]
-#: Of configs whose default says little, or is no value that a file can have.
+#: Values for configs whose default is unsuitable for a file or for this test.
 TEXTS = {"cleanup.policy": "compact", "retention.bytes": "7", "message.timestamp.type": "LogAppendTime"}
 
 

@@ -1,7 +1,7 @@
-"""Groups and transactions of real brokers' directories, as we tell them and as the brokers' own tools did.
+"""Groups and transactions of real brokers' directories, described by Cordwood and by the brokers' own tools.
 
-`tests/data/coordinators.jsonl` has what the tools said: of each fixture, when a broker was started on it, and of the
-directory that comes with the package. CORDWOOD_REWRITE=1 with CORDWOOD_EFFORT=full asks again and writes the former.
+`tests/data/coordinators.jsonl` holds the tools' output for each fixture (a broker was started on it) and for the
+directory in the package. CORDWOOD_REWRITE=1 with CORDWOOD_EFFORT=full runs the tools again and rewrites the former.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def recorded() -> dict[str, Answers]:
 
 
 def agree(directory: Path, told: Answers) -> None:
-    """We say of a directory what a broker's tools told."""
+    """Assert that Cordwood and the broker's tools describe a directory alike."""
     try:
         groups = groups_as_told(cordwood.groups(str(directory)))
     except NotFoundError:

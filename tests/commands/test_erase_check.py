@@ -1,4 +1,4 @@
-"""`erase-check`: a planted trace of each kind is found, and nothing where there is none."""
+"""`erase-check` finds a planted trace of each kind, and reports none in clean directories."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record(offset: int, key: bytes = ERASED, value: bytes | None = b"value", **m
 
 
 def partition_of(root: Path, name: str = "a-0") -> Path:
-    """A partition with a segment in which the key is not, and an empty active one."""
+    """A partition with a segment without the key, and an empty active segment."""
     partition = root / "logs" / name
     partition.mkdir(parents=True)
     (partition / SEGMENT).write_bytes(encode_batch([record(0, OTHER), record(1, b"anna", b"anna")]))
@@ -324,7 +324,7 @@ def test_a_copy_of_a_log_with_another_name_is_decoded_behind_damage_too(
 
 
 def test_a_snapshot_of_the_metadata_is_decoded_behind_damage(tmp_path: Path) -> None:
-    # Its name says up to where the metadata goes that are in it; its own offsets begin at 0.
+    # Its name is the end offset of the metadata in it; its own offsets begin at 0.
     data = b"".join(encode_batch([record(at, key)]) for at, key in enumerate((OTHER, ERASED)))
     (tmp_path / "__cluster_metadata-0").mkdir()
     (tmp_path / "__cluster_metadata-0" / f"{50:020d}-{1:010d}.checkpoint").write_bytes(data[3:])
@@ -349,7 +349,7 @@ def test_short_keys_are_found_as_keys_and_their_limit_is_told(tmp_path: Path) ->
     assert any("3 keys of fewer than 4 bytes" in one for one in found.unknown)
 
 
-# ---- what has to happen ----------------------------------------------------------------------------------------------
+# ---- What has to happen before the key is erased ---------------------------------------------------------------------
 
 
 def test_what_still_has_to_happen_is_told_with_the_configs_that_promise_it(tmp_path: Path) -> None:

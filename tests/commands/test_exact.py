@@ -1,4 +1,4 @@
-"""`plan_exact` tells what `clean` then does, and writes nothing."""
+"""`plan_exact` predicts the result of `clean`, and writes no file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nothing_stays_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def figures(result: CleanResult) -> dict[str, Any]:
-    """All that a clean reports of the partitions that it was asked for, save for times."""
+    """All figures that a clean reports for its partitions, without times."""
     document = result.document()
     document["partitions"] = [one for one in document["partitions"] if one["why"] != "not asked for"]
     for name in ("bytes_before", "bytes_after"):

@@ -1,4 +1,4 @@
-"""Symlinks where Cordwood removes what it left: only the link goes, what it leads to is somebody else's."""
+"""Cordwood removes its own symlinks but never follows them: the target belongs to the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A folder of somebody else."""
+    """A user's folder outside the log directory."""
     folder = tmp_path / "precious"
     (folder / "db").mkdir(parents=True)
     for name in ("a.txt", "db/b", "x.tmp"):

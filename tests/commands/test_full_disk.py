@@ -100,7 +100,7 @@ class _OnDisk(WrappedFile):
 
 
 def has_room(disk: Disk, source: Path, target: Path, options: Mapping[str, Any]) -> bool:
-    """Whether a clean on a disk comes to its end."""
+    """Whether a clean on a disk of this size finishes."""
     why_not = ""
     try:
         result = clean(str(source), output=str(target), fs=disk, **options)
@@ -162,7 +162,7 @@ def test_a_disk_that_fills_at_any_operation_leaves_nothing(
     refused = 0
     for number in range(whole.operations):
         if has_room(Disk(number, stays_full=stays_full), source, tmp_path / "new", options):
-            # What was refused was not needed: the note of how far a task is.
+            # The failed write was optional: a task's progress note.
             assert contents(tmp_path / "new") == expected
             shutil.rmtree(tmp_path / "new")
         else:

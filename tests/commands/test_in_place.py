@@ -1,4 +1,4 @@
-"""Real brokers' directories cleaned in place: the same files as in a copy, whatever the room."""
+"""Real brokers' directories cleaned in place: the files equal those of a copy, at any free space."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def now_ms() -> int:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """All files but the lock, which a directory that was never locked has none of."""
+    """All files but the lock, as a directory that was never locked has no lock file."""
     found = {}
     for path in root.rglob("*"):
         if path.is_file() and path.name != filenames.LOCK:
@@ -142,7 +142,7 @@ def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ
         assert "--work-space" not in one.why
     text = result.text()
     assert text.count("NOT CLEANED: ") == text.count("stay in reserve") == 1
-    # What loading changed can be undone; where nothing was kept, nobody is told to undo it.
+    # Changes of loading can be undone; the text recommends `undo` only where files were kept.
     assert ("cordwood undo" in text) == kept.exists()
 
 

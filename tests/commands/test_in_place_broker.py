@@ -1,7 +1,7 @@
-"""A real broker goes on where it was on a directory that was cleaned in place, and so do its clients, which stay.
+"""A real broker and its connected clients continue on a directory that was cleaned in place.
 
-Producers remember their id, epoch and next sequence number, consumers where they are, and one transaction is open all
-the time. The broker stops, or crashes; the directory is cleaned; the broker starts again at the same address.
+Producers keep their id, epoch and next sequence number, consumers their offsets, and one transaction is open all the
+time. The broker stops, or crashes; the directory is cleaned; the broker starts again at the same address.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def clean(directory: Path, spark: SparkSession, *, crashed: bool) -> CleanResult
         spark=spark,
         ignore_ratio=True,
         single_copy=True,
-        # A checkpoint of a crash says little of what the only replica has.
+        # A checkpoint after a crash is far below the end of the only replica.
         high_watermark="end" if crashed else None,
     )
     assert not result.with_fate(Fate.FAILED), result.text()
@@ -145,7 +145,8 @@ def test_broker_and_clients_go_on_after_a_clean_in_place(
         clients.write("open", "before", 5, end="commit")
         middle = clients("poll", id="reader", records=30)
         assert len(middle["offsets"]) >= 30
-        # From here on only the last write for long: of the others' last batches the clean leaves no more than headers.
+        # From here on only the last producer writes for long: of the other producers' last batches the clean keeps
+        # only headers.
         for number in range(3):
             clients("producer", id=f"last {number}", config=small)
             clients.write(f"last {number}", f"last {number}", 40)
@@ -189,7 +190,7 @@ def test_broker_and_clients_go_on_after_a_clean_in_place(
                 one for one in batches(data) if one.producer_id == producer_id and one.base_offset > last.base_offset
             ]
             for one in later[:1]:
-                # With each transaction begins an epoch, but not with the one that is open.
+                # An epoch begins with each transaction, except with the open one.
                 begins = one.is_transactional and (one.producer_epoch, one.base_sequence) == (
                     last.producer_epoch + 1,
                     0,
@@ -201,7 +202,7 @@ def test_broker_and_clients_go_on_after_a_clean_in_place(
                 followed += not begins
         assert followed == 2, "the one without transactions, and the one whose transaction was open"
 
-        # The broker's own cleaner goes on from there.
+        # The broker's own cleaner continues from there.
         kafka_broker.start(data, "--port", port, log_cleaner_backoff_ms="100")
         clients.write("sure", "sure for the cleaner", 200)
         deadline = time.monotonic() + WAIT_SECONDS

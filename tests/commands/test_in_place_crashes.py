@@ -1,7 +1,7 @@
-"""Whole cleans in place with the power cut after every operation, and any of what was not synced lost.
+"""Whole cleans in place with the power cut after every operation, and any unsynced changes lost.
 
-All runs in memory: the driver, and the tasks that Spark would run elsewhere. A clean runs once; before each of its
-operations it is asked what a power cut would leave then.
+All runs in memory: the driver, and the tasks that Spark would run elsewhere. A clean runs once; before each operation
+the test computes the states that a power cut would leave.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def built(name: str) -> Scene:
 
 @dataclass
 class Cuts:
-    """What power cuts during one act can leave; each state that differs from all others is looked at once.
+    """Computes the states that power cuts during one act can leave; checks each distinct state once.
 
     Attributes:
-        look: is called with them.
-        sampled: states per cut, besides all and nothing kept, where all subsets of what may be lost are too many.
-        subsets_max: all of them up to so many changes.
-        every: cuts are only before every so manieth operation.
-        seed: of samples.
+        look: called with each state.
+        sampled: states per cut, besides all and nothing kept, where there are too many subsets of unsynced changes.
+        subsets_max: maximum number of unsynced changes for which all subsets are checked.
+        every: distance in operations between two cuts.
+        seed: seed of the samples.
     """
 
     look: Callable[[MemoryFileSystem], None]
@@ -130,7 +130,7 @@ class Cuts:
 
 
 class _Failed(BaseException):
-    """What was looked at is not as it should be. No handler of the clean may take it for a failure of its own."""
+    """A check failed. No handler of the clean may catch it as a failure of its own."""
 
 
 class _Heard(list[str]):
@@ -149,17 +149,17 @@ def named(files: Tree) -> State:
 
 
 def without_work(files: Tree) -> Tree:
-    """All but what is in work folders, which nobody reads."""
+    """All files outside work folders, as brokers ignore work folders."""
     return {path: data for path, data in files.items() if f"{WORK_FOLDER}/" not in path}
 
 
 @dataclass
 class Looker:
-    """Opens what a power cut left, with us as readers, and with the next clean.
+    """Opens the files left by a power cut, with our readers and with the next clean.
 
     Attributes:
-        scene: what was cleaned.
-        cleans_max: so many of the states that differ beyond work folders are cleaned again; None: all.
+        scene: the cleaned directory.
+        cleans_max: maximum number of states to clean again, of those that differ outside work folders; None for all.
     """
 
     scene: Scene
@@ -202,7 +202,7 @@ class Looker:
             assert table(log) == self._tables[path]
 
     def clean_again(self, fs: MemoryFileSystem) -> None:
-        """The next clean comes to the same end."""
+        """Check that the next clean has the same result."""
         fs = durable(fs)
         result = self.scene.again(fs)
         assert not result.with_fate(Fate.FAILED), result.text()
@@ -354,7 +354,7 @@ def test_a_second_attempt_at_each_task_changes_nothing(name: str, take: int) -> 
 
 
 def without_kept(files: Tree) -> Tree:
-    """Without the manifest, which knows of all attempts."""
+    """Leave out the manifest, which lists all attempts."""
     return {path: data for path, data in files.items() if not path.startswith("kept/") or path.endswith(".log")}
 
 
@@ -416,10 +416,10 @@ _GIVES_ROOM = ("unlink", "rmdir", "truncate")
 def clean_on_full_disk(
     scene: Scene, refused: int, *, stays_full: bool, index: bool = False
 ) -> tuple[MemoryFileSystem, int, bool]:
-    """A clean on a disk that refuses an operation that needs room, or that and all after it.
+    """Clean on a disk that fails one operation that needs room, or that operation and all later ones.
 
     Returns:
-        the file system; how many operations needed room; and whether the clean said that the disk is full.
+        the file system; how many operations needed room; and whether the clean reported a full disk.
     """
     fs = durable(scene.fs)
     count = 0
@@ -456,7 +456,7 @@ def check_full_disk(scene: Scene, *, every: int, stays_full: bool) -> None:
         try:
             if full:
                 look(fs)
-            else:  # what was refused was not needed: the note of how far a task is
+            else:  # the failed write was optional: a task's progress note
                 look.is_clean(fs)
             assert not any(fs.exists(f"{path}/{WORK_FOLDER}") for path in PATHS)
         except BaseException as error:

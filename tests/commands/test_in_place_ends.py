@@ -1,4 +1,6 @@
-"""Cleans in place on a real small disk, and ended by signals: what is finished is, and the next run does the rest."""
+"""Cleans in place on a real small disk, and cleans ended by signals: finished groups stay, the next run does the
+remaining ones.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def leftovers(root: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def expected(spark: SparkSession, now_ms: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, View]:
-    """What a clean that nothing ends makes of it."""
+    """The directory after an uninterrupted clean."""
     mine = copy_of(fixture("kraft-before"), tmp_path_factory.mktemp("expected") / "mine")
     clean_in_place(str(mine), **options(now_ms, spark))
     return views(mine)
@@ -111,7 +113,7 @@ def test_no_more_room_is_taken_than_the_plan_says(
 def test_a_disk_without_room_is_told_and_a_later_run_finishes(
     spark: SparkSession, now_ms: int, expected: dict[str, View], tmp_path: Path
 ) -> None:
-    # The clean asks first how much there is. Here somebody else takes it meanwhile.
+    # The clean checks the free space first. Here another process fills the disk meanwhile.
     codes = []
     with small_disk(tmp_path / "disk", 200_000) as disk:
         mine = copy_of(fixture("kraft-before"), disk / "mine")

@@ -39,7 +39,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def indexed_in(folder: Path, logs: Path, topic: str = "t-0") -> list[int]:
-    """The segments whose indexes in a folder are believed; there are no others."""
+    """Return the segments with a valid index in a folder; fail if there are other index files."""
     log = LogView(str(logs / topic), fs=FS, log_start_offset=0, index_root=str(folder))
     found = list(believed(log))
     assert {base for base, _ in indexes_in(FS, log.path, str(folder))} == set(found)

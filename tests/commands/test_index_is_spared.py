@@ -1,4 +1,4 @@
-"""Key indexes in a partition's work folder stay, whatever else happens in that folder."""
+"""Key indexes in a partition's work folder stay, whatever else changes in that folder."""
 
 from __future__ import annotations
 

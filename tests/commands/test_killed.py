@@ -1,7 +1,7 @@
-"""Kill −9 of whoever takes part in a clean in place, at random moments: nothing is lost, and the next clean succeeds.
+"""Kill −9 any process of a clean in place, at random moments: no record is lost, and the next clean succeeds.
 
-Which process is killed, and after which delay, is drawn by the run's seed,
-see `tests/knobs.py`; what the process does at that moment depends on the machine.
+The run's seed draws the process and the delay, see `tests/knobs.py`; the process's activity at that moment depends on
+the machine.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def choose() -> random.Random:
 
 
 def clean(directory: Path, *, index: bool = False, min_dead: float | None = None) -> None:
-    """What a driver alone does."""
+    """Clean with a driver alone."""
     be_slow()
     result = cordwood.clean_in_place(
         str(directory),
         spark=cast(SparkSession, InThisProcess()),
-        verify=False,  # the proof needs Spark; the runs on Spark below prove what they wrote
+        verify=False,  # the proof needs Spark; the runs on Spark below prove their output
         ignore_ratio=True,
         single_copy=True,
         overrides=OVERRIDES,
@@ -76,7 +76,7 @@ def clean(directory: Path, *, index: bool = False, min_dead: float | None = None
 
 
 def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
-    """The same with key indexes, of small segments, too: what one clean leaves serves the next."""
+    """Clean with key indexes, of small segments, too: the next clean uses them."""
     with (
         mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 1),
         mock.patch("cordwood.engine.indexing.SEGMENT_SHARE", 1),
@@ -163,16 +163,16 @@ MOMENTS = {
 
 @dataclass
 class Kills:
-    """What happened in a loop of kills.
+    """Counts of a loop of kills.
 
     Attributes:
         killed: processes that were killed, by victim.
-        left: what the kills left in the directory.
-        ended: how runs ended whose process on Spark was killed.
+        left: kinds of files that the kills left in the directory.
+        ended: outcomes of runs whose process on Spark was killed.
         runs: cleans that were started to be killed.
-        completed: cleans that came to their end.
+        completed: cleans that finished.
         records: records in the directory at the end.
-        indexes: key indexes that were believed behind the cleans.
+        indexes: valid key indexes after the cleans.
     """
 
     killed: Counter[str] = field(default_factory=Counter)
@@ -193,7 +193,7 @@ def kill(
     victims: Sequence[str] = VICTIMS,
     alone: Callable[[Path], None] = clean,
 ) -> Kills:
-    """Append, clean and kill, check, clean, check, until so many were killed."""
+    """Append, clean and kill, check, clean, check, until `kills` processes were killed."""
     done = Kills()
     killed = done.killed
     usual = 1.0
@@ -218,7 +218,7 @@ def kill(
         print(f"{killed.total()}: {victim}, left: {directory.left()}", flush=True)
         directory.check(killed=True)
         done.indexes += directory.believed_indexes()
-        # Often the next run is killed, too, on what this one left.
+        # Often the next run, on the leftovers of this one, is killed, too.
         if choose.random() < 0.7:
             took = run_alone(directory.path, None, alone)
             assert took is not None
@@ -247,7 +247,7 @@ def check_kills(done: Kills, kills: int, victims: Sequence[str] = VICTIMS) -> No
 
 
 def check_end(victim: str, status: int, said: str, hit: bool) -> None:
-    """A driver that was not killed itself ends well, or says why it does not."""
+    """Check that a driver that was not killed itself succeeds or reports the cause."""
     if not hit or victim == "worker":
         assert status == 0, said
     elif victim == "driver":

@@ -28,10 +28,10 @@ from tests.kafka_tools import Broker
 from tests.storage.swaps import EMPTY_SNAPSHOT
 
 ORDERS = TopicPartition("orders", 0)
-#: Beyond the end of orders-0, whatever is in it.
+#: Above the end of orders-0 in every case.
 START = 1_000_000
 NOW_MS = int(facts("kraft")["cleaning_1_ended_ms"])
-#: What a broker leaves of the log and of what it knew about it.
+#: Files that a broker leaves of the log and its state.
 EMPTY = {
     **{f"{START:020}{kind}": b"" for kind in (".log", ".index", ".timeindex")},
     f"{START:020}.snapshot": EMPTY_SNAPSHOT,

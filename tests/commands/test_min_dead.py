@@ -62,7 +62,7 @@ def test_keys_keep_their_last_values_whatever_happens_between(share: int) -> Non
 
 
 def test_what_a_commit_behind_an_abort_superseded_goes_though_the_index_is_lost() -> None:
-    # Two segments became one, with a transaction that its producer aborted and a later one that it committed.
+    # Two segments were merged, with a transaction that its producer aborted and a later one that it committed.
     world = World(20_261_853)
     for _ in live_through(world, 5):
         assert world.taken_over() == world.table()
@@ -73,7 +73,7 @@ def test_what_a_commit_behind_an_abort_superseded_goes_though_the_index_is_lost(
 
 
 def offsets(world: World) -> set[int]:
-    """What is there, control records among it."""
+    """All offsets in the log, including control records."""
     log = LogView(PATH, fs=world.fs)
     return {one for segment in log.segments for one in offsets_of(segment)}
 

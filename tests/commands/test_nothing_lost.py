@@ -1,4 +1,4 @@
-"""What a clean must not do, whatever it is given: lose what is damaged, what nobody allowed, or what may come back."""
+"""What a clean must never do: drop damaged data, drop data without permission, or drop data that may reappear."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_damaged_batch_keeps_one_of_three_partitions_as_it_was(number: int, 
     assert {str(name) for name in offsets} == {"orders-0", "orders-1", "orders-2"} - {hurt.name}
 
 
-# ---- nobody allowed it -----------------------------------------------------------------------------------------------
+# ---- Data that no rule allows to drop --------------------------------------------------------------------------------
 
 
 def test_of_a_bare_archive_nothing_is_deleted_and_the_reason_is_said(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_of_a_bare_archive_nothing_is_deleted_and_the_reason_is_said(tmp_path: P
         assert contents(tmp_path / "new" / source.name) == contents(source)
 
 
-# ---- what may be truncated -------------------------------------------------------------------------------------------
+# ---- Data that may be truncated --------------------------------------------------------------------------------------
 
 
 def tail_script(seed: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path)
 
 
 def last_values(log: LogView, end: int) -> dict[bytes | None, bytes]:
-    """By key what it has last; keys that were deleted are left out."""
+    """Last value of each key; deleted keys are left out."""
     found: dict[bytes | None, bytes | None] = {}
     for record in log.records(isolation=None):
         if record.offset < end:
@@ -192,7 +192,7 @@ def test_linking_gives_closed_logs_of_the_source_a_name_and_changes_nothing_else
     assert fs.seen and tree(source) == before
     for _, (original, name) in fs.seen:
         assert original.startswith(f"{source}/") and not name.startswith(f"{source}/")
-        # Nobody appends to it: in its partition there is a later segment.
+        # No broker appends to it: its partition has a later segment.
         assert original.endswith((".log", ".log.swap")) and int(Path(original).name[:20]) < max(
             int(path.name[:20]) for path in Path(original).parent.glob("*.log*")
         )

@@ -1,4 +1,4 @@
-"""Every command on the memory file system: what is passed in is what is used, without a patch."""
+"""Every command on the memory file system: commands use only the file system that was passed in; no patch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_clean_in_place_in_memory_is_proved_and_undone(spark: SparkSession) ->
 def test_a_nearly_full_disk_in_memory_takes_several_waves() -> None:
     fs = directory(FIRST, SECOND)
     whole = cordwood.clean_in_place(ROOT, fs=directory(FIRST, SECOND), verify=False, **OPTIONS)
-    free = (8 << 20) + 55_000  # of which 8 MiB stay free
+    free = (8 << 20) + 55_000  # 8 MiB of it stay free
     fs.capacity_bytes = free + sum(len(data or b"") for data in tree(fs, "/").values())
     # The proof has tests of its own; here the disk is the point, and no Spark is needed.
     result = cordwood.clean_in_place(ROOT, fs=fs, verify=False, **OPTIONS)

@@ -228,7 +228,7 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
     assert {by_name[name].fate for name in ("plain-0", "plain-1", "trans-0")} == {Fate.CLEANED}
     assert "2 segments behind the cut" in by_name["moving-0"].notes[1]
     assert result.notes[0].startswith(f"{source} had no clean shutdown; the copy was recovered")
-    # Behind the cut of the others is less than a batch, or nothing that is whole.
+    # After the cut of the other partitions there is less than a batch, or no whole batch.
     assert {name: one.left_out_bytes for name, one in by_name.items() if one.left_out_bytes} == {
         "moving-0": 5364,
         "plain-1": 1350,

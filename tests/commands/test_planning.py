@@ -71,7 +71,7 @@ def figures(one: PartitionPlan) -> list[Any]:
 
 
 def planned(directory: Path, now_ms: int, **choice: Any) -> Plan:
-    """The plan of a directory alone. Where no metadata log says so, the policy is said."""
+    """The plan of a directory alone. Without a metadata log, the policy is passed in."""
     metadata = next((str(one) for one in (directory, directory.parent / "a") if (one / NAME).exists()), None)
     said = [] if metadata else ["cleanup.policy=compact"]
     return make_plan(str(directory), now_ms=now_ms, metadata=metadata, **{"overrides": said, **choice})
@@ -251,7 +251,7 @@ def test_plans_of_the_numbered_cases_are_kafkas(kafka_oracle: Oracle, tmp_path: 
     # cases 28-41, 43-45, 47, 48
     config, steps = SCRIPTS[case]
     config = {"cleanup.policy": "compact", **config}
-    # What Kafka corrects it writes, so the copy is made before it is asked.
+    # Kafka writes its corrections, so the directory is copied before Kafka opens it.
     copied: list[Line] = []
     for step in steps:
         if step["op"] == "select":
@@ -278,7 +278,7 @@ def test_plans_of_the_numbered_cases_are_kafkas(kafka_oracle: Oracle, tmp_path: 
     assert compared == sum(step["op"] == "select" for step in steps)
 
 
-# ---- what is never cleaned -------------------------------------------------------------------------------------------
+# ---- Partitions that are never cleaned -------------------------------------------------------------------------------
 
 
 def reasons(plan: Plan) -> dict[str, str]:
@@ -435,7 +435,7 @@ def test_a_transaction_that_ends_above_the_high_watermark_is_open_below_it(tmp_p
 
 
 def test_an_open_transaction_keeps_what_is_left_from_its_start_on(tmp_path: Path) -> None:
-    """Of a transaction that the snapshot knows, open since 1, the first batches were cleaned away."""
+    """The snapshot lists a transaction that is open since offset 1; its first batches were cleaned away."""
     orders = make_log(tmp_path / "orders-0", [batch(0)], [batch(6), batch(7)], [batch(8)], [batch(9)])
     entry = ProducerEntry(12, 0, 0, 2, 0, T0, NONE, current_transaction_first_offset=1)
     (orders / offset_name(9, FileKind.PRODUCER_SNAPSHOT)).write_bytes(producer_state.encode([entry]))
@@ -659,7 +659,7 @@ def test_facts_from_the_end_of_an_index_are_those_of_the_whole_index(name: str) 
 
 
 class CountedFile(PosixFile):
-    """Adds up what is read."""
+    """Adds up the bytes read."""
 
     bytes_read = 0
 
@@ -677,7 +677,7 @@ class CountedFile(PosixFile):
 
 
 class CountedReads(PosixFileSystem):
-    """Its files add up what is read."""
+    """A file system whose files add up the bytes read."""
 
     @override
     def open(self, path: str) -> PosixFile:

@@ -1,4 +1,4 @@
-"""The disk of the temporary files fills while a proof runs: that is said in words, and nothing changes or is left."""
+"""The disk of the temporary files fills while a proof runs: the error names it, and no file changes or is left over."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def fill(disk: Path, free_bytes: int) -> Path:
-    """Leave so much of a disk free."""
+    """Fill a disk up to this free space."""
     there = os.statvfs(disk)
     path = disk / "filler"
     with path.open("wb") as file:
@@ -77,7 +77,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_proof_says_that_the_disk_of_its_files_is_full_and_leaves_none(
     log: Path, disk: Path, engine: dict[str, Any], free_bytes: int
 ) -> None:
-    # The counters of tasks are on that disk, too: what they take is not the proof's.
+    # Counters of tasks are on that disk, too; do not count them as the proof's.
     filler = fill(disk, free_bytes)
     with pytest.raises((NoSpaceError, OSError), match="No space left on device") as raised:
         verify(str(log), str(log), **engine)

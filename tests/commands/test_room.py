@@ -1,4 +1,4 @@
-"""A full disk is known before anything starts, and what the message says to free is enough."""
+"""A clean reports a full disk before it starts, and freeing the space that it names is enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 
 SPARK = cast(SparkSession, InThisProcess())
-#: Stands for a session that must not be used.
+#: A session that must not be used.
 NO_SPARK = cast(SparkSession, object())
 NAMES = ("orders-0", "sessions-0")
 MIB = 1 << 20
@@ -29,7 +29,7 @@ RECORDS = 1_200_000
 
 
 def filled(disk: Path, free_bytes: int) -> Path:
-    """A file that leaves so much of a disk free."""
+    """A file that fills a disk up to this free space."""
     there = os.statvfs(disk)
     path = disk / "filler"
     path.write_bytes(bytes(there.f_bavail * there.f_frsize - free_bytes))
@@ -67,7 +67,7 @@ def test_on_a_full_disk_freeing_what_a_clean_in_place_asks_for_is_enough(free_by
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition whose proof leaves files: it has so many records that one task no longer holds their entries."""
+    """A partition whose proof writes files: its entries do not fit into one task."""
     path = tmp_path_factory.mktemp("large") / "t-0"
     path.mkdir()
     shape = Shape(value_bytes=1, key_bytes=8)

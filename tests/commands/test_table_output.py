@@ -1,4 +1,4 @@
-"""What a table cannot be written as is refused before Spark starts."""
+"""Unsupported table outputs are refused before Spark starts."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ Make = Callable[[MadeBroker], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """What is made, and what the first line says of t-0, or of another partition.
+    """A directory, and the first line for t-0 or another partition.
 
     Attributes:
         also: kinds of further causes.
@@ -209,7 +209,7 @@ def _overdue(broker: MadeBroker) -> None:
 
 
 def _transaction(broker: MadeBroker, *, state: int | None, timeout: int = MINUTE, whole: bool = True) -> None:
-    """A transaction of producer 7 that begins at offset 10, in a closed segment; and what its coordinator knows."""
+    """A transaction of producer 7 that begins at offset 10, in a closed segment; and its coordinator's records."""
     compacted(broker)
     if whole:
         broker.topic("__transaction_state", cleanup_policy="compact")
@@ -232,7 +232,7 @@ def _hanging(broker: MadeBroker) -> None:
 
 
 def _hanging_of_a_known_producer(broker: MadeBroker) -> None:
-    """Its coordinator knows the producer, and nothing of a transaction: it is Empty."""
+    """Its coordinator lists the producer, but no transaction: its state is Empty."""
     _transaction(broker, state=0)
 
 
@@ -745,7 +745,7 @@ def test_nobody_is_told_to_delete_where_remote_segments_are(tmp_path: Path) -> N
     assert state.could_lose_bytes == 0
 
 
-# ---- what it is made from --------------------------------------------------------------------------------------------
+# ---- Building blocks -------------------------------------------------------------------------------------------------
 
 
 def why_of(tmp_path: Path, make: Callable[[MadeBroker], object], **given: Any) -> WhyPartition:

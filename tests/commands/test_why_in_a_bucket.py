@@ -1,4 +1,4 @@
-"""`why` of directories in an object store: what a disk's copy says, but for what the times of its files would tell."""
+"""`why` of directories in an object store: the answer for a copy on disk, without the causes found by file times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Iterator[Server]:
 
 
 def told(result: cordwood.WhyResult, root: str) -> Mapping[str, Any]:
-    """What is said of each partition, without what follows from times and from a disk's blocks."""
+    """The causes of each partition, without those found by file times and disk blocks."""
     return {
         one.name: (
             [(cause.kind, cause.bytes_max) for cause in one.causes if cause.kind is not CauseKind.INDEXES],
@@ -49,7 +49,7 @@ def told(result: cordwood.WhyResult, root: str) -> Mapping[str, Any]:
 def test_a_bucket_has_the_causes_of_a_disk(server: Server, tmp_path: Path, name: str) -> None:
     unpack(tmp_path)
     url = server.upload(tmp_path / name, name)
-    # All records have expired: of a segment in which some have, they are counted on a disk only.
+    # All records have expired; partly expired segments are only counted on a disk.
     there = cordwood.why(url, now_ms=NOW_MS)
     copied = server.same_times(tmp_path / name, name, tmp_path / "copy")
     here = cordwood.why(str(copied), now_ms=there.now_ms)

@@ -1,7 +1,8 @@
-"""Logs that a real broker's cleaner did not clean: the first line of `why` says so, and what it advises makes it clean.
+"""Logs that a real broker's cleaner did not clean: `why` names the cause first, and its advice makes the cleaner
+work.
 
-A broker fills two compacted topics, with its cleaner off. Then each case has another broker run on a copy, in which the
-cleaner does nothing for `t`; it is stopped, `why` is asked, its advice is followed, and a third run cleans.
+A broker fills two compacted topics, with its cleaner off. For each case another broker, whose cleaner skips `t`, runs
+on a copy; it is stopped, `why` runs, its advice is followed, and a third run cleans.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def wrong_checkpoint(directory: Path) -> None:
 
 
 def right_checkpoint(directory: Path) -> None:
-    """What the file was before; it is as old as that."""
+    """Restore the checkpoint's original contents."""
     (directory / CHECKPOINT).write_text("0\n1\nt 0 0\n")
     then = time.time_ns() - 2 * HOURS_MS * 1_000_000
     os.utime(directory / CHECKPOINT, ns=(then, then))
@@ -96,15 +97,15 @@ def right_checkpoint(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A run of a broker whose cleaner does nothing for `t`.
+    """A run of a broker whose cleaner skips `t`.
 
     Attributes:
-        before: what is done to the directory before it runs.
-        logged: what the broker logs when its cleaner gives up, or dies.
-        meanwhile: what is done to the directory then.
-        first_line: of `why`.
-        step: what it advises.
-        follow: does that; it is given the directory, and the one that it was copied from.
+        before: changes the directory before the run.
+        logged: the broker's log line when its cleaner fails or dies.
+        meanwhile: changes the directory at that moment.
+        first_line: first line of `why`.
+        step: the advice of `why`.
+        follow: follows the advice; takes the directory and its original.
     """
 
     kind: CauseKind

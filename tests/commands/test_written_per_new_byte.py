@@ -1,8 +1,8 @@
-"""How many bytes cleans write for each byte that is new, if little is new at a time: logs in memory, really cleaned.
+"""Bytes written by cleans per new byte, with little new data at a time: logs in memory, really cleaned.
 
-A log of live data, of which each key is updated again and again; it is cleaned as often as its dirty ratio allows. At
-full effort it has a hundred segments, and may be cleaned once more than a hundredth of it is dirty; the figures are
-printed.
+All data of the log is live, and each key is updated again and again; the log is cleaned as often as its dirty ratio
+allows. At full effort it has a hundred segments, and may be cleaned once more than a hundredth of it is dirty; the
+figures are printed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
     """Clean after each segment of updates, if the log is dirty enough.
 
     Args:
-        settles: so many updates settle how the log looks, and are not counted.
+        settles: number of updates before counting starts, until the log's layout is stable.
     """
     fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)
     fs.make_directory("/logs")
