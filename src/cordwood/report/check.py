@@ -1,7 +1,7 @@
 """Findings of `check` for people, and as JSON lines.
 
-For people findings are grouped by severity, then by directory. If many files have the same finding, only the first few
-are named. The meaning of a finding for a broker appears once per kind.
+For people findings are grouped by severity, then by directory. If many files have the same finding, the first few are
+named and further files only counted. The meaning of a finding for a broker appears once per kind.
 """
 
 from __future__ import annotations
