@@ -16,6 +16,7 @@ RACES = frozenset(
 ) | {
     # The broker replaces the directory by its copy, soon after its start, under a name with a random part.
     "stopped: a partition's copy is the future one",
+    "stopped: a partition is only there as the future one on the other disk",
     # No broker was ready within a minute.
     "stopped: metadata segment 0 flipped",
 }

@@ -882,7 +882,13 @@ REAL = [
 ]
 
 #: Real brokers were started on these: a start repairs the file, and everything is served as before.
-REPAIRED = {"part of an index entry", "part of a time entry", "a bit of a snapshot", "an empty snapshot file"}
+REPAIRED = {
+    "part of an index entry",
+    "part of a time entry",
+    "a bit of a snapshot",
+    "an empty snapshot file",
+    "a negative recovery point",
+}
 
 
 @pytest.mark.parametrize("name", SITES)
