@@ -1,1 +1,1 @@
-"""What a clean keeps and what it drops: decisions over columns, without I/O and without Spark."""
+"""Decide which records a clean keeps and drops: pure functions over columns, without I/O and without Spark."""

@@ -1,4 +1,4 @@
-"""The values of `why`: the facts about a partition, and what keeps it from being smaller; the rules are in `why`."""
+"""The values of `why`: facts about a partition, and the causes of its size. The rules are in `why`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from cordwood.types import NONE, TopicPartition
 
 
 class CauseKind(StrEnum):
-    """What keeps a partition from being smaller. Of two that hold back as many bytes, the first in this list leads."""
+    """Cause of a partition's size. Of two causes that hold back equally many bytes, the earlier in this list leads."""
 
-    # What the partition is.
+    # Kind of partition.
     NO_PARTITION = "no partition"
     TO_BE_DELETED = "to be deleted"
     STRAY = "stray"
@@ -44,7 +44,7 @@ class CauseKind(StrEnum):
     GIVEN_UP = "cleaner has given up"
     NO_BROKER = "no broker"
     DUE = "due"
-    # What the cleaner waits for.
+    # Conditions that the cleaner waits for.
     HANGING_TRANSACTION = "hanging transaction"
     LONG_TRANSACTION = "long transaction"
     UNKNOWN_TRANSACTION = "transaction of unknown outlook"
@@ -77,7 +77,7 @@ class CauseKind(StrEnum):
 
 
 class Way(StrEnum):
-    """How bytes can go."""
+    """Means by which bytes can be freed."""
 
     FILES = "files"
     COMPACTION = "compaction"
@@ -86,14 +86,14 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A fact that a cause follows from, and where it stands: a config's source, a file, an offset."""
+    """A fact that proves a cause, and its source: a config's source, a file, an offset."""
 
     what: str
     source: str = ""
 
     @classmethod
     def of(cls, reason: Reason) -> Evidence:
-        """What a reason says."""
+        """Make evidence of a plan's reason."""
         return cls(reason.what, reason.source)
 
     def __str__(self) -> str:
@@ -102,14 +102,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that keeps a partition from being smaller.
+    """One cause of a partition's size.
 
     Attributes:
-        what: in words.
-        bytes_max: that it holds back at most; of logs their sizes, of other files their blocks.
-        disk_bytes_max: the same in blocks, with those of the indexes, as `du` counts them.
-        next_step: what a person can do.
-        by_itself: when that changes without anybody; empty: never, as far as is known.
+        what: the cause in words.
+        bytes_max: upper bound of the bytes that it holds back: sizes for logs, blocks for other files.
+        disk_bytes_max: the same in blocks, including the indexes, as `du` counts them.
+        next_step: action that a person can take.
+        by_itself: when this changes without any action; empty if no such time is known.
     """
 
     kind: CauseKind
@@ -124,16 +124,17 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class CleanerFacts:
-    """What is known of a broker's cleaner and its runs.
+    """State of a broker's cleaner and its runs.
 
     Attributes:
         enabled: `log.cleaner.enable`.
-        live: the broker runs now.
-        alive_ms: the last sign of life of a broker on the directory; None: there is none.
-        checkpoint_path: of the cleaner's checkpoint.
-        checkpoint_ms: when it was written last; None: it is not there.
-        failure: why the checkpoint cannot be read; else empty.
-        in_store: the directory is in an object store: no broker runs on it, and its files are as old as their upload.
+        live: whether the broker runs now.
+        alive_ms: time of a broker's last sign of life in the directory; None without any.
+        checkpoint_path: path of the cleaner's checkpoint.
+        checkpoint_ms: time when the checkpoint was last written; None if it is missing.
+        failure: why the checkpoint is unreadable; empty if it is readable.
+        in_store: whether the directory is in an object store: no broker runs on it, and its files are as old as their
+            upload.
     """
 
     enabled: ConfigValue
@@ -147,17 +148,17 @@ class CleanerFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """All that causes are made from.
+    """All inputs from which causes are derived.
 
     Attributes:
-        kind: why the partition is never cleaned; None: it may be.
-        log: None where it was not looked at, or could not be.
-        config: of the topic; None: unknown.
-        active_first_ms: the largest time of the active segment's first batch; NONE: it has none.
-        transaction: the one that holds back the last stable offset, if that bounds what is cleaned.
-        keys: None: not counted.
-        old_bytes: by base offset, bytes of records that are older than `retention.ms`, in segments that hold younger
-            ones, too; only of segments that retention may wait for.
+        kind: why the partition is never cleaned; None if it may be.
+        log: None if the log was not scanned or is unreadable.
+        config: the topic's config; None if unknown.
+        active_first_ms: the largest timestamp of the active segment's first batch; NONE without one.
+        transaction: the transaction that holds back the last stable offset, if that bounds the clean.
+        keys: key statistics; None if keys were not counted.
+        old_bytes: bytes of records older than `retention.ms`, by base offset of their segment. Only of segments that
+            also hold younger records and that retention may wait for.
     """
 
     plan: PartitionPlan
@@ -173,22 +174,22 @@ class PartitionFacts:
     old_bytes: Mapping[int, int] = field(default_factory=dict)
 
     def of_config(self, name: str) -> Evidence:
-        """One of the topic's configs, and where it was set."""
+        """Return one of the topic's configs and its source as evidence."""
         assert self.config is not None, "it is asked for logs whose topics are known"
         return Evidence.of(config_reason(name, self.config[name]))
 
     def if_set(self, name: str) -> tuple[Evidence, ...]:
-        """One of the topic's configs, unless it is only Kafka's default."""
+        """Return one of the topic's configs as evidence, or nothing if it is only Kafka's default."""
         assert self.config is not None, "it is asked for logs whose topics are known"
         return (self.of_config(name),) if self.config[name].explicit else ()
 
     @property
     def removable_share(self) -> float:
-        """What part of the log compaction could remove, as far as that is known."""
+        """Return the share of the log that compaction could remove, as far as it is known."""
         return 1.0 if self.keys is None else self.keys.removable_share
 
     def compactable(self, size_bytes: int) -> int:
-        """How many of some bytes of the log compaction could remove."""
+        """Return how many of the log's `size_bytes` compaction could remove."""
         return round(self.removable_share * size_bytes)
 
 
@@ -198,13 +199,13 @@ class WhyPartition:
 
     Attributes:
         topic_partition: None if the directory is not named like a partition.
-        usage: what it takes on the disk.
-        could_lose_bytes: the most that could go if nothing of all this held it back, as the sizes of logs.
-        could_lose_disk_bytes: the same in blocks, with those of the indexes, as `du` counts them.
-        causes: what keeps it from being smaller; the first is the main one.
+        usage: disk usage.
+        could_lose_bytes: upper bound of the bytes that could be freed if no cause held them back, as sizes of logs.
+        could_lose_disk_bytes: the same in blocks, including the indexes, as `du` counts them.
+        causes: causes of its size, the main one first.
         broker: what a broker will do with it, and when.
         offline: what a clean without a broker could do now.
-        keys: what is known of its keys; None: they were not counted.
+        keys: key statistics; None if keys were not counted.
     """
 
     path: str
@@ -220,12 +221,12 @@ class WhyPartition:
 
     @property
     def name(self) -> str:
-        """Its directory's: of a partition its topic and number, and its state if it has one."""
+        """Return the directory's name: topic, partition number, and the state suffix if there is one."""
         return posixpath.basename(self.path)
 
     @property
     def cause(self) -> Cause:
-        """The main one."""
+        """The main cause."""
         return self.causes[0]
 
     def __str__(self) -> str:
@@ -233,10 +234,10 @@ class WhyPartition:
 
 
 def could_lose(partitions: Iterable[WhyPartition], *, on_disk: bool = True) -> int:
-    """The most bytes that partitions could lose together: of duplicates, each of which could go, one stays.
+    """Return an upper bound of the bytes that partitions could lose together; one copy of each duplicate stays.
 
     Args:
-        on_disk: in blocks, as `could_lose_disk_bytes`; else as `could_lose_bytes`.
+        on_disk: sum up `could_lose_disk_bytes` (blocks) instead of `could_lose_bytes`.
     """
     most, copies = 0, dict[TopicPartition | None, list[int]]()
     for one in partitions:
@@ -248,16 +249,16 @@ def could_lose(partitions: Iterable[WhyPartition], *, on_disk: bool = True) -> i
 
 
 def sums(partitions: Sequence[WhyPartition]) -> tuple[int, int]:
-    """The blocks that partitions take on the disk, and the most that they could lose together."""
+    """Return the blocks that partitions take on disk, and an upper bound of the blocks they could lose together."""
     return sum(one.usage.total_bytes for one in partitions), could_lose(partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class WhyResult(Presentable):
-    """Why partitions are as large as they are, those first that could lose most.
+    """Why partitions are as large as they are, in descending order of the bytes they could lose.
 
     Attributes:
-        keys_not_counted: names of compacted partitions for which the reading that was allowed was not enough.
+        keys_not_counted: names of compacted partitions whose keys were not counted, as the read limit was too low.
     """
 
     now_ms: int

@@ -1,4 +1,4 @@
-"""What was found of some keys, and what will happen to it next."""
+"""Results of searches for keys: records, traces, and what will happen to them next."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cordwood.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record of a key that was looked for.
+    """A record with one of the searched keys.
 
     Attributes:
-        path: the directory of its partition.
-        record: where it is, and its key and value as bytes.
-        key, value: what they mean, by the decoders that were asked for; bytes where those cannot decode them.
+        path: directory of its partition.
+        record: its location, and its key and value as bytes.
+        key, value: decoded by the chosen decoders; bytes if they cannot decode them.
         next_step: what happens to it next.
     """
 
@@ -40,9 +40,9 @@ class SearchedLog:
     """A log that was searched.
 
     Attributes:
-        keys: how many of the keys were looked for in it.
-        indexed: how many of its segments were searched through their key index.
-        scanned: how many were read.
+        keys: number of keys that were searched for.
+        indexed: number of segments that were searched through their key index.
+        scanned: number of segments that were read.
     """
 
     path: str
@@ -53,14 +53,14 @@ class SearchedLog:
 
 @dataclass(frozen=True, slots=True)
 class GetResult(Presentable):
-    """What became of some keys.
+    """History of some keys.
 
     Attributes:
-        records: by key in the order that the keys were given in, then by partition, then by offset.
-        unknown: keys of which there is no record.
+        records: sorted by key (in the order of the request), then by partition, then by offset.
+        unknown: keys without any record.
         searched: the logs that were searched.
-        notes: what a reader should know.
-        problems: damage that was found on the way; records in it are not known.
+        notes: hints for the reader.
+        problems: damage that the search met; records inside it are missing from the result.
     """
 
     records: tuple[FoundRecord, ...]
@@ -78,24 +78,24 @@ class GetResult(Presentable):
 
 
 class Role(StrEnum):
-    """What a file is, where traces are looked for."""
+    """Role of a file that is searched for traces."""
 
     LOG = "log"
-    LEFTOVER = "leftover"  #: of a deletion, a clean or a move, which a broker removes or finishes
-    WORK = "work file"  #: of a clean by Cordwood that was interrupted
-    KEPT = "kept file"  #: of a clean that keeps the files that it replaces
+    LEFTOVER = "leftover"  # from a deletion, a clean or a move; a broker removes or finishes it
+    WORK = "work file"  # from an interrupted clean by Cordwood
+    KEPT = "kept file"  # from a clean that keeps the files it replaces
     KEY_INDEX = "key index"
     OTHER = "other file"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """The record that a trace is.
+    """A trace that is a record.
 
     Attributes:
-        timestamp: milliseconds since the epoch; -1: none.
+        timestamp: milliseconds since the epoch; -1 without a timestamp.
         is_tombstone: whether it deletes its key.
-        superseded_by: offset of the next committed record with the same key; None: there is none.
+        superseded_by: offset of the next committed record with the same key; None without one.
     """
 
     offset: int
@@ -106,13 +106,13 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class FoundTrace:
-    """A trace of a key, and how it goes.
+    """A trace of a key, and how it will be removed.
 
     Attributes:
-        path: of its file.
-        key: what it means, by the decoder that was asked for; bytes where that cannot decode it.
-        record: the record that it is; None for other traces.
-        next_step: what has to happen so that it goes.
+        path: path of its file.
+        key: the key decoded by the chosen decoder; bytes if it cannot decode it.
+        record: the record, if the trace is one; None for other traces.
+        next_step: action that removes the trace.
     """
 
     path: str
@@ -126,12 +126,12 @@ class FoundTrace:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file that was looked at.
+    """A file that was searched.
 
     Attributes:
-        role: what it is.
-        found: its size, checksum, and what is in it.
-        counts: how many traces there are of each kind.
+        role: role of the file.
+        found: its size, its checksum, and its traces.
+        counts: number of traces of each kind.
     """
 
     role: Role
@@ -140,7 +140,7 @@ class CheckedFile:
 
 
 class Verdict(StrEnum):
-    """What is known after all files were looked at."""
+    """Conclusion after all files were searched."""
 
     CLEAR = "no trace"
     INCOMPLETE = "no trace in what could be read"
@@ -149,21 +149,21 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult(Paged):
-    """Whether any trace of some keys remains: a certificate if none does.
+    """Whether any trace of some keys remains: a certificate if there is no trace.
 
     Attributes:
-        version: of the Cordwood that looked.
-        started_ms, ended_ms: when files were looked at.
-        paths: what was looked at, as it was asked for; the files are named likewise.
-        absolute_paths: the same from the root, as it was found.
-        topics, partitions: which of them; none: all.
-        keys: how many keys.
-        keys_sha256: of the keys: each with its length before it, 4 bytes big-endian, in the order of their bytes. The
-            keys themselves would be a trace.
+        version: version of the Cordwood that searched.
+        started_ms, ended_ms: start and end of the search.
+        paths: the searched paths as the user gave them; files are named likewise.
+        absolute_paths: the same as absolute paths, resolved during the search.
+        topics, partitions: filter on the paths; empty for all.
+        keys: number of keys.
+        keys_sha256: checksum of the keys: each preceded by its length, 4 bytes big-endian, sorted by bytes. The keys
+            themselves would be a trace.
         values: whether values, headers and other keys were searched, too.
-        files: all that was looked at.
-        traces: what was found; of each file the first `DESCRIBED_MAX`.
-        unknown: what cannot be known.
+        files: all searched files.
+        traces: traces; of each file at most the first `DESCRIBED_MAX`.
+        unknown: facts that could not be established.
     """
 
     version: str
@@ -182,14 +182,14 @@ class ErasureResult(Paged):
 
     @property
     def verdict(self) -> Verdict:
-        """What all of it says."""
+        """Draw the conclusion from files, traces and unknown facts."""
         if any(one.counts for one in self.files):
             return Verdict.TRACES
         return Verdict.INCOMPLETE if any(one.found.problems for one in self.files) else Verdict.CLEAR
 
     @property
     def counts(self) -> Mapping[TraceKind, int]:
-        """How many traces there are of each kind."""
+        """Count the traces of each kind."""
         return {kind: sum(one.counts.get(kind, 0) for one in self.files) for kind in TraceKind}
 
     def __str__(self) -> str:

@@ -1,10 +1,10 @@
 """The interface between pass 1 and pass 2 of a clean, and the protocol of the two key tables.
 
-Pass 1 reads the keys of the dirty section, pass 2 asks which records are superseded:
+Pass 1 reads the keys of the dirty section, pass 2 looks up which records are superseded:
 
     pass 1          keys                      when full                   keys are compared by
     ScannedKeys     any number                never                       keyed hash, in buckets
-    OffsetMap       those of one round        the round ends              MD5, as in Kafka
+    OffsetMap       keys of one round         the round ends              MD5, as in Kafka
     LatestOffsets   any number                never; memory is the limit  keyed hash; if offsets do not ascend
 """
 
@@ -32,19 +32,19 @@ class MemoryShare:
 
     Attributes:
         size_bytes: the task's share of `--memory`.
-        tasks: how many tasks run at once, each with such a share.
+        tasks: number of concurrent tasks, each with such a share.
     """
 
     size_bytes: int
     tasks: int = 1
 
     def check(self, needed_bytes: int, keys: int, *, enough_bytes: int | None = None) -> None:
-        """Refuse a table that is larger than the share.
+        """Raise if a table is larger than the share.
 
         Args:
             needed_bytes: memory that the table needs now.
-            keys: how many keys it has to hold.
-            enough_bytes: upper bound of what the table can need until the pass ends; None: unknown.
+            keys: number of keys that it has to hold.
+            enough_bytes: upper bound of the table's memory until the pass ends; None if unknown.
 
         Raises:
             TooLittleMemoryError: the table is larger than the share.
@@ -57,17 +57,17 @@ class MemoryShare:
 class KnownOutcomes:
     """Outcomes of records that pass 1 found, so that pass 2 need not decode their batches again.
 
-    A record's ordinal is its number in the order in which pass 1 met the records.
+    A record's ordinal is its number in the order in which pass 1 read the records.
 
     Attributes:
-        first_ordinals: int64[batches], ordinal of each batch's first record; NONE for a batch that is not known.
-        records: int64[batches], number of records; 0 for a batch that is not known.
-        superseded: int64[batches], number of superseded records; 0 for a batch that is not known.
-        plain: bool[batches], whether a known batch is of magic 2, and all its records have a key and a value.
-        bits: uint8, one bit per ordinal; 1: superseded.
-        unread: bool[batches], whether pass 1 has not read the bytes of a known batch, as a key index spoke for it.
-        unconfirmed: bool[batches], those unread ones of which a bit says that the record may be superseded.
-        held: bool[batches], those whose tombstones stay although their time has come.
+        first_ordinals: int64[batches], ordinal of each batch's first record; NONE for an unknown batch.
+        records: int64[batches], number of records; 0 for an unknown batch.
+        superseded: int64[batches], number of superseded records; 0 for an unknown batch.
+        plain: bool[batches], whether a known batch has magic 2 and all its records have a key and a value.
+        bits: uint8, one bit per ordinal; 1 for superseded.
+        unread: bool[batches], whether pass 1 took a known batch from a key index and did not read its bytes.
+        unconfirmed: bool[batches], unread batches with a bit set: their records may be superseded.
+        held: bool[batches], batches whose tombstones stay although their delete horizon has passed.
     """
 
     first_ordinals: Int64Array
@@ -81,14 +81,14 @@ class KnownOutcomes:
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
-        """The value for batches that are all not known."""
+        """Return a value that marks all batches as unknown."""
         none = np.zeros(batches, np.int64)
         never = np.zeros(batches, np.bool_)
         return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never, never)
 
     @property
     def known(self) -> BoolArray:
-        """bool[batches]: the outcomes of all of the batch's records are known."""
+        """bool[batches]: whether the outcomes of all records of the batch are known."""
         return np.asarray(self.first_ordinals != NONE)
 
 
@@ -97,9 +97,9 @@ class SegmentBatches:
     """The batches of a segment, and which of them pass 2 need not read.
 
     Attributes:
-        positions: int64[batches], in the file.
-        records: int64[batches].
-        gone: bool[batches]: all records are superseded, and the batch is neither of magic 0 or 1 nor of a transaction.
+        positions: int64[batches], positions in the file.
+        records: int64[batches], number of records.
+        gone: bool[batches], whether all records are superseded and the batch has magic 2 and no transaction.
     """
 
     positions: Int64Array
@@ -108,37 +108,37 @@ class SegmentBatches:
 
 
 class NewestOffsets(Protocol):
-    """What pass 2 asks of pass 1.
+    """The interface of pass 1's result, used by pass 2.
 
     Attributes:
-        latest_offset: keys were read up to this offset; records above it are kept, whatever their key.
+        latest_offset: last offset whose key was read; later records are kept whatever their key.
     """
 
     latest_offset: int
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
-        """What is known of batches without their records.
+        """Return the outcomes that are known without decoding the batches.
 
         Args:
             segment: base offset of the batches' segment.
             batches: BATCH_ROW[batches].
-            path: of the segment's file, for errors.
+            path: path of the segment's file, for errors.
 
         Raises:
-            CorruptBatchError: they are not the batches that pass 1 read there.
+            CorruptBatchError: pass 1 read different batches there.
         """
         ...
 
     def unchanged(self, segment: int) -> tuple[int, int] | None:
-        """Whether a segment is known to stay as it is, byte for byte.
+        """Return whether the segment is known to stay unchanged, byte for byte.
 
         Returns:
-            how many batches and records it has; None if something of it may change.
+            number of its batches and records; None if any of it may change.
         """
         ...
 
     def batches(self, segment: int) -> SegmentBatches | None:
-        """What is known of all batches of a segment; None if that is nothing."""
+        """Return the facts about all batches of a segment, or None if nothing is known."""
         ...
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
@@ -147,7 +147,7 @@ class NewestOffsets(Protocol):
 
 
 class KeyTable(NewestOffsets, Protocol):
-    """The newest offset of each key that was entered.
+    """The newest offset of each entered key.
 
     Attributes:
         keys: number of keys in the table.
@@ -157,7 +157,7 @@ class KeyTable(NewestOffsets, Protocol):
 
     @property
     def used_bytes(self) -> int:
-        """Memory that the keys in it take."""
+        """Memory that the entered keys use, in bytes."""
         ...
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
@@ -165,14 +165,14 @@ class KeyTable(NewestOffsets, Protocol):
         ...
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
-        """Enter the chosen records, all of which have a key, in log order.
+        """Enter the chosen records in log order; all must have a key.
 
         Args:
             chosen: bool[records].
             hashes: uint64[records, 2], the result of `hashes` for the same records.
 
         Returns:
-            the index of the first record that did not fit; the number of records if all fit.
+                index of the first record that did not fit; the number of records if all fit.
 
         Raises:
             TooLittleMemoryError: the table would exceed its share of memory.

@@ -5,8 +5,8 @@ keys: 24 bytes per slot, at least two slots per key. It is never full, so one cl
 range; Kafka's map has a fixed size, so Kafka may need several cleans (`cleaning.offset_map`). Memory is the only limit,
 and is checked before the table grows.
 
-It is used where little is dirty: the scan looks up all records in it (`DirtyTable`). And it is used for damaged logs
-whose offsets do not ascend. For all others `cleaning.superseded` needs no table.
+Used if little is dirty: the scan looks up all records in it (`DirtyTable`). Also used for damaged logs whose offsets do
+not ascend. All other logs need no table, see `cleaning.superseded`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ _SLOT_BYTES = 8 * SLOT_NUMBERS
 
 @dataclass(frozen=True, slots=True)
 class DirtyTable:
-    """The newest offset of each key of a dirty section, once all of them are known. A scan looks up all records in it.
+    """The newest offset of each key of a dirty section, complete. A scan looks up all records in it.
 
     Attributes:
-        hash_secret: that its hashes were made with.
+        hash_secret: secret of its hashes.
         slots, words: see `kernels.latest`.
-        index_secret: of the key indexes of the log; None: there are none.
-        index_hashes: uint64[keys], the hashes of the same keys in such an index, ascending; a few in vain do no harm.
+        index_secret: secret of the log's key indexes; None without indexes.
+        index_hashes: uint64[keys], hashes of the same keys by `index_secret`, ascending; a few surplus hashes do no
+            harm.
     """
 
-    #: The types of its arrays, as they are stored.
+    #: The dtypes of its stored arrays.
     KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint64, np.uint64)
     hash_secret: bytes = field(repr=False)
     slots: UInt64Array
@@ -59,17 +60,17 @@ class DirtyTable:
 
     @property
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
-        """What is to be stored."""
+        """Return the arrays to store."""
         return self.slots, self.words, self.index_hashes
 
     @classmethod
     def of(cls, hash_secret: bytes, index_secret: bytes | None, arrays: Sequence[npt.NDArray[Any]]) -> DirtyTable:
-        """The table of stored arrays, each of one dimension."""
+        """Restore the table from stored arrays, each of one dimension."""
         slots, words, index_hashes = arrays
         return cls(hash_secret, slots.reshape(-1, SLOT_NUMBERS), words, index_secret, index_hashes)
 
     def probe(self, hashes: UInt64Array, offsets: Int64Array, kinds: npt.NDArray[np.uint8]) -> None:
-        """Mark, in uint8[records], those records of which the table has a newer one with the same key."""
+        """Mark, in uint8[records], each record for which the table has a newer record with the same key."""
         probe(hashes, offsets, self.slots, self.words, kinds)
 
 
@@ -77,11 +78,11 @@ class LatestOffsets:
     """A `KeyTable` for any number of keys.
 
     Args:
-        hash_secret: 16 secret bytes, so that no writer of keys can construct collisions. Tables whose hashes are
+        hash_secret: 16 secret bytes, so that a writer of keys cannot construct collisions. Tables whose hashes are
             compared need the same secret.
-        memory: the limit; None: no limit.
-        keys_max: an upper bound of the number of keys; None: unknown.
-        index_secret: of the log's key indexes, in which the keys will be looked for; None: they will not.
+        memory: the limit; None for no limit.
+        keys_max: upper bound of the number of keys; None if unknown.
+        index_secret: secret of the log's key indexes, if the keys will be looked up there; else None.
     """
 
     def __init__(
@@ -123,22 +124,22 @@ class LatestOffsets:
         return found
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
-        """See `NewestOffsets.known_outcomes`. This table knows none."""
+        """See `NewestOffsets.known_outcomes`. For this table all outcomes are unknown."""
         return KnownOutcomes.nothing(batches.size)
 
     def unchanged(self, segment: int) -> tuple[int, int] | None:
-        """See `NewestOffsets.unchanged`. This table does not know."""
+        """See `NewestOffsets.unchanged`. Always None."""
         return None
 
     def batches(self, segment: int) -> None:
-        """See `NewestOffsets.batches`. This table knows none."""
+        """See `NewestOffsets.batches`. Always None."""
 
     def hashes(self, columns: RecordColumns, chosen: BoolArray) -> UInt64Array:
         """See `KeyTable.hashes`."""
         return key_hashes(columns, chosen, self._hash_secret)
 
     def complete(self) -> DirtyTable:
-        """The same as a table for look-ups; nothing may be entered any more."""
+        """Return the same table for look-ups; enter nothing afterwards."""
         words = np.zeros(len(self._slots) // WORD_SLOTS, np.uint64)
         fill_filter(self._slots, words)
         index_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *self._index_hashes]))
@@ -150,7 +151,7 @@ class LatestOffsets:
             return
         size = _slots_for(keys)
         if self._memory is not None:
-            # The old table is in memory, too, until its slots are moved.
+            # The old table stays in memory until its slots are moved.
             needed = _SLOT_BYTES * (size + len(self._slots))
             self._memory.check(needed, keys, enough_bytes=self._bytes_enough(keys, needed))
         slots = _free_slots(size)
@@ -158,21 +159,21 @@ class LatestOffsets:
         self._slots = slots
 
     def _bytes_enough(self, keys: int, needed_bytes: int) -> int | None:
-        """An upper bound of the memory that the table can need; None without a valid `keys_max`."""
+        """Return an upper bound of the table's memory; None without a valid `keys_max`."""
         if self._keys_max is None or keys > self._keys_max:
             return None
         return max(needed_bytes, table_bytes(self._keys_max))
 
 
 def table_bytes(keys: int) -> int:
-    """The most memory that a table with so many keys takes while it grows."""
+    """Return the peak memory of a table with this many keys while it grows."""
     # The last growth needs both tables; the old one is at most half as large, and larger than a filter.
     largest = _slots_for(keys)
     return _SLOT_BYTES * (largest + largest // 2)
 
 
 def _slots_for(keys: int) -> int:
-    """The number of slots of a table with this many keys: a power of two, at least twice the keys."""
+    """Return the number of slots for this many keys: a power of two, at least twice the keys."""
     size = _FIRST_SLOTS
     while size < 2 * keys:
         size *= 2
@@ -180,5 +181,5 @@ def _slots_for(keys: int) -> int:
 
 
 def _free_slots(size: int) -> UInt64Array:
-    """uint64[size, 3]: a table of free slots."""
+    """uint64[size, 3]: return a table of free slots."""
     return np.full((size, SLOT_NUMBERS), FREE, np.uint64)

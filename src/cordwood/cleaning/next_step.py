@@ -1,8 +1,8 @@
-"""What will happen to a record next, by the configs of its topic: which clean takes it, or what that clean waits for.
+"""Predict what will happen to a record next, by its topic's configs: which clean removes it, or what delays that.
 
-offsets   0 ……… first dirty ……… end of what can be cleaned ……… active segment
-a newer record of the key between the last two: the next clean removes the older one
-a newer one only here: it waits
+offsets   0 ……… first dirty ……… end of the cleanable range ……… active segment
+if a newer record of the key is between the first two: the next clean removes the older one
+if a newer record is only after them: the removal waits
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _NEVER_MS = 2**63 - 1
 
 
 class StepKind(StrEnum):
-    """What happens to a record next."""
+    """The next event of a record."""
 
-    STAYS = "stays"  #: it is the value of its key
+    STAYS = "stays"  # newest value of its key
     CLEAN = "clean"  #: the next clean removes it
     WAITS = "waits"  #: a clean will remove it, but not yet
-    HORIZON = "horizon"  #: a tombstone, which a clean removes from a time on
+    HORIZON = "horizon"  # a tombstone; a clean removes it after its delete horizon
     OPEN = "open"  #: its transaction has to end first
-    RETENTION = "retention"  #: it goes with its segment
+    RETENTION = "retention"  # deleted together with its segment
     CUT = "cut"  #: the next load of the log cuts it off
-    KEPT = "kept"  #: nothing that is known removes it
+    KEPT = "kept"  # no known event removes it
 
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What happens to a record next.
+    """The next event of a record.
 
     Attributes:
-        what: the same in words.
-        from_ms: not before this time; None: that is not known, or it could happen now.
-        by_ms: when the configs make a clean due; None: they do not.
+        what: the event in words.
+        from_ms: earliest time; None if it is unknown or the event could happen now.
+        by_ms: time when the configs make a clean due; None if they never do.
     """
 
     kind: StepKind
@@ -59,13 +59,13 @@ _UNTIL: Mapping[Bound, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """When retention deletes a segment. The oldest goes first, so that none goes before those in front of it.
+    """When retention deletes a segment. It deletes the oldest first, so a segment waits for all earlier ones.
 
     Attributes:
-        from_ms: when `retention.ms` has passed; None: that limit is not set.
-        more_bytes: after how many more bytes in the log `retention.bytes` is reached; None: that limit is not set, or
-            does not delete the segment.
-        is_active: it is still written, so that each further record puts off its end.
+        from_ms: when `retention.ms` has passed; None if that limit is not set.
+        more_bytes: number of further bytes in the log until `retention.bytes` deletes the segment; None if that limit
+            is not set, or does not delete the segment.
+        is_active: whether it is still appended to, so that each further record delays its end.
     """
 
     from_ms: int | None
@@ -73,7 +73,7 @@ class SegmentEnd:
     is_active: bool
 
     def step(self, now_ms: int) -> NextStep:
-        """The next step of its records."""
+        """Return the next step of its records."""
         if self.more_bytes is not None and self.more_bytes <= 0:
             return NextStep(
                 StepKind.RETENTION, "goes with its segment in the next retention run (retention.bytes)", now_ms
@@ -95,13 +95,13 @@ class Prospects:
     """What cleans and retention will do to the records of one log.
 
     Attributes:
-        cleaned: what a clean goes over; None: it is not cleaned.
-        why_not: why it is not cleaned; empty: it is.
-        ends: for the base offset of each segment, when retention deletes it; empty: that is not known.
-        config: of the topic; None: it has none.
-        now_ms: the time at which all this is so.
-        left_below: a clean with `--min-dead` has left what was superseded below this offset; 0: there was none.
-        cut: ranges of offsets that the next load cuts off; a range without an end has None.
+        cleaned: range of a clean; None if the log is not cleaned.
+        why_not: why the log is not cleaned; empty if it is.
+        ends: by base offset of each segment, when retention deletes it; empty if unknown.
+        config: the topic's config; None without one.
+        now_ms: time of these facts.
+        left_below: a clean with `--min-dead` left superseded records below this offset; 0 without such a clean.
+        cut: ranges of offsets that the next load truncates; the end of an open range is None.
     """
 
     cleaned: CleanRange | None
@@ -113,10 +113,10 @@ class Prospects:
     cut: tuple[tuple[int, int | None], ...] = ()
 
     def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
-        """What happens to each record of one key next.
+        """Return what happens next to each record of one key.
 
         Args:
-            records: all of the key, in the order of their offsets.
+            records: all records of the key, in offset order.
         """
         committed = [one for one in records if one.outcome is Outcome.COMMITTED and not self._is_cut(one.offset)]
         return [self._step(self._after_the_cut(record, committed), committed) for record in records]
@@ -125,7 +125,7 @@ class Prospects:
         return any(start <= offset and (end is None or offset < end) for start, end in self.cut)
 
     def _after_the_cut(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> KeyRecord:
-        """The record as it is once a load has cut the log: what superseded it may be gone."""
+        """Return the record as it will be after a load truncates the log: its superseding record may be cut off."""
         if record.superseded_by is None or not self._is_cut(record.superseded_by):
             return record
         at = bisect.bisect_right(committed, record.offset, key=lambda one: one.offset)
@@ -153,7 +153,7 @@ class Prospects:
         if record.outcome is Outcome.ABORTED:
             return self._removed(record, record.offset, "aborted")
         if record.superseded_by is not None:
-            # A clean compares with what is dirty only.
+            # A clean compares records with dirty ones only.
             least = max(self.cleaned.first_dirty_offset, record.offset + 1)
             at = bisect.bisect_left(committed, least, key=lambda one: one.offset)
             if at == len(committed):
@@ -192,6 +192,6 @@ class Prospects:
         return self._removed(record, record.offset, "a tombstone")
 
     def _due_ms(self, record: KeyRecord) -> int | None:
-        """When `max.compaction.lag.ms` makes a clean due because of a record."""
+        """Return when `max.compaction.lag.ms` makes a clean due because of this record."""
         lag_ms = _NEVER_MS if self.config is None else self.config.integer("max.compaction.lag.ms")
         return None if lag_ms == _NEVER_MS or record.timestamp < 0 else record.timestamp + lag_ms

@@ -20,17 +20,17 @@ from cordwood.types import NONE
 #: An MD5 sum and an offset.
 SLOT_BYTES = 24
 PAGE_BYTES = 4096
-#: The most memory that a cleaner thread uses, whatever its configs say: the longest Java array.
+#: The most memory that a cleaner thread uses, at any config: the longest Java array.
 MEMORY_BYTES_MAX = 2**31 - 1
 
 
 def slots_of(memory_bytes: int) -> int:
-    """The number of slots in the map of a cleaner thread with this much memory."""
+    """Return the number of slots in the map of a cleaner thread with this much memory."""
     return min(memory_bytes, MEMORY_BYTES_MAX) // SLOT_BYTES
 
 
 def keys_max(slots: int, load_factor: float) -> int:
-    """The number of keys after which a map counts as full.
+    """Return the number of keys at which a map counts as full.
 
     Differs from Kafka for a load factor above 1: Kafka's clean fails once all slots are taken, here the round ends.
     """
@@ -41,7 +41,7 @@ class OffsetMap:
     """A `KeyTable` of fixed size.
 
     Attributes:
-        limit: `put` enters at most this many keys.
+        limit: maximum number of keys that `put` enters.
     """
 
     def __init__(self, slots: int, limit: int | None = None, memory: MemoryShare | None = None) -> None:
@@ -50,7 +50,7 @@ class OffsetMap:
         self._memory = memory
         self.keys = 0
         self.latest_offset = NONE
-        # Pages of zeros take no memory until they are written to.
+        # Pages of zeros use no memory until they are written to.
         self._sums = np.zeros((self.slots, 2), np.uint64)
         self._offsets = np.zeros(self.slots, np.int64)
 
@@ -67,7 +67,7 @@ class OffsetMap:
         return digests.view(np.uint64)
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
-        """See `KeyTable.put`. Once the map holds `limit` keys, no chosen record fits, whatever its key."""
+        """See `KeyTable.put`. Once the map holds `limit` keys, no chosen record fits, not even one of a known key."""
         offsets = columns.rows["offset"]
         if self._memory is not None:
             # A key touches at most one page, and all keys together at most the whole map.
@@ -91,12 +91,12 @@ class OffsetMap:
         return found
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
-        """See `NewestOffsets.known_outcomes`. This table knows none."""
+        """See `NewestOffsets.known_outcomes`. For this table all outcomes are unknown."""
         return KnownOutcomes.nothing(batches.size)
 
     def unchanged(self, segment: int) -> tuple[int, int] | None:
-        """See `NewestOffsets.unchanged`. This table does not know."""
+        """See `NewestOffsets.unchanged`. Always None."""
         return None
 
     def batches(self, segment: int) -> None:
-        """See `NewestOffsets.batches`. This table knows none."""
+        """See `NewestOffsets.batches`. Always None."""

@@ -25,13 +25,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What planning needs of one segment.
+    """Facts about one segment that planning needs.
 
     Attributes:
-        index_bytes, time_index_bytes: of its entries, without room for more.
-        largest_timestamp: as a load finds it: of its time index, or of its batches where the load rebuilds that; else
-            its mtime_ms.
-        disk_bytes: of its files, in blocks.
+        index_bytes, time_index_bytes: size of the index entries, without preallocated space.
+        largest_timestamp: the value that a load would set: from the time index, or from the batches if the load
+            rebuilds
+            the index; else the mtime_ms.
+        disk_bytes: blocks of the segment's files, in bytes.
     """
 
     base_offset: int
@@ -45,20 +46,22 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """What the batch headers of one segment add up to.
+    """Totals over the batch headers of one segment.
 
     Attributes:
-        first_timestamp: the largest of its first batch; NONE without any.
-        records: that are no markers; a wrapper of magic 0 or 1 counts as one.
-        wrappers: it has some, so there are more records.
-        legacy: it has batches of magic 0 or 1, which a clean may make larger.
-        compressed_bytes: of its batches that are.
-        plain_records: in its batches that are not, markers included; each message of magic 0 or 1 is one.
-        transactional_batches: markers, and data of transactions.
-        expired_batches: whose delete horizon has passed; they may hold tombstones, or are markers, that may go.
-        damage: where its batches do not follow each other, in words; empty when they do.
-        expired_bytes: of the expired batches.
-        waiting_bytes: of batches whose delete horizon is still to come.
+        first_timestamp: the largest timestamp of its first batch; NONE without batches.
+        records: number of records other than markers; a wrapper of magic 0 or 1 counts as one.
+        wrappers: whether it has wrappers, so that there are more records than `records`.
+        legacy: whether it has batches of magic 0 or 1, which a clean may make larger.
+        compressed_bytes: size of its compressed batches.
+        plain_records: number of records in its uncompressed batches, markers included; each message of magic 0 or 1
+            counts as one.
+        transactional_batches: number of markers and of data batches of transactions.
+        expired_batches: number of batches whose delete horizon has passed; their tombstones, or they as markers, may be
+            removed.
+        damage: where its batches are not contiguous, in words; empty if they are.
+        expired_bytes: size of the expired batches.
+        waiting_bytes: size of the batches whose delete horizon is in the future.
         last_horizon_ms: the latest of these horizons; NONE without any.
     """
 
@@ -79,7 +82,7 @@ class HeaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """What all replicas have, and on whose word."""
+    """The high watermark: all replicas have the records below it. Also the source of this value."""
 
     offset: int
     source: str
@@ -87,7 +90,7 @@ class HighWatermark:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction without a marker below the high watermark."""
+    """A transaction whose marker is not below the high watermark."""
 
     first_offset: int
     producer_id: int
@@ -95,16 +98,17 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What planning needs of one log.
+    """Facts about one log that planning needs.
 
     Attributes:
         segments: by base offset; the last is active.
-        high_watermark: of the log, within the two.
-        checkpoint: the cleaner's first dirty offset; None if it has none.
-        own_checkpoint: of a clean with `--min-dead`, if it is of the log as it is now.
-        open_transactions: as of the high watermark, by first offset.
-        first_unstable_offset: base offset of the first batch that is there of those from the first open transaction
-            on, which may have begun below the log start or have lost batches to a clean. None: nothing is open there.
+        high_watermark: high watermark, limited to the offsets of the log.
+        checkpoint: the cleaner's first dirty offset; None without an entry.
+        own_checkpoint: checkpoint of a clean with `--min-dead`, if it matches the log in its present state.
+        open_transactions: open transactions as of the high watermark, by first offset.
+        first_unstable_offset: base offset of the first existing batch at or after the start of the first open
+            transaction, which may be below the log start or in batches that a clean removed. None if no transaction is
+            open.
     """
 
     segments: tuple[SegmentFacts, ...]
@@ -119,7 +123,7 @@ class LogFacts:
 
     @property
     def last_stable_offset(self) -> int:
-        """Nothing from here on may be cleaned: all below is replicated, and committed or aborted."""
+        """Lower bound of the uncleanable offsets: all records below are replicated, and committed or aborted."""
         if self.first_unstable_offset is None:
             return self.high_watermark.offset
         return min(self.high_watermark.offset, self.first_unstable_offset)
@@ -127,11 +131,12 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """How the user wants partitions to be cleaned.
+    """The user's choices for cleaning partitions.
 
-    `strict_kafka` follows Kafka wherever Cordwood would do better: keys are distinguished by MD5, in a map of the size
-    that Kafka gives it even where no config sets one, and a partition fails where Kafka's cleaner fails for good. It
-    then stays as it was, though Kafka keeps what it finished before. The guards of other replicas are not part of
+    `strict_kafka` follows Kafka wherever Cordwood would do better: it distinguishes keys by MD5, in a map of Kafka's
+    size
+    even if no config sets one, and a partition fails where Kafka's cleaner fails for good. The partition then stays
+    unchanged, though Kafka would keep the groups that it finished before. The guards of other replicas are not part of
     Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
     """
 
@@ -186,7 +191,7 @@ class Threshold:
     """How dirty a log must be to be cleaned.
 
     Attributes:
-        cleanable_ratio: `min.cleanable.dirty.ratio`, the dirty part must be more; below 0 when it does not matter.
+        cleanable_ratio: `min.cleanable.dirty.ratio`; the dirty share must exceed it. Below 0 if the share is ignored.
         min_compaction_lag_ms, max_compaction_lag_ms: `min.compaction.lag.ms`, `max.compaction.lag.ms`.
     """
 
@@ -195,11 +200,11 @@ class Threshold:
     max_compaction_lag_ms: int = 2**63 - 1
 
 
-# ---- what is planned -------------------------------------------------------------------------------------------------
+# ---- the plan --------------------------------------------------------------------------------------------------------
 
 
 class Decision(StrEnum):
-    """What will become of a partition, retention aside."""
+    """The decision for a partition, apart from retention."""
 
     CLEAN = "clean"
     LEAVE = "leave alone"
@@ -208,12 +213,12 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why so.
+    """The reason for a decision.
 
     Attributes:
-        what: the config or fact that decides, in words.
-        source: who said so; empty for a fact of the log itself.
-        until: when that changes; empty if nothing is known to change it.
+        what: the deciding config or fact, in words.
+        source: source of the config; empty for a fact of the log itself.
+        until: when this changes; empty if no such time is known.
     """
 
     what: str
@@ -226,7 +231,7 @@ class Reason:
 
 
 class Bound(StrEnum):
-    """What sets the end of a clean's range."""
+    """The limit that sets the end of a clean's range."""
 
     ACTIVE_SEGMENT = "active segment"
     HIGH_WATERMARK = "high watermark"
@@ -236,13 +241,13 @@ class Bound(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanRange:
-    """Which part of a log a clean goes over.
+    """The part of a log that a clean covers.
 
     Attributes:
-        first_dirty_offset: where it starts to take keys.
-        first_uncleanable_offset: where it ends; the base offset of a segment.
-        bound: what the end was set by.
-        bound_offset: the offset that it set, before it was made the base of a segment.
+        first_dirty_offset: first offset whose key is read.
+        first_uncleanable_offset: end of the range; the base offset of a segment.
+        bound: the limit that set the end.
+        bound_offset: the offset of that limit, before it was lowered to the base of a segment.
     """
 
     first_dirty_offset: int
@@ -252,23 +257,23 @@ class CleanRange:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are dirty."""
+        """Number of dirty offsets."""
         return self.first_uncleanable_offset - self.first_dirty_offset
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to clean."""
+        """Whether the range is empty."""
         return self.first_dirty_offset >= self.first_uncleanable_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Upper bounds on what a clean removes. Only a clean, or one on trial, knows how much does.
+    """Upper bounds on a clean's removals. Only a clean, or a trial of one, finds the exact figures.
 
     Attributes:
-        records_max: None when wrappers of magic 0 or 1 hide how many there are.
-        bytes_max: of all segments that are rewritten.
-        may_grow: batches of magic 0 or 1 become larger ones of magic 2.
+        records_max: None if wrappers of magic 0 or 1 hide the number of records.
+        bytes_max: bytes of all segments that are rewritten.
+        may_grow: whether batches of magic 0 or 1 become larger ones of magic 2.
     """
 
     records_max: int | None = 0
@@ -278,25 +283,25 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What compaction has before it in one log, whether or not it will be done.
+    """The pending compaction of one log, whether or not it will be done.
 
     Attributes:
-        first_dirty_reason: what the start was set by.
-        bound_reason: what the end was set by.
-        clean_bytes, cleanable_bytes: of segments below and above the first dirty offset, as Kafka counts them: the
-            segment it lies in the middle of counts in both.
-        overdue_ms: for how long `max.compaction.lag.ms` has been exceeded; 0 when it is not.
-        log_bytes: of all segments, those that are not cleaned among them.
-        groups: base offsets of the segments that become one.
-        group_bytes: the most that the outputs of each group take on disk, see `waves.work_bytes`.
-        group_bytes_expected: the same if no record goes, and what is rebuilt compresses as it did. After a clean on
-            trial both are exact, and empty where it failed.
-        bounds: the most that can go.
-        expired_batches: batches in the range whose delete horizon has passed.
-        transactional_batches: markers, and data of transactions, in the range.
-        garbage_share: how much garbage a clean may leave, as a share of the range; 0: none, as by Kafka.
-        garbage_bytes: what an earlier clean left, about.
-        restart: where a cleaner begins that knows nothing of garbage, if that is not the first dirty offset.
+        first_dirty_reason: reason for the start of the range.
+        bound_reason: reason for the end of the range.
+        clean_bytes, cleanable_bytes: size of the segments below and above the first dirty offset, as Kafka counts them:
+            a segment that contains the offset counts in both.
+        overdue_ms: by how much `max.compaction.lag.ms` is exceeded; 0 if it is not.
+        log_bytes: size of all segments, including those outside the range.
+        groups: base offsets of the segments that are merged into one, per group.
+        group_bytes: upper bound of each group's outputs on disk, see `waves.work_bytes`.
+        group_bytes_expected: the same if no record is dropped and rebuilt batches compress as before. After a trial
+            clean both are exact, and empty if the trial failed.
+        bounds: upper bounds on the removals.
+        expired_batches: number of batches in the range whose delete horizon has passed.
+        transactional_batches: number of markers and data batches of transactions in the range.
+        garbage_share: garbage that the clean may leave, as a share of the range; 0 for none, as in Kafka.
+        garbage_bytes: estimated garbage left by an earlier clean.
+        restart: the start for a cleaner that ignores garbage, if it is not the first dirty offset.
     """
 
     range: CleanRange
@@ -318,33 +323,33 @@ class Compaction:
 
     @property
     def total_bytes(self) -> int:
-        """What the ratio is of."""
+        """Denominator of the cleanable ratio, in bytes."""
         return self.clean_bytes + self.cleanable_bytes
 
     @property
     def cleanable_ratio(self) -> float | None:
-        """Which part is dirty; None when there is nothing."""
+        """Dirty share of the bytes; None if there are no bytes."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else None
 
     @property
     def dirty_part(self) -> float:
-        """Which part of the records is dirty, at most; the ratio counts all of a segment."""
+        """Upper bound of the dirty share of the records; the ratio counts whole segments."""
         records = self.bounds.records_max
         return min(1.0, self.range.offsets / records) if records else 1.0
 
     @property
     def must_compact_now(self) -> bool:
-        """Whether the ratio no longer matters."""
+        """Whether `max.compaction.lag.ms` overrides the ratio."""
         return self.overdue_ms > 0 and self.cleanable_bytes > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one rule of retention takes.
+    """The segments that one retention rule deletes.
 
     Attributes:
-        rule: what it goes by: `log start offset` or the name of a config.
-        base_offsets: of the segments, the oldest of those that the rules before it left.
+        rule: `log start offset` or the name of a config.
+        base_offsets: base offsets of the segments: the oldest of those left by the rules before it.
     """
 
     rule: str
@@ -355,7 +360,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A config that a clean goes by, and on whose word."""
+    """A config that a clean uses, and its source."""
 
     name: str
     value: int | float
@@ -367,8 +372,8 @@ class OffsetMapSize:
     """Kafka's offset map, which ends a round of a clean when it is full.
 
     Attributes:
-        load_factor: the part of them that is filled.
-        keys: how many that is, at most, in a round.
+        load_factor: the share of the slots that is filled.
+        keys: maximum number of keys in a round.
     """
 
     slots: int
@@ -382,11 +387,12 @@ class Division:
     """How the clean of a partition is divided among tasks.
 
     Attributes:
-        staged: many tasks clean it, stage by stage; else one task does.
-        run_bytes: about how much of the log each task scans, in bytes; 0: one task.
-        runs: about how many such tasks there are.
-        reason: why there are many, in words; empty: one task.
-        table_keys: how many dirty keys there are at most, if all records are looked up in a table of them; 0: records
+        staged: whether many tasks clean it, stage by stage, instead of one task.
+        run_bytes: approximate bytes of the log that each task scans; 0 for one task.
+        runs: approximate number of such tasks.
+        reason: why there are many tasks, in words; empty for one task.
+        table_keys: upper bound of the dirty keys, if all records are looked up in a table of them; 0 if records are
+            compared in chunks or by Kafka's offset map.
             are compared in chunks, or by Kafka's offset map.
     """
 
@@ -399,25 +405,25 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What will become of one partition.
+    """The plan for one partition.
 
     Attributes:
         topic_partition: None if the directory is not named like a partition.
-        high_watermark: of the log; None where it is not needed.
-        compaction: None where there will never be any.
-        retention: what old segments are deleted, after the clean. It counts each group as one segment, with the sizes
-            and times before the clean.
-        only_with_retention: what retention would delete in the same way if it were asked for; nothing deletes it now.
-            Empty where it was asked for.
-        replicas: how many there are; None when it is not known.
-        deletes_for_good: tombstones and markers may go when their time has come: there is no other replica.
-        settings: the configs that a clean goes by.
-        offset_map: what limits each of its rounds; None: nothing, and there is one round.
-        division: how its clean is divided among the tasks of this machine; None where it is not cleaned.
-        notes: what else is worth knowing.
-        hint: what the user may want to do.
-        cause: what keeps it from being smaller, in a line, see `why`; empty where that was not asked for.
-        is_unreadable: the file system did not give its files, which is no damage.
+        high_watermark: the log's high watermark; None if it is not needed.
+        compaction: None if the log will never be compacted.
+        retention: old segments that are deleted after the clean. Counts each group as one segment, with the sizes and
+            times before the clean.
+        only_with_retention: segments that retention would delete if the user chose it; nothing deletes them now. Empty
+            if the user chose it.
+        replicas: number of replicas; None if unknown.
+        deletes_for_good: whether expired tombstones and markers may be removed: there is no other replica.
+        settings: the configs that the clean uses.
+        offset_map: the map that limits each round; None if there is one round without a limit.
+        division: how the clean is divided among the tasks of this machine; None if there is no clean.
+        notes: further facts for the user.
+        hint: suggestion to the user.
+        cause: main cause of the size, in a line, see `why`; empty if the user did not choose it.
+        is_unreadable: whether the file system failed to read its files, which is not damage.
     """
 
     path: str
@@ -442,35 +448,35 @@ class PartitionPlan:
 
     @property
     def name(self) -> str:
-        """The partition's, or its directory's."""
+        """The partition's name, or its directory's."""
         return self.path if self.topic_partition is None else str(self.topic_partition)
 
     @property
     def changes(self) -> bool:
-        """Whether the partition will be another one afterwards."""
+        """Whether the clean or retention changes the partition."""
         return self.decision is Decision.CLEAN or bool(self.retention)
 
     @property
     def retained_away(self) -> tuple[int, ...]:
-        """Base offsets of the segments that retention takes."""
+        """Base offsets of the segments that retention deletes."""
         return tuple(base for taken in self.retention for base in taken.base_offsets)
 
     @property
     def bytes_retained_away(self) -> int:
-        """Bytes of their logs."""
+        """Size of the logs of the segments that retention deletes."""
         return sum(taken.size_bytes for taken in self.retention)
 
     def setting(self, name: str) -> int | float:
-        """The value of one of the settings."""
+        """Return the value of one of the settings."""
         return next(one.value for one in self.settings if one.name == name)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionTotals:
-    """What retention deletes, or would delete, in all partitions of a plan.
+    """The segments that retention deletes, or would delete, in all partitions of a plan.
 
     Attributes:
-        size_bytes: of the logs of these segments.
+        size_bytes: size of the logs of these segments.
     """
 
     partitions: int = 0
@@ -479,7 +485,7 @@ class RetentionTotals:
 
     @classmethod
     def of(cls, taken: Sequence[Sequence[Taken]]) -> RetentionTotals:
-        """The sums of what the rules take, given by partition."""
+        """Sum up what the rules delete, given by partition."""
         every = [one for rules in taken for one in rules]
         return cls(
             sum(1 for rules in taken if rules),
@@ -493,11 +499,11 @@ class PlanTotals:
     """Sums over all partitions of a plan.
 
     Attributes:
-        partitions_to_clean, partitions_left_alone, partitions_refused: how many there are of each decision.
-        segments, segments_after: segments in the ranges of all partitions, and how many a clean of all would leave.
-        clean_bytes, cleanable_bytes: of all partitions, see `Compaction`.
-        records_max, bytes_max: the most that can go from partitions that are cleaned, see `Bounds`.
-        only_with_retention: what it would delete if it were asked for.
+        partitions_to_clean, partitions_left_alone, partitions_refused: number of partitions per decision.
+        segments, segments_after: number of segments in the ranges of all partitions, before and after a clean of all.
+        clean_bytes, cleanable_bytes: sums over all partitions, see `Compaction`.
+        records_max, bytes_max: upper bounds on the removals from cleaned partitions, see `Bounds`.
+        only_with_retention: deletions by retention if the user chose it.
     """
 
     partitions: int
@@ -515,7 +521,7 @@ class PlanTotals:
 
     @classmethod
     def of(cls, partitions: Sequence[PartitionPlan]) -> PlanTotals:
-        """The sums over some partitions."""
+        """Sum up some partitions."""
         decisions = [one.decision for one in partitions]
         compactions = [one.compaction for one in partitions if one.compaction is not None]
         cleaned = [
@@ -541,10 +547,10 @@ class PlanTotals:
 
 @dataclass(frozen=True, slots=True)
 class Plan(Presentable):
-    """What will become of partitions, all at one time.
+    """The plan for some partitions, all at one time.
 
     Attributes:
-        now_ms: the time that everything is decided by.
+        now_ms: the time on which all decisions are based.
     """
 
     now_ms: int
@@ -552,7 +558,7 @@ class Plan(Presentable):
     choices: Choices = field(default_factory=Choices)
 
     def with_decision(self, decision: Decision) -> tuple[PartitionPlan, ...]:
-        """The partitions with one decision."""
+        """Return the partitions with one decision."""
         return tuple(one for one in self.partitions if one.decision is decision)
 
     @property
@@ -566,7 +572,7 @@ class Plan(Presentable):
 
 
 def utc(timestamp_ms: int) -> str:
-    """A time for people; one that is no date, as the number it is."""
+    """Format a time for people; outside the calendar, as the bare number."""
     try:
         moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
     except OverflowError:
@@ -576,6 +582,6 @@ def utc(timestamp_ms: int) -> str:
 
 
 def config_reason(name: str, value: ConfigValue, why: str = "", until: str = "") -> Reason:
-    """A reason that is a config."""
+    """Make a reason of a config."""
     source = str(value.source) if value.set_as == name else f"{value.set_as}, {value.source}"
     return Reason(f"{name}={show(value.value) or '(empty)'}" + (f": {why}" if why else ""), source, until)

@@ -21,13 +21,13 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """One pass of retention over what the passes before it left.
+    """One pass of retention over the segments that the passes before it left.
 
     Attributes:
-        name: `log start offset`, or of the config that gives the limit.
-        policy: the word that `cleanup.policy` must have; empty: none.
-        wanted: how many segments it would take, oldest first. Arguments: the segments, the limit (for the log start
-            offset that one), now_ms.
+        name: `log start offset`, or the config that sets the limit.
+        policy: the word that `cleanup.policy` must contain; empty if the rule always applies.
+        wanted: returns how many segments, oldest first, the rule deletes. Arguments: the segments, the limit (or the
+            log start offset), now_ms.
     """
 
     name: str
@@ -71,16 +71,17 @@ def plan_retention(
     limits: Mapping[str, int],
     now_ms: int,
 ) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-    """Which segments retention takes.
+    """Choose the segments that retention deletes.
 
     Args:
         segments: all of the log, by base offset; the last is active.
-        high_watermark: no segment is taken that reaches above it.
-        limits: of the rules that apply, by their names; a negative one is none. The log start offset always applies.
+        high_watermark: no segment that reaches above it is deleted.
+        limits: limits of the applicable rules, by rule name; a negative limit is off. The log start offset always
+            applies.
         now_ms: the time of the run.
 
     Returns:
-        per rule that takes some: its name, the base offsets of the segments, and their bytes.
+        per rule that deletes segments: its name, the base offsets of the segments, and their bytes.
     """
     left, taken = list(segments), []
     for rule in RETENTION_RULES:
@@ -92,13 +93,13 @@ def plan_retention(
             continue
         gone = left[:count]
         taken.append((rule.name, tuple(one.base_offset for one in gone), sum(one.size_bytes for one in gone)))
-        # When all may go, Kafka rolls first, so that there is an active segment afterwards.
+        # If all segments may be deleted, Kafka rolls first, so that an active segment remains.
         left = left[count:] or [SegmentFacts(log_end_offset, 0, 0, 0, now_ms, now_ms)]
     return tuple(taken)
 
 
 def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int]]) -> tuple[SegmentFacts, ...]:
-    """Return the segments with those of each group merged into one, as a clean leaves them if no record goes.
+    """Return the segments with each group merged into one, as a clean leaves them if it drops no record.
 
     Retention comes after the clean, so that a young segment keeps the old ones of its group.
 
@@ -124,7 +125,7 @@ def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int
 
 
 def _replicated(segments: Sequence[SegmentFacts], log_end_offset: int, high_watermark: int) -> int:
-    """How many of the segments retention may take at all; an empty active segment is not one of them."""
+    """Return how many of the segments retention may delete at all; excludes an empty active segment."""
     uppers = [one.base_offset for one in segments[1:]] + [log_end_offset]
     count = sum(1 for upper in uppers if upper <= high_watermark)
     return count - (count == len(segments) and not segments[-1].size_bytes)
@@ -133,7 +134,7 @@ def _replicated(segments: Sequence[SegmentFacts], log_end_offset: int, high_wate
 def retention(
     facts: LogFacts, config: TopicConfig, beyond_doubt: Callable[[str], bool], now_ms: int
 ) -> tuple[tuple[Taken, ...], tuple[str, ...]]:
-    """What retention takes from a log whose policy is known, and which limits it leaves aside.
+    """Return the segments that retention deletes from a log with a known policy, and the limits that it ignores.
 
     Args:
         beyond_doubt: whether a config, by its name, is set explicitly and unambiguously.

@@ -42,7 +42,7 @@ MAX_OFFSET_SPAN = 2**31 - 1
 
 
 def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> tuple[int, str]:
-    """The start of the dirty section, and the reason if it is not the checkpoint (else empty)."""
+    """Return the start of the dirty section, and the reason if it is not the checkpoint (else empty)."""
     if checkpoint is None:
         return log_start_offset, "never cleaned"
     if checkpoint < log_start_offset:
@@ -61,12 +61,13 @@ def high_watermark(
     replicas: int | None,
     asked: int | str | None = None,
 ) -> HighWatermark:
-    """The high watermark: records from it on may not be replicated yet, and may still be truncated.
+    """Return the high watermark: records from it on may not be replicated yet, and may still be truncated.
 
     Args:
-        entry: the entry in replication-offset-checkpoint; None if there is none.
-        brokers: the directory is a broker's; then a missing entry means that nothing is known to be replicated.
-        replicas: number of replicas; None: unknown.
+        entry: the entry in replication-offset-checkpoint; None without one.
+        brokers: whether the directory is a broker's; then a missing entry means that no record is known to be
+            replicated.
+        replicas: number of replicas; None if unknown.
         asked: the value of `--high-watermark`: an offset, or `end`.
     """
     if asked is not None:
@@ -91,17 +92,17 @@ def clean_range(
     min_compaction_lag_ms: int = 0,
     now_ms: int = 0,
 ) -> CleanRange:
-    """The cleanable range of a log with at least one segment.
+    """Return the cleanable range of a log with at least one segment.
 
     Args:
         segments: all of the log, by base offset; the last is active.
-        first_dirty: where the dirty section starts.
-        last_stable_offset: of the log; at most its high watermark.
+        first_dirty: start of the dirty section.
+        last_stable_offset: the log's last stable offset; at most its high watermark.
         min_compaction_lag_ms: `min.compaction.lag.ms`.
         now_ms: the time of the clean.
     """
     active = segments[-1].base_offset
-    # `min` names the first of several equal bounds.
+    # Of several equal bounds, `min` takes the first.
     bounds = [(active, Bound.ACTIVE_SEGMENT), (last_stable_offset, Bound.LAST_STABLE_OFFSET)]
     young = too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
     if young is not None:
@@ -114,7 +115,7 @@ def clean_range(
 
 
 def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, now_ms: int) -> SegmentFacts | None:
-    """The first dirty segment that is too young for `min.compaction.lag.ms`; None if there is none."""
+    """Return the first dirty segment that is too young for `min.compaction.lag.ms`, or None."""
     if lag_ms <= 0:
         return None
     dirty = non_active_from(segments, first_dirty)
@@ -122,13 +123,13 @@ def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, n
 
 
 def non_active_from(segments: Sequence[SegmentFacts], offset: int) -> Sequence[SegmentFacts]:
-    """The segments from the one that holds `offset` on, without the active one."""
+    """Return the segments from the segment that holds `offset` on, without the active one."""
     active = segments[-1].base_offset
     return segments_between(segments, offset, active) if offset <= active else ()
 
 
 def segments_between(segments: Sequence[SegmentFacts], start: int, end: int) -> Sequence[SegmentFacts]:
-    """The segments that hold offsets of [start, end), by the offsets in their names."""
+    """Return the segments that hold offsets of [start, end), by the offsets in their names."""
     if start >= end:
         return ()
     bases = [segment.base_offset for segment in segments]
@@ -155,7 +156,7 @@ def group_segments(
         at += 1
         while at < len(segments):
             one = segments[at]
-            # An upper bound of its offsets: the exact last offset would have to be read.
+            # An upper bound of its offsets: the exact last offset would require reading the segment.
             last = (segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable) - 1
             size, index, times = size + one.size_bytes, index + one.index_bytes, times + one.time_index_bytes
             if size > segment_bytes or index > index_bytes or times > index_bytes:
@@ -179,7 +180,7 @@ def overdue_ms(
     max_compaction_lag_ms: int,
     now_ms: int,
 ) -> int:
-    """By how many ms the oldest dirty segment exceeds `max.compaction.lag.ms`; 0 if it does not."""
+    """Return by how many ms the oldest dirty segment exceeds `max.compaction.lag.ms`; 0 if it does not."""
     earliest = _earliest_dirty(segments, headers, first_dirty)
     return 0 if earliest is None else max(0, now_ms - max_compaction_lag_ms - earliest)
 
@@ -194,9 +195,11 @@ def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFa
 def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
     """Plan the compaction of a log with at least one segment.
 
-    A clean that may leave garbage begins where the last one of its kind ended. Kafka's checkpoint is below that, and
-    tells when `max.compaction.lag.ms` has passed for what was left. Then the clean begins there and leaves none. It
-    begins there, too, if much less may be left than there is.
+    A clean that may leave garbage begins where the last such clean ended. Kafka's checkpoint is below that; it
+    determines
+    when `max.compaction.lag.ms` has passed for the garbage. Then the clean begins at Kafka's checkpoint and leaves
+    none.
+    It also begins there if the log has much more garbage than it may have.
     """
     usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
     share, own = choices.min_dead, facts.own_checkpoint
@@ -333,7 +336,7 @@ _BOUND_REASONS: Mapping[Bound, Callable[[LogFacts, TopicConfig, CleanRange, int]
 def decide(
     compaction: Compaction, facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int
 ) -> tuple[Decision, Reason]:
-    """Whether a log is cleaned, and why."""
+    """Decide whether a log is cleaned, and give the reason."""
     if not compaction.cleanable_bytes:
         return Decision.LEAVE, _nothing_dirty(compaction, facts)
     end = compaction.range.first_uncleanable_offset
@@ -370,12 +373,12 @@ def is_due_again(
 
     Args:
         segments: all of the log, by base offset; the last is active.
-        headers: of each segment; only the first timestamp is used.
+        headers: header facts of each segment; only the first timestamp is used.
         threshold: when the log counts as dirty enough.
         now_ms: the time of the clean.
     """
-    # Only the segment that the round ended in can be too young: later ones are unchanged, and none of them was.
-    # The segment after it is passed along because `too_young` takes the last segment for the active one.
+    # Only the segment in which the round ended can be too young: later ones are unchanged, and all were old enough.
+    # Pass the next segment along, because `too_young` takes the last segment for the active one.
     holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
     behind = [one for one in segments if one.base_offset > first_dirty][:1]
     if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
@@ -412,7 +415,9 @@ def _nothing_dirty(compaction: Compaction, facts: LogFacts) -> Reason:
 
 
 def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
-    """How to remove expired tombstones while nothing is dirty; empty if there are none, or something is dirty."""
+    """Suggest how to remove expired tombstones while nothing is dirty; empty if there are none, or something is
+    dirty.
+    """
     if compaction.cleanable_bytes or not compaction.expired_batches:
         return ""
     options = "--first-dirty 0" if deletes_for_good else "--first-dirty 0 --single-copy (if there is no other replica)"

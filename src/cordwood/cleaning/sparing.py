@@ -1,12 +1,13 @@
-"""Which groups of segments a clean with `--min-dead` writes, and which it spares although some of their records may go.
+"""Choose the groups of segments that a clean with `--min-dead` writes, and those it spares although they hold garbage.
 
-Kafka's cleaner writes a segment again even if one record of it goes. Here the garbage that is left may be some share of
-the log, so the clean writes what pays most, as a log-structured file system does:
+Kafka's cleaner rewrites a segment even if only one of its records is dropped. Here a share of the log may stay garbage,
+so the clean writes the most profitable groups first, as a log-structured file system does:
 
-    score = dead share × age ÷ (1 + live share)      what is gained, and for how long, by what is read and written
+    score = dead share × age ÷ (1 + live share)      space gained and how long it lasts, per byte read and written
 
-until no more garbage is left than it may. Old segments are preferred, as what is old in a busy log has settled: what
-dies in a young one soon dies again. What has to be written for another reason is written whatever it costs.
+until the remaining garbage is within the limit. It prefers old segments, because old data in a busy log has settled:
+garbage removed from a young segment soon reappears. Groups that must be written for another reason are written at any
+score.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from cordwood.errors import RequestError
 
 
 def check_share(share: float | None, *, index: bool = True) -> None:
-    """Refuse a share that is none.
+    """Raise RequestError unless the share is between 0 and 1.
 
     Args:
-        share: of `--min-dead`; None: it was not given.
-        index: key indexes are made.
+        share: value of `--min-dead`; None if it was not given.
+        index: whether key indexes are made.
 
     Raises:
-        RequestError: it is none, or there are no key indexes.
+        RequestError: the share is out of range, or there are no key indexes.
     """
     if share is None:
         return
@@ -37,22 +38,23 @@ def check_share(share: float | None, *, index: bool = True) -> None:
 
 
 def begins_anew(garbage_bytes: int, share: float, log_bytes: int) -> bool:
-    """Whether a clean begins where one would that knows nothing of garbage: much more was left than it may leave.
+    """Whether a clean ignores earlier garbage figures and begins at Kafka's checkpoint: much more was left than
+    allowed.
 
-    A clean leaves a share of the log as it was before, which is smaller afterwards.
+    A clean leaves a share of the log's size before it; the log is smaller afterwards.
     """
     return garbage_bytes > 2 * share * log_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """What is known of a group of segments that a clean could make one.
+    """Facts about a group of segments that a clean could merge.
 
     Attributes:
-        segments: how many there are.
-        garbage_bytes: what of them may go.
-        age_ms: for how long nothing was written to the youngest of them.
-        must: it has to be written.
+        segments: number of segments.
+        garbage_bytes: bytes that may be dropped.
+        age_ms: time since the last write to the youngest segment.
+        must: whether the group has to be written.
     """
 
     segments: int
@@ -63,18 +65,19 @@ class GroupShare:
 
     @property
     def score(self) -> float:
-        """What writing it gains."""
+        """Benefit of writing the group."""
         return self.garbage_bytes * (self.age_ms + 1) / max(2 * self.size_bytes - self.garbage_bytes, 1)
 
 
 def groups_to_write(groups: Sequence[GroupShare], garbage_max: float, segment_bytes: int) -> list[bool]:
-    """Which of the groups are written; those that are not keep their segments.
+    """Choose the groups to write; the other groups keep their segments.
 
-    Several segments become one only where that leaves a small one, of at most half of `segment.bytes`: there are then
-    never many small ones beside each other, and a large one is not written for a small neighbour.
+    Several segments are merged only if the result is small, at most half of `segment.bytes`: then small segments are
+    never
+    neighbours in large numbers, and a large segment is not rewritten for a small neighbour.
 
     Args:
-        garbage_max: the most garbage that may be left in all of them, in bytes.
+        garbage_max: upper limit of the remaining garbage in all groups, in bytes.
         segment_bytes: `segment.bytes`.
     """
     written = [one.must or (one.segments > 1 and 2 * one.size_bytes <= segment_bytes) for one in groups]

@@ -1,6 +1,6 @@
-"""Batches that lose some of their records, rebuilt without decoding them: the usual case of a rewritten batch.
+"""Rebuild batches that lose some of their records without decoding them: the usual case of a rewritten batch.
 
-Pass 1 knows which records go, and that all have a key and a value, so no rule looks at a record again.
+Pass 1 found which records are dropped, and that all have a key and a value, so no rule has to judge a record again.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from cordwood.kernels.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APP
 from cordwood.kernels.thinning import GROWTH_BYTES, thin_batches
 from cordwood.record.columns import BatchWindow, is_valid
 
-#: If batches that are rebuilt together exceed this size, their large records are referred to instead of copied.
+#: If batches that are rebuilt together exceed this size, refer to their large records instead of copying them.
 LARGE_BYTES = 16 << 20
-#: Of these, times or the record's fate hang on more than the records.
+#: Attributes of batches whose timestamps or whose records' fate depend on more than the records.
 _UNUSUAL = CODEC_MASK | CONTROL | DELETE_HORIZON | LOG_APPEND_TIME
 
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """Batches that are rebuilt, but for their headers.
+    """Rebuilt batches, without their headers' sizes and CRCs.
 
     Attributes:
-        done: bool[batches], those that are.
-        headers: BATCH_ROW[batches], those of the batches that are done renewed, without sizes and CRCs.
-        target: uint8[bytes], that hold the batches that are done, with room for their headers.
-        starts, ends: int64[batches], where in `target`.
+        done: bool[batches], whether a batch is rebuilt.
+        headers: BATCH_ROW[batches]; renewed for rebuilt batches, without sizes and CRCs.
+        target: uint8[bytes], the rebuilt batches, with room for their headers.
+        starts, ends: int64[batches], positions in `target`.
     """
 
     done: BoolArray
@@ -40,11 +40,11 @@ class Thinned:
 
 
 def thin(window: BatchWindow, settled: BoolArray, known: KnownOutcomes) -> Thinned | None:
-    """Rebuild batches of a window, those with a right checksum; None: there are none.
+    """Rebuild batches of a window that have a correct checksum; return None if there are none.
 
     Args:
-        settled: bool[batches], those that are not to be rebuilt.
-        known: what pass 1 knows of their records.
+        settled: bool[batches], batches that are not to be rebuilt.
+        known: the outcomes of their records, from pass 1.
     """
     batches = window.batches
     done = ~settled & known.plain & (known.superseded > 0) & (known.superseded < known.records)

@@ -1,7 +1,8 @@
-"""Which transactional data a clean may drop: Kafka's tracker of aborted transactions, fed in log order.
+"""Find the transactional data that a clean may drop: Kafka's tracker of aborted transactions, fed in log order.
 
 The transaction indexes give the producer and first offset of each aborted transaction. The tracker discards the data
-batches of a producer while one of its aborted transactions is open. A marker may go if the clean met no data of its
+batches of a producer while one of its aborted transactions is open. A marker may be dropped if the clean met no data of
+its
 transaction.
 
 This rule is the cleaner's, and differs from a consumer's view: it trusts the index, and a marker may outlive its data.
@@ -27,7 +28,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class AbortTracker:
-    """The state of all transactions after the last batch that `discard` was given.
+    """The state of all transactions after the last batch passed to `discard`.
 
     Source: Kafka CleanedTransactionMetadata.
     """
@@ -41,7 +42,7 @@ class AbortTracker:
         self._committed: set[int] = set()
 
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add aborted transactions from a transaction index. To add one twice does no harm."""
+        """Add aborted transactions from a transaction index. Adding one twice does no harm."""
         for transaction in transactions:
             heapq.heappush(self._pending, (transaction.first_offset, self._added, transaction))
             self._added += 1
@@ -50,8 +51,9 @@ class AbortTracker:
         """Decide about the next batches (BATCH_ROW[batches]) in log order.
 
         Returns:
-            bool[batches]: True for data of an aborted transaction, and for markers of transactions of which no data was
-            met; and the aborted transactions whose marker stays because data was met, for the new transaction index.
+                bool[batches]: True for data of an aborted transaction, and for markers of transactions without data in
+                this clean;
+                and the aborted transactions whose marker stays because they had data, for the new transaction index.
         """
         result = np.zeros(batches.size, np.bool_)
         kept: list[AbortedTransaction] = []

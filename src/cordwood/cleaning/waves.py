@@ -1,11 +1,11 @@
-"""A clean in place goes in waves, so that old and new segments never fill the disk together.
+"""Schedule a clean in place in waves, so that old and new segments never fill the disk together.
 
     wave 1    p-0: groups 0 1 2      p-1: groups 0 1        outputs are written, checked, and swapped in
     wave 2    p-0: groups 3 4        p-1: group 2           in the room that wave 1 used and freed
     …
 
-In a partition groups go in ascending order. If the room suffices, one wave takes all groups: each wave reads the keys
-of the dirty records from its own groups on, so many waves read the dirty part many times.
+Within a partition, groups are cleaned in ascending order. If the room suffices, one wave takes all groups: each wave
+reads the keys of the dirty records from its own groups on, so with many waves the dirty part is read many times.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 
-#: How much larger a record, or a message of magic 0 or 1, may become when it is encoded again; see `work_bytes`.
+#: Maximum growth of a record, and of a message of magic 0 or 1, when it is encoded again; see `work_bytes`.
 _RECORD_GROWTH_BYTES, _MESSAGE_GROWTH_BYTES = 10, 63
-#: How much larger compressed batches, and wrappers of magic 0 and 1, are allowed to become.
+#: Assumed maximum growth of compressed batches, and of wrappers of magic 0 and 1, as a factor.
 _COMPRESSED_GROWTH, _WRAPPER_GROWTH = 2, 3
 _INDEX_ENTRY_BYTES = offset_index.ENTRY.itemsize + time_index.ENTRY.itemsize
 _BLOCK_BYTES = 4096
-#: A segment has a log and three indexes.
+#: Files per segment: a log and three indexes.
 _FILES = 4
-#: The work folder, the folder that it is in, and the partition's, which grows by the new names.
+#: Folders: the work folder, its parent, and the partition's, which grows by the new names.
 _FOLDERS = 3
 
 
 def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], *, index_interval_bytes: int) -> int:
-    """The most that the outputs of one group take on disk, to schedule waves by.
+    """Return an upper bound of one group's outputs on disk, for scheduling waves.
 
-    A batch is copied, dropped, cut to its header, or rebuilt, and only what is rebuilt can become larger:
+    A batch is copied, dropped, cut to its header, or rebuilt; only a rebuilt batch can become larger:
 
-    * A record that was not compressed: by 10 bytes at most. Its timestamp delta counts from another base, such as a
-      delete horizon, so 1 byte may become 10, and with it the record's length may need 1 more. Nothing else changes.
-    * A message of magic 0 or 1 that was not compressed: by 63. It has 26 bytes beside its key and value. It may become
+    * An uncompressed record: by 10 bytes at most. Its timestamp delta gets another base, such as a
+      delete horizon, so 1 byte may become 10, and then the record's length may need 1 more. Nothing else changes.
+    * An uncompressed message of magic 0 or 1: by 63. It has 26 bytes beside its key and value. It may become
       a batch of its own, whose header has 61; the fields of a record beside key and value have 28 at most.
-    * A compressed batch: no useful bound is known before it is decompressed. Headers do not tell the uncompressed
-      size, and a compressor's worst case is a little more than that, so many times the log. To have fewer records does
+    * A compressed batch: no useful bound is known without decompressing it. Headers do not contain the uncompressed
+      size, and a compressor's worst case is slightly above that, which is many times the log. Dropping records does
       not help to bound it: the writer may have compressed them better than we do (a higher level, another library).
-      Twice its size is allowed for, for wrappers of magic 0 and 1 three times: a convention and no proof. Outputs that
-      are larger are no danger: if they fill the disk, the partition fails and stays as it was.
+      We allow twice its size, and three times for wrappers of magic 0 and 1: a convention, not a proof. Larger
+      outputs are no danger: if they fill the disk, the partition fails and stays unchanged.
 
     A clean that does not fit by this bound is tried first without writing, for the exact sizes.
 
@@ -59,11 +59,13 @@ def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts],
 def expected_work_bytes(
     segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], *, index_interval_bytes: int
 ) -> int:
-    """The outputs of one group on disk if all records stay and compress as they did, to tell people.
+    """Estimate one group's outputs on disk if all records stay and compress as before, for display.
 
-    That is the size of its segments. It is still more than most cleans need: nothing is known to go before records are
-    read. Batches that keep all records are copied, compressed or not. Only batches of magic 0 and 1 grow, since each
-    is rebuilt.
+    That is the size of its segments. It is still more than most cleans need: before records are read, none is known to
+    be
+    dropped. Batches that keep all records are copied, compressed or not. Only batches of magic 0 and 1 grow, since each
+    is
+    rebuilt.
 
     Args:
         index_interval_bytes: `index.interval.bytes`.
@@ -75,7 +77,7 @@ def expected_work_bytes(
 def _on_disk(
     segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], growth: int, index_interval_bytes: int
 ) -> int:
-    """Logs of the segments' size and what they grow by, with their indexes: no less than `disk_bytes`."""
+    """Return the size of logs as large as the segments plus their growth, with indexes: at least `disk_bytes`."""
     logs = sum(segment.size_bytes for segment in segments) + growth
     entries = logs // max(index_interval_bytes, HEADER_BYTES) + 2 * len(segments)
     markers = sum(one.markers for one in headers)
@@ -84,7 +86,7 @@ def _on_disk(
 
 
 def disk_bytes(sizes: Sequence[int]) -> int:
-    """What the outputs of a group take on disk, in whole blocks, with the folders that they are in; 0: there are none.
+    """Return the disk space of a group's outputs, in whole blocks, including their folders; 0 without files.
 
     Args:
         sizes: bytes of each file.
@@ -95,13 +97,13 @@ def disk_bytes(sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a partition brings to the waves.
+    """A partition's input to the schedule.
 
     Attributes:
-        device: the disk it is on.
-        group_bytes: the most that the outputs of each group take.
-        whole: its groups cannot be divided among waves, as Kafka's offset map decides how far each round goes.
-        proof_bytes: the most that its proof takes for temporary files, in each wave that has groups of it.
+        device: the partition's disk.
+        group_bytes: upper bound of each group's outputs.
+        whole: whether all groups must be in one wave, as Kafka's offset map decides where each round ends.
+        proof_bytes: upper bound of the proof's temporary files, in each wave with groups of this partition.
     """
 
     device: int
@@ -112,28 +114,28 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ProofDisk:
-    """The disk of the temporary files of proofs. They are there when the outputs of their wave are, and then go.
+    """The disk for the temporary files of proofs. They exist together with the outputs of their wave.
 
     Attributes:
-        room_bytes: what the files may take there, with the outputs that are on the same disk.
+        room_bytes: space for these files and for the outputs on the same disk.
     """
 
     device: int
     room_bytes: int
 
 
-#: By partition: the first of its groups in a wave, and the one behind the last.
+#: By partition: index of its first group in a wave, and the index after its last.
 Wave = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Waves:
-    """Which groups are cleaned when.
+    """The groups of each wave.
 
     Attributes:
-        peak_bytes: the most that outputs take at any time, by disk.
-        proof_bytes_max: the most that temporary files of a wave's proofs take.
-        too_large: partitions that there is no room for; they are in no wave.
+        peak_bytes: maximum size of outputs at any time, by disk.
+        proof_bytes_max: maximum size of the temporary files of a wave's proofs.
+        too_large: partitions without enough room; they are in no wave.
     """
 
     waves: tuple[Wave, ...]
@@ -144,11 +146,11 @@ class Waves:
 
 @dataclass(slots=True)
 class _Taken:
-    """What a wave takes of the disks, so far.
+    """Disk space that a wave uses, so far.
 
     Attributes:
-        outputs: by disk.
-        proofs: temporary files.
+        outputs: size of outputs by disk.
+        proofs: size of temporary files.
     """
 
     room_bytes: Mapping[int, int]
@@ -157,7 +159,9 @@ class _Taken:
     proofs: int = 0
 
     def take(self, load: Load, output_bytes: int, *, is_first: bool) -> bool:
-        """Take room for a group's outputs, with the first group of a partition for its proof, if there is so much."""
+        """Reserve room for a group's outputs, and for the proof with a partition's first group. Return False without
+        room.
+        """
         outputs = self.outputs | {load.device: self.outputs.get(load.device, 0) + output_bytes}
         proofs = self.proofs + (load.proof_bytes if is_first else 0)
         if outputs[load.device] > self.room_bytes[load.device]:
@@ -171,12 +175,12 @@ class _Taken:
 def schedule(
     loads: Mapping[str, Load], room_bytes: Mapping[int, int], *, kept: bool = False, proof: ProofDisk | None = None
 ) -> Waves:
-    """Share out groups to waves.
+    """Assign groups to waves.
 
     Args:
-        room_bytes: what outputs may take at a time, by disk.
-        kept: old segments stay somewhere on the same disk, so that no wave gives room back, and one is all there is.
-        proof: where proofs leave temporary files; None: nothing is proved.
+        room_bytes: maximum size of concurrent outputs, by disk.
+        kept: whether old segments are kept on the same disk; then waves free no room, so there is only one.
+        proof: disk of the proofs' temporary files; None if nothing is proved.
     """
     steps = {name: (sum(load.group_bytes),) if load.whole or kept else load.group_bytes for name, load in loads.items()}
     too_large = {

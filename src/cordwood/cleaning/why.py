@@ -1,18 +1,18 @@
-"""What keeps a partition from being smaller: facts in, causes out.
+"""Derive from facts what keeps a partition from being smaller.
 
-A log has three ways to lose bytes, and each part of it waits for something else:
+A log can lose bytes in three ways, and each part of it waits for another event:
 
     log start ……… first dirty ………… first uncleanable ………… active segment ……… end
     └ tombstones ┘└ cleaner, ratio ┘└ transaction, lag, … ┘└ its next roll ┘      compaction
     └ retention.ms, retention.bytes, from the oldest segment on                   retention
-    └ files that no log needs: left over, foreign, of a directory that goes       files
+    └ files that no log needs: left over, foreign, of a deleted directory         files
 
-Each cause says how many bytes it holds back at most. Those of one way are parts of the same log, so the most that a
-partition could lose is the sum over the ways, and no more than what it takes on the disk. The first cause is the
-largest, with two exceptions: a policy that does not fit how the topic is used comes before all others; and if nothing
-could free a tenth of the disk, the cause is what the log has to keep.
+Each cause has an upper bound of the bytes that it holds back. Bounds of the same way are parts of the same log, so a
+partition can lose at most the sum over the ways, and no more than its size on disk. The first cause is the largest,
+with two exceptions: a policy that does not fit the topic's use outranks all others; and if nothing could free a tenth
+of the disk space, the cause is the live data.
 
-What a clean and retention do is decided in `selection` and `retention`; causes are made from their plans and reasons.
+`selection` and `retention` decide on cleans and deletions; this module makes causes from their plans and reasons.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
 from cordwood.text import bytes_text, duration_text, names_text, number
 
-#: A log that was due for so long while its broker ran is not going to be cleaned.
+#: Overdue time after which a log is not expected to be cleaned, though its broker ran.
 PATIENCE_MS = 30 * 60_000
-#: Retention that deletes nothing within this time is far away.
+#: Retention that deletes nothing within this time counts as far away.
 FAR_MS = 7 * 86_400_000
-#: What could go is little if it is less than this share of what is on the disk.
+#: Removable bytes count as little below this share of the bytes on disk.
 _LITTLE = 0.1
-#: Keys never repeat if no more than this share of the records is superseded, or was ever removed.
+#: Maximum share of superseded, or ever removed, records at which we conclude that keys never repeat.
 _NO_REPEATS = 0.01
-#: How many records it takes to say so.
+#: Minimum number of records for that conclusion.
 _RECORDS_MIN = 100
-#: Records without a key that are more than this share of the records make a policy of compaction a mistake.
+#: Above this share of records without a key, a policy of compaction is a mistake.
 _KEYLESS = 0.5
-#: The indexes of a log are worth a word from this size on, if they are larger than the log.
+#: Minimum size at which indexes are mentioned, if they are larger than their log.
 _INDEX_BYTES_MIN = 1 << 20
-#: What a file takes at least on most disks.
+#: Minimum size of a file on most disks.
 _BLOCK_BYTES = 4096
 
 
 def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
-    """What keeps a partition from being smaller, the main cause first; at least one."""
+    """Return the causes of a partition's size, the main cause first; at least one."""
     found = [cause for rule in _RULES for cause in rule(facts)]
     found = [_on_disk(facts, cause) for cause in found if cause.bytes_max > 0 or cause.kind in _ALWAYS]
     if all(cause.kind is CauseKind.DELETING for cause in found) or _is_little(facts, found):
@@ -77,9 +77,9 @@ def causes_of(facts: PartitionFacts) -> tuple[Cause, ...]:
 
 
 def _rank(cause: Cause) -> int:
-    """Before all others, then what a log has to keep, which is only told if nothing else matters, then the others.
+    """Return the rank of a cause: policy misfits and breakage, live data (listed only if nothing else matters), others.
 
-    What a running broker is deleting anyway comes last.
+    Data that a running broker is already deleting is last.
     """
     if cause.kind is CauseKind.DELETING:
         return 3
@@ -87,7 +87,7 @@ def _rank(cause: Cause) -> int:
 
 
 def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
-    """Whether it would not matter much if all that could go went."""
+    """Whether the removable bytes are few, even all together."""
     if any(cause.kind in _FIRST for cause in causes):
         return False
     files = sum(cause.bytes_max for cause in causes if cause.way is Way.FILES)
@@ -96,13 +96,13 @@ def _is_little(facts: PartitionFacts, causes: Sequence[Cause]) -> bool:
 
 
 def could_lose(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
-    """The most bytes that a partition could lose, as the sizes of its logs."""
+    """Return an upper bound of the bytes that a partition could lose, as sizes of logs."""
     log_bytes = 0 if facts.log is None else _sum(facts.log.segments)
     return _most(facts, log_bytes, {way: sum(one.bytes_max for one in causes if one.way is way) for way in Way})
 
 
 def could_lose_on_disk(facts: PartitionFacts, causes: Sequence[Cause]) -> int:
-    """The most bytes that a partition could lose, in blocks, with those of its indexes."""
+    """Return an upper bound of the bytes that a partition could lose, in blocks, including indexes."""
     log_bytes = 0 if facts.log is None else _log_blocks(facts.log)
     return _most(facts, log_bytes, {way: sum(one.disk_bytes_max for one in causes if one.way is way) for way in Way})
 
@@ -115,14 +115,14 @@ def _most(facts: PartitionFacts, log_bytes: int, by_way: Mapping[Way, int]) -> i
 
 
 def _log_blocks(log: LogFacts) -> int:
-    """The blocks of all segments; of the active one without its indexes, which are mostly room for more entries."""
+    """Return the blocks of all segments; of the active one without its indexes, which are mostly preallocated."""
     active = log.segments[-1]
     closed = sum(one.disk_bytes for one in log.segments[:-1])
     return closed + min(active.disk_bytes, -(-active.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)
 
 
 def _on_disk(facts: PartitionFacts, cause: Cause) -> Cause:
-    """A cause with what it holds back in blocks, in proportion to the log where no segments are named."""
+    """Return the cause with its bytes in blocks, in proportion to the log if it names no segments."""
     if cause.disk_bytes_max >= 0:
         return cause
     size = cause.bytes_max
@@ -132,14 +132,14 @@ def _on_disk(facts: PartitionFacts, cause: Cause) -> Cause:
 
 
 def of_reason(kind: CauseKind, reason: Reason, bytes_max: int, next_step: str = "") -> Cause:
-    """A cause that a plan has a reason for."""
+    """Make a cause of a plan's reason."""
     evidence = (Evidence.of(reason),) if reason.source else ()
     return Cause(kind, reason.what, bytes_max, next_step, reason.until, evidence)
 
 
-# ---- what the partition is -------------------------------------------------------------------------------------------
+# ---- kinds of partitions ---------------------------------------------------------------------------------------------
 
-#: For what is never cleaned: what to do, and whether all of it could go.
+#: For partitions that are never cleaned: the next step, and whether all of the partition could be removed.
 _NEVER: Mapping[CauseKind, tuple[str, bool]] = {
     CauseKind.NO_PARTITION: ("nothing that Kafka knows is in it; look at it, and move it elsewhere", True),
     CauseKind.TO_BE_DELETED: (
@@ -176,14 +176,14 @@ def _never_cleaned(facts: PartitionFacts) -> Iterator[Cause]:
 
 
 def _broken(facts: PartitionFacts) -> Iterator[Cause]:
-    """What keeps all of it from being looked at."""
+    """Yield causes that keep the whole partition from being scanned."""
     plan, size = facts.plan, facts.usage.total_bytes
     if plan.is_unreadable:
         yield of_reason(CauseKind.UNREADABLE, plan.reason, 0, "make its files readable, and check the disk")
     elif plan.decision is Decision.REFUSE and plan.compaction is None and facts.kind is None:
         yield of_reason(CauseKind.DAMAGED, plan.reason, size, f"cordwood check {plan.path} shows what is wrong")
     elif facts.kind is None and facts.log is None and plan.log_end_offset <= plan.log_start_offset:
-        # Of a log that ends below its start, the next load deletes the segments.
+        # If a log ends below its start, the next load deletes the segments.
         step = f"if it is not to go, correct its line in {LOG_START_OFFSETS} before a load" if facts.usage.logs else ""
         yield of_reason(CauseKind.EMPTY, plan.reason, facts.usage.logs, step)
 
@@ -192,7 +192,7 @@ def _broken(facts: PartitionFacts) -> Iterator[Cause]:
 
 
 def _policy_misfits(facts: PartitionFacts) -> Iterator[Cause]:
-    """Records that a policy of compaction is wrong for."""
+    """Yield records that do not fit a policy of compaction."""
     keys, log = facts.keys, facts.log
     if keys is None or log is None or facts.plan.compaction is None:
         return
@@ -218,7 +218,7 @@ def _policy_misfits(facts: PartitionFacts) -> Iterator[Cause]:
 
 
 def _never_lost_records(log: LogFacts) -> bool:
-    """Whether the closed segments still have a record for about each of their offsets: no clean has removed any."""
+    """Whether the closed segments have a record for about each of their offsets: no clean has removed any."""
     closed, headers = log.segments[:-1], log.headers[:-1]
     if not closed:
         return True
@@ -230,11 +230,11 @@ def _never_lost_records(log: LogFacts) -> bool:
 
 
 def _cleaner(facts: PartitionFacts) -> Iterator[Cause]:
-    """Why what could be cleaned is not: the cleaner does not, or not yet."""
+    """Yield why the cleanable part is not cleaned: the cleaner is off, failed, or waits."""
     plan, compaction = facts.plan, facts.plan.compaction
     if compaction is None or facts.log is None or facts.config is None:
         return
-    # Kafka's figures count the segment twice that the first dirty offset is inside of.
+    # Kafka's figures count the segment that contains the first dirty offset twice.
     read = [one for one in facts.log.segments if one.base_offset < compaction.range.first_uncleanable_offset]
     size = facts.compactable(_sum(read) if compaction.cleanable_bytes else 0)
     dirty = Evidence(
@@ -292,7 +292,7 @@ def _signs(cleaner: CleanerFacts) -> Iterator[Evidence]:
 
 
 def _due(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
-    """A log that is due for a clean: why it has not been cleaned yet."""
+    """Explain why a log that is due for a clean has not been cleaned yet."""
     cleaner, now_ms = facts.cleaner, facts.now_ms
     since = due_since(facts, compaction)
     alive = now_ms if cleaner.live else cleaner.alive_ms
@@ -325,7 +325,7 @@ def _due(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
 
 
 def due_since(facts: PartitionFacts, compaction: Compaction) -> int:
-    """Since when a log has been due at the latest: the last write to any segment that can be cleaned, and its lag."""
+    """Return the latest time since when a log is due: the last write to any cleanable segment, plus its lag."""
     assert facts.log is not None and facts.config is not None, "it is due"
     reach = compaction.range
     some = segments_between(facts.log.segments, reach.first_dirty_offset, reach.first_uncleanable_offset)
@@ -339,7 +339,7 @@ def due_since(facts: PartitionFacts, compaction: Compaction) -> int:
 
 
 def _bound(facts: PartitionFacts) -> Iterator[Cause]:
-    """What closed segments wait for that cannot be cleaned yet."""
+    """Yield what closed but uncleanable segments wait for."""
     compaction, log = facts.plan.compaction, facts.log
     if compaction is None or log is None:
         return
@@ -347,7 +347,7 @@ def _bound(facts: PartitionFacts) -> Iterator[Cause]:
     if reach.bound is Bound.ACTIVE_SEGMENT:
         return
     closed = [one for one in log.segments[:-1] if one.base_offset >= reach.first_uncleanable_offset]
-    # What is below it could go because of newer records that wait.
+    # Records below it could be dropped because of newer records that wait.
     size = facts.compactable(compaction.log_bytes if not compaction.cleanable_bytes else _sum(closed))
     if reach.bound is Bound.LAST_STABLE_OFFSET:
         yield _transaction(facts, compaction, size)
@@ -412,7 +412,7 @@ def _outlook(facts: PartitionFacts, found: OpenTransaction) -> Outlook:
 
 
 def _active(facts: PartitionFacts) -> Iterator[Cause]:
-    """The active segment, which is never cleaned."""
+    """Yield the active segment, which is never cleaned."""
     compaction, log, config = facts.plan.compaction, facts.log, facts.config
     if compaction is None or log is None or config is None:
         return
@@ -420,7 +420,7 @@ def _active(facts: PartitionFacts) -> Iterator[Cause]:
     if not active.size_bytes:
         return
     is_all = not compaction.cleanable_bytes and compaction.range.bound is Bound.ACTIVE_SEGMENT
-    # New values in it may supersede old ones in what is clean.
+    # New values in it may supersede old ones in the clean section.
     size = facts.compactable(compaction.log_bytes if is_all else active.size_bytes)
     last = log.log_end_offset - 1
     size_text = bytes_text(active.size_bytes)
@@ -440,7 +440,9 @@ def _active(facts: PartitionFacts) -> Iterator[Cause]:
 
 
 def rolls_at(facts: PartitionFacts, active: SegmentFacts) -> str:
-    """When an active segment rolls: by size, or with the first record that is so much younger than its first batch."""
+    """Describe when an active segment rolls: by size, or with the first record this much younger than its first
+    batch.
+    """
     assert facts.config is not None, "it is known"
     limit = facts.config.segment_bytes
     left = f"it rolls after {bytes_text(max(0, limit - active.size_bytes))} more"
@@ -450,7 +452,7 @@ def rolls_at(facts: PartitionFacts, active: SegmentFacts) -> str:
 
 
 def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
-    """Tombstones and markers that a clean has seen: their time has come, or not."""
+    """Yield tombstones and markers in the clean section, expired or not."""
     log, compaction = facts.log, facts.plan.compaction
     if log is None or compaction is None:
         return
@@ -484,7 +486,7 @@ _LIMITS = ("retention.ms", "retention.bytes")
 
 
 def _retention(facts: PartitionFacts) -> Iterator[Cause]:
-    """What a broker's retention has deleted, or would delete, by limits that are set or are Kafka's defaults."""
+    """Yield records that a broker's retention deletes or would delete, by explicit limits or Kafka's defaults."""
     log, config = facts.log, facts.config
     if log is None or config is None or facts.kind is not None:
         return
@@ -514,8 +516,8 @@ def _retention(facts: PartitionFacts) -> Iterator[Cause]:
     yield from (replace(cause, evidence=(*evidence, *cause.evidence)) for cause in _limited(facts, log, limits))
 
 
-#: Kafka's own topics that no limit shortens unless a person sets one, since none knows which records are still needed:
-#: what they hold, and the next step.
+#: Kafka's own topics without a limit unless a person sets one, as no limit could tell which records are still needed:
+#: their contents, and the next step.
 _UNLIMITED = {
     SHARE_GROUP_STATE: (
         "it is the state of share groups, of which a broker's coordinator deletes what none needs any more",
@@ -529,12 +531,12 @@ _UNLIMITED = {
 
 
 def _unlimited(config: TopicConfig) -> tuple[str, str] | None:
-    """What to say of a topic that has no limit on purpose; None for others."""
+    """Return the contents and next step of a topic that has no limit on purpose; None for other topics."""
     return _UNLIMITED.get(config.topic) if max(map(config.integer, _LIMITS)) < 0 else None
 
 
 def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
-    """Records below the log start offset, which no consumer gets."""
+    """Yield records below the log start offset, which no consumer can read."""
     start, first = log.log_start_offset, log.segments[0]
     if start <= first.base_offset:
         return
@@ -550,7 +552,7 @@ def _below_start(facts: PartitionFacts, log: LogFacts) -> Iterator[Cause]:
 
 
 def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> Iterator[Cause]:
-    """Retention with a limit: it is due, or held back, or not yet there."""
+    """Yield retention with a limit: due, held back, or not reached."""
     now_ms, cleaner = facts.now_ms, facts.cleaner
     start, end, mark = log.log_start_offset, log.log_end_offset, log.high_watermark
     taken = plan_retention(log.segments, start, end, mark.offset, limits, now_ms)
@@ -583,20 +585,20 @@ def _limited(facts: PartitionFacts, log: LogFacts, limits: dict[str, int]) -> It
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some bytes of a segment."""
+    """A part of a segment, in bytes."""
 
     segment: SegmentFacts
     size_bytes: int
 
     @property
     def blocks(self) -> int:
-        """The blocks of its files, in proportion."""
+        """Blocks of the part, in proportion."""
         size = self.segment.size_bytes
         return round(self.segment.disk_bytes * self.size_bytes / size) if size else self.segment.disk_bytes
 
 
 def _of_bases(log: LogFacts, bases: Collection[int]) -> list[_Part]:
-    """Whole segments."""
+    """Return whole segments as parts."""
     return [_Part(one, one.size_bytes) for one in log.segments if one.base_offset in bases]
 
 
@@ -612,13 +614,13 @@ def _retained(
     by_itself: str = "",
     evidence: tuple[Evidence, ...] = (),
 ) -> Cause:
-    """A cause that holds back parts of segments, which go by retention."""
+    """Make a cause of parts of segments that retention deletes."""
     size = sum(part.size_bytes for part in parts)
     return Cause(kind, what, size, next_step, by_itself, evidence, Way.RETENTION, _blocks(parts))
 
 
 def _old_parts(facts: PartitionFacts, segments: Iterable[SegmentFacts], limit_ms: int) -> list[_Part]:
-    """What is older than `retention.ms` in some segments, as far as that is known."""
+    """Return the records older than `retention.ms` in some segments, as far as they are known."""
     horizon_ms = facts.now_ms - limit_ms
     parts = (
         _Part(one, one.size_bytes if one.largest_timestamp < horizon_ms else facts.old_bytes.get(one.base_offset, 0))
@@ -628,7 +630,7 @@ def _old_parts(facts: PartitionFacts, segments: Iterable[SegmentFacts], limit_ms
 
 
 def _retention_command(facts: PartitionFacts) -> str:
-    """The command that deletes as a broker would: it takes what is only Kafka's default if it is given."""
+    """Return the command that deletes as a broker would: it repeats Kafka's defaults as explicit configs."""
     name, config = facts.plan.topic_partition, facts.config
     assert name is not None and config is not None, "its limits are known"
     given = [] if config.policy_known else [f"cleanup.policy={','.join(config.policy)}"]
@@ -637,7 +639,7 @@ def _retention_command(facts: PartitionFacts) -> str:
         for limit in _LIMITS
         if not config[limit].explicit and config.integer(limit) >= 0
     ]
-    # For the topic alone: without its name a limit would replace those that other topics have set.
+    # Name the topic: without it the limit would override the limits of other topics.
     return " ".join(["cordwood clean --retention", *(f"--config {name.topic}:{one}" for one in given)])
 
 
@@ -650,11 +652,11 @@ _AHEAD_MS = 3_600_000
 
 
 def _behind_younger(facts: PartitionFacts, stays: Sequence[SegmentFacts], limit_ms: int) -> Iterator[Cause]:
-    """Old records that wait for a younger one, in their own segment or in one before it.
+    """Yield old records that wait for a younger one, in their own segment or in an earlier one.
 
     Args:
         stays: the segments that no limit deletes now; the last is active.
-        limit_ms: `retention.ms`; negative: there is none.
+        limit_ms: `retention.ms`; negative without a limit.
     """
     now_ms = facts.now_ms
     if limit_ms < 0 or not stays:
@@ -693,7 +695,7 @@ def _newest(segment: SegmentFacts) -> Evidence:
 
 
 def _in_active(facts: PartitionFacts, stays: Sequence[SegmentFacts], limits: Mapping[str, int]) -> Iterator[Cause]:
-    """What is beyond a limit in the active segment, which goes as a whole, once its newest record is too old."""
+    """Yield records beyond a limit in the active segment, which is deleted whole once its newest record is too old."""
     assert facts.config is not None, "its limits are known"
     if not stays or not stays[-1].size_bytes or stays[-1].largest_timestamp > facts.now_ms:
         return
@@ -713,7 +715,7 @@ def _in_active(facts: PartitionFacts, stays: Sequence[SegmentFacts], limits: Map
 
 
 def _far_away(facts: PartitionFacts, log: LogFacts, limits: Mapping[str, int]) -> Iterator[Cause]:
-    """Retention by time alone that deletes nothing for a long time; the size of a log may reach a limit any moment."""
+    """Yield retention by time alone that deletes nothing for a long time; a size limit could be reached any moment."""
     oldest, limit_ms = log.segments[0], limits["retention.ms"]
     if limit_ms < 0 or limits["retention.bytes"] >= 0 or len(log.segments) == 1:
         return
@@ -729,7 +731,7 @@ def _far_away(facts: PartitionFacts, log: LogFacts, limits: Mapping[str, int]) -
 
 
 def _oldest_goes(log: LogFacts, limits: Mapping[str, int]) -> str:
-    """When retention deletes the oldest segment: after so many bytes, at a time, or whichever comes first."""
+    """Describe when retention deletes the oldest segment: after some bytes, at a time, or whichever is first."""
     oldest, limit_ms, limit_bytes = log.segments[0], limits["retention.ms"], limits["retention.bytes"]
     if len(log.segments) == 1:
         if limit_ms < 0:
@@ -748,10 +750,10 @@ def _oldest_goes(log: LogFacts, limits: Mapping[str, int]) -> str:
 
 
 def _files(facts: PartitionFacts) -> Iterator[Cause]:
-    """Files that no log needs."""
+    """Yield files that no log needs."""
     usage, where = facts.usage, facts.plan.path
     if facts.kind in (CauseKind.TO_BE_DELETED, CauseKind.STRAY, CauseKind.FUTURE, CauseKind.NO_PARTITION):
-        return  # all of it goes
+        return  # the whole directory is deleted
     if usage.leftovers and facts.cleaner.live:
         files = number(len(usage.leftover_files), "file")
         what = f"{files} that the running broker deletes within file.delete.delay.ms, or that its cleaner writes"
@@ -779,11 +781,11 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
         yield Cause(CauseKind.KEY_INDEXES, what, usage.key_indexes, step, "", (), Way.FILES)
 
 
-# ---- what it has to keep ---------------------------------------------------------------------------------------------
+# ---- live data -------------------------------------------------------------------------------------------------------
 
 
 def _kept(facts: PartitionFacts) -> Cause:
-    """What a log has to keep: the newest records of its keys, or what is younger than its retention."""
+    """Make the cause of live data: the newest records of keys, or records younger than their retention."""
     log, config, keys = facts.log, facts.config, facts.keys
     size = 0 if log is None else _sum(log.segments)
     if not size or log is None or config is None:
@@ -827,9 +829,9 @@ def _sum(segments: Sequence[SegmentFacts]) -> int:
     return sum(one.size_bytes for one in segments)
 
 
-#: Causes that are told although they hold back nothing that is known.
+#: Causes that are listed even if they are not known to hold back any bytes.
 _ALWAYS = {*_NEVER, CauseKind.UNREADABLE, CauseKind.EMPTY}
-#: Those that come first whatever they hold back.
+#: Causes that explain live data; they lead if nothing else matters. The next set leads at any number of bytes.
 _KEPT = {CauseKind.LIVE_DATA, CauseKind.WITHIN_RETENTION, CauseKind.EMPTY}
 _FIRST = {*_ALWAYS, CauseKind.NULL_KEYS, CauseKind.UNIQUE_KEYS} - {CauseKind.EMPTY}
 
@@ -846,11 +848,11 @@ _RULES: Sequence[Callable[[PartitionFacts], Iterator[Cause]]] = (
 )
 
 
-# ---- what will be done -----------------------------------------------------------------------------------------------
+# ---- future actions --------------------------------------------------------------------------------------------------
 
 
 def broker_will(facts: PartitionFacts, cause: Cause) -> str:
-    """What a broker will do with a partition, and when."""
+    """Describe what a broker will do with a partition, and when."""
     plan, cleaner = facts.plan, facts.cleaner
     if cleaner.in_store:
         return "nothing: it is in an object store"
@@ -869,7 +871,7 @@ def broker_will(facts: PartitionFacts, cause: Cause) -> str:
 
 
 def offline_could(facts: PartitionFacts) -> str:
-    """What a clean without a broker could do now."""
+    """Describe what a clean without a broker could do now."""
     plan, compaction = facts.plan, facts.plan.compaction
     deleted = sum(taken.size_bytes for taken in (*plan.retention, *plan.only_with_retention))
     also = f"; --retention deletes {bytes_text(deleted)}" if deleted else ""
@@ -886,7 +888,7 @@ def offline_could(facts: PartitionFacts) -> str:
 
 
 def why_partition(facts: PartitionFacts) -> WhyPartition:
-    """Why a partition is as large as it is."""
+    """Explain a partition's size."""
     causes = causes_of(facts)
     return WhyPartition(
         facts.plan.path,
