@@ -1,8 +1,8 @@
-"""Our clean of a directory beside what Kafka's cleaner made of the same directory.
+"""Our clean of a directory compared with Kafka's clean of the same directory.
 
-A script gets a snapshot before and after each of its rounds, that is cleans, retentions and recoveries; each pair is
-one comparison. Files have to be equal byte for byte, unless a compressor had a part in them: then batch headers and
-records. Where Kafka fails we have to fail when asked to be as strict, and to lose nothing when not.
+A script gets a snapshot before and after each of its rounds (cleans, retentions and recoveries); each pair is one
+comparison. Files have to be equal byte for byte, unless a compressor took part: then batch headers and records. Where
+Kafka fails, the strict mode has to fail, and the normal mode must lose no data.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def segment_files(directory: Path) -> dict[str, tuple[int, Path]]:
 
 
 def clean_copy(log: LogView, target: Path, **choice: Any) -> Cleaned:
-    """Clean a log into a directory that then holds all of its segments, also those that were not cleaned."""
+    """Clean a log into a directory, and copy the uncleaned segments there, too."""
     target.mkdir(parents=True)
     cleaned = clean_log(PosixFileSystem(), log, str(target), **choice)
     replaced = {base for group, _ in cleaned.written for base in group}
@@ -131,7 +131,7 @@ def differences(kafka: Path, ours: Path) -> Iterator[str]:
 
 
 def _bytes(base: int, path: Path, active: int) -> bytes:
-    """What a file holds; the active segment may have room for more (`preallocate`)."""
+    """A file's contents; the active segment may be preallocated (`preallocate`)."""
     return path.read_bytes().rstrip(b"\0") if base == active else path.read_bytes()
 
 
@@ -141,9 +141,9 @@ def _headers(batch: Batch) -> tuple[int, ...]:
 
 
 def _modified(path: Path) -> set[int]:
-    """What a file's modification time may be in milliseconds.
+    """Possible modification times of a file, in milliseconds.
 
-    Kafka cuts the rest off. Archives keep it as a floating-point number, a little below or above.
+    Kafka truncates to milliseconds. Archives store a floating-point number, a little below or above.
     """
     nanoseconds = path.stat().st_mtime_ns
     return {nanoseconds // 1_000_000, (nanoseconds + 1000) // 1_000_000}
@@ -162,14 +162,14 @@ def is_crash(step: Step) -> bool:
     return step["op"] == "reopen" and not step.get("clean", True)
 
 
-#: Where Kafka fails for good, by what it says then; we fail likewise when asked to be as strict, and go on otherwise.
+#: Kafka's permanent failures, by its message; our strict mode fails likewise, the normal mode continues.
 FAILURES = {
     "Attempt to append to a full": "Kafka fails: an index is full",
     "Empty batches are only supported": "Kafka fails: an old batch at the end of the range keeps nothing",
 }
 
 
-#: What retention goes by, and Kafka's defaults.
+#: Kafka's defaults of the configs that retention uses.
 LIMITS = {"retention.ms": 604_800_000, "retention.bytes": -1}
 #: Slots of an offset map that no test fills.
 ROOMY_SLOTS = 5_000_000
@@ -177,7 +177,7 @@ ROOMY_SLOTS = 5_000_000
 
 @dataclass(frozen=True)
 class _Snapshots:
-    """What is added to a script: around each round a copy of all files, and before it what puts them on disk."""
+    """Adds steps to a script: copies of all files around each round, and before that a flush to disk."""
 
     steps: list[Step]
     reopening: int
@@ -201,7 +201,7 @@ class _Snapshots:
                 steps.append(step)
                 continue
             if not is_crash(step):
-                # Closed and opened, as an offline clean sees what is on disk; a high watermark is not kept there.
+                # Closed and reopened, as an offline clean reads from disk; the high watermark is not on disk.
                 steps += [{"op": "reopen", "clean": True, "log": name} for name in logs]
                 steps += map(dict, marks.values())
             before, after = ({"op": "snapshot", "name": f"{when}-{number}"} for when in ("before", "after"))
@@ -212,7 +212,7 @@ class _Snapshots:
 def with_snapshots(script: Mapping[str, Any]) -> dict[str, Any]:
     """A script that copies its logs before and after each round, to `before-STEP` and `after-STEP`.
 
-    Before that it closes and opens them cleanly, so that all is on disk that Kafka goes by.
+    Before that it closes and opens them cleanly, so that all state that Kafka uses is on disk.
     """
     return {**script, "steps": _Snapshots.of(script).steps}
 
@@ -222,12 +222,12 @@ class Round:
     """One clean of a script, or its retention, as Kafka did it.
 
     Attributes:
-        number: of its step in the script without added steps.
-        step, line: what was asked for, and what Kafka says of it.
+        number: its step's number in the script without added steps.
+        step, line: the step, and Kafka's answer.
         now_ms, clock_ms: the time of the clean, and of the broker.
-        partition: what was cleaned, or would have been.
+        partition: the partition that was cleaned, or would have been.
         configs: of all logs.
-        left_out: logs that no cleaner thread chooses: one failed there, or is at work.
+        left_out: logs that no cleaner thread chooses: a cleaner thread failed there or is still cleaning.
     """
 
     number: int
@@ -246,7 +246,7 @@ class Round:
 
     @property
     def failure(self) -> str:
-        """What Kafka said when it failed; empty if it did not."""
+        """Kafka's error message; empty if it did not fail."""
         return str(self.line.get("uncleanable") or ("error" in self.line and self.line["message"]) or "")
 
     @property
@@ -257,7 +257,7 @@ class Round:
 
 
 def rounds(script: Mapping[str, Any], lines: Sequence[Step]) -> Iterator[Round]:
-    """The rounds of a script that ran to its end or to its error, from the lines of the one with added steps."""
+    """The rounds of a script that ran to its end or to its error, from the output of the script with added steps."""
     configs = {name: dict(config) for name, config in script["logs"].items()}
     first = next(iter(configs))
     clock = int(script.get("now", 0))
@@ -301,7 +301,7 @@ def rounds(script: Mapping[str, Any], lines: Sequence[Step]) -> Iterator[Round]:
 
 @dataclass
 class Comparison:
-    """What was compared, and what differed."""
+    """Counts of comparisons, and differences."""
 
     seen: Counter[str] = field(default_factory=Counter)
     differences: list[str] = field(default_factory=list)
@@ -323,7 +323,7 @@ def compare_rounds(
 
 
 def compare_round(one: Round, before: Path, after: Path, target: Path, seen: Counter[str]) -> Iterator[str]:
-    """Do one round and compare: what is chosen, how far it goes, what is left."""
+    """Do one round and compare the choice, the range and the result."""
     if is_crash(one.step):
         if "error" in one.line:
             seen["left out: Kafka cannot load it"] += 1
@@ -388,7 +388,7 @@ def plan_of(one: Round, directory: Path, **choice: Any) -> PartitionPlan:
 
 
 def _compare_choice(one: Round, before: Path, seen: Counter[str]) -> Iterator[str]:
-    """A cleaner thread takes the log of which the largest part is dirty; another clean ends where it may."""
+    """A cleaner thread chooses the log with the highest dirty ratio; compare the end of the range for other cleans."""
     seen["plans"] += 1
     if not one.step.get("auto"):
         found = plan_of(one, before / one.partition).compaction
@@ -544,7 +544,7 @@ def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> It
 
 
 def _snapshots(directory: Path, log_start: int) -> dict[str, list[ProducerEntry]]:
-    """What is known of producers above the log start, by file."""
+    """Producers in the snapshots, above the log start, by file."""
     found = {}
     for path in directory.glob(f"*{FileKind.PRODUCER_SNAPSHOT}"):
         if int(path.stem) > log_start:
@@ -596,7 +596,7 @@ def random_scripts(seeds: Iterable[int]) -> list[tuple[str, Script]]:
 
 
 def run_scripts(oracle: Oracle, scripts: Iterable[tuple[str, Script]], work: Path) -> Comparison:
-    """Compare every round of these scripts, and print what was compared."""
+    """Compare every round of these scripts, and print the counts."""
     result = Comparison()
     left = list(scripts)
     while left:

@@ -26,11 +26,11 @@ from tests.cleaning.modes import clean_log
 def in_parts(
     clean: Callable[[GroupRange], Cleaned], facts: Sequence[SegmentFacts], end: int, settings: CleanSettings
 ) -> Cleaned:
-    """One group after the other; what is carried over goes through a pickle, as between tasks.
+    """Clean one group after the other; pickle the state between groups, as between tasks.
 
     Args:
         clean: cleans some groups, and swaps them in.
-        facts: of the log before all.
+        facts: facts of the log before the first group.
         end: the first uncleanable offset.
         settings: of the clean.
     """
@@ -54,7 +54,7 @@ def in_parts(
 
 
 def swap_in_groups(fs: LocalFileSystem, partition: str, folder: str, cleaned: Cleaned) -> None:
-    """Swap in what a clean wrote to a folder."""
+    """Swap in the segments that a clean wrote to a folder."""
     written = [(info.name, parse_file(info.name)) for info in fs.list(folder)]
     for replaced, outputs in cleaned.written:
         names = tuple(name for name, file in written if file is not None and file.offset in outputs)

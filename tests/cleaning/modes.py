@@ -1,4 +1,4 @@
-"""A log cleaned by one task or by many, cut anywhere: what comes out is the same, so that any test can choose.
+"""A log cleaned by one task or by many, cut anywhere: the output is the same, so that any test can choose.
 
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
@@ -20,8 +20,8 @@ With `on`, all cleans of a block are done by many tasks that a given runner runs
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
-Comparisons take turns; at full effort `every` cleans in each of them, and fails
-where one leaves anything else than the first. `using` chooses for some lines of a test.
+Comparisons take turns; at full effort `every` cleans in each of them, and fails where one leaves anything else than the
+first. `using` chooses for some lines of a test.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.recovery.replay import Producers
 from tests.knobs import IS_FULL
 
-#: Runs of a segment, and what is not large.
+#: Maximum number of runs of a segment, and size of a small log.
 _RUNS_MAX, _SMALL_BYTES = 100, 200_000
 MODES = (
     "whole",
@@ -174,7 +174,7 @@ def clean_log(
             patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in ("indexed", "mistaken", "sought") and log.size_bytes <= _SMALL_BYTES:
-            # A window is one batch, so that most of what may go is looked up in pass 2.
+            # A window is one batch, so that pass 2 looks up most of the records that it may drop.
             patches.enter_context(mock.patch.object(staying, "window_bytes", return_value=1))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in RUNS:
@@ -205,7 +205,7 @@ def clean_log(
 
 @contextlib.contextmanager
 def _making_indexes(fs: LocalFileSystem, log: LogView, target: str) -> Iterator[IndexMaker]:
-    """Makes key indexes of what is left, each of which has to be the same as one that is made by reading it."""
+    """Build key indexes of the outputs; each must equal an index built by reading its segment."""
     maker = IndexMaker(fs, f"{target}.index", _SECRET, None)
     with mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0):
         yield maker
@@ -250,7 +250,7 @@ def _clean_with_indexes(fs: LocalFileSystem, log: LogView, target: str, suffix: 
 
 
 def _spoiled(indexes: Mapping[str, bytes], source: random.Random) -> dict[str, bytes]:
-    """Key indexes, most of which must not be believed."""
+    """Key indexes, most of them invalid."""
     found = {}
     for name, data in indexes.items():
         match source.randrange(7):
@@ -286,7 +286,7 @@ def _find_too_many(index: KeyIndex, hashes: np.ndarray) -> Candidates:
 
 @contextlib.contextmanager
 def _indexes_in(fs: LocalFileSystem, partition: str, indexes: Mapping[str, bytes]) -> Iterator[None]:
-    """A partition with these key indexes alone, which are gone afterwards: its files are all that tests look for."""
+    """A partition with only these key indexes, removed afterwards: tests expect no other files."""
     work, folder = f"{partition}/{WORK_FOLDER}", index_folder(partition)
     if fs.exists(folder):
         remove_tree(fs, folder)
@@ -304,7 +304,7 @@ def _indexes_in(fs: LocalFileSystem, partition: str, indexes: Mapping[str, bytes
 
 
 def _clean_in_every_mode(fs: LocalFileSystem, log: LogView, target: str, **choice: Any) -> Cleaned:
-    """Clean once in each mode; what comes out of the first is what all others leave, too."""
+    """Clean once in each mode; every mode must have the output of the first."""
     first = _attempt(MODES[0], fs, log, target, **choice)
     written = {info.name for info in fs.list(target)}
     for mode in MODES[1:]:
@@ -343,7 +343,7 @@ def _attempt(mode: str, fs: LocalFileSystem, log: LogView, target: str, **choice
 
 
 def _file(fs: LocalFileSystem, path: str) -> tuple[bytes, int] | None:
-    """Bytes and modification time of a file; None if there is none."""
+    """Bytes and modification time of a file, or None if it does not exist."""
     if not fs.exists(path):
         return None
     return read_file(fs, path), fs.stat(path).mtime_ns if path.endswith(".log") else 0

@@ -1,7 +1,7 @@
-"""The cleaner with one of its rules broken, for each rule: to see that whoever holds a clean to account notices.
+"""The cleaner with one of its rules broken, for each rule: shows that the checks of a clean notice.
 
-`install` puts a mutant in the place of the module that holds the rule, in a process that has not imported it yet; so
-nothing here imports Cordwood.
+`install` puts a mutant in the place of the module that holds the rule, in a process that has not imported it yet;
+therefore this module does not import Cordwood.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Mutant:
     """One rule, broken.
 
     Attributes:
-        rule: what then no longer holds.
-        module: the one that has the rule, below `cordwood`.
-        text: of its source; it is there once.
-        replacement: what stands there instead.
+        rule: the rule that is broken.
+        module: module with the rule, below `cordwood`.
+        text: part of its source that occurs once.
+        replacement: replaces `text`.
     """
 
     rule: str
@@ -52,7 +52,7 @@ REWRITE, TRANSACTIONS, SELECTION = "cleaning.rewrite", "cleaning.transactions", 
 RETENTION, OFFSET_MAP, JUDGE = "cleaning.retention", "cleaning.offset_map", "kernels.judge"
 SUPERSEDED, SCAN = "kernels.superseded", "engine.scan"
 
-#: As they are: what the others are compared with.
+#: The unchanged rules, for comparison.
 NONE = Mutant("", "", "", "")
 MUTANTS = (
     # what supersedes
@@ -181,7 +181,7 @@ MUTANTS = (
         "expired & rules.elision.is_only_replica",
         "expired",
     ),
-    # what stays empty
+    # empty batches that stay
     Mutant(
         "the last batch of an active producer stays",
         REWRITE,
@@ -213,7 +213,7 @@ MUTANTS = (
         "if rules.strict_kafka:",
         "if not rules.strict_kafka:",
     ),
-    # what batches say
+    # contents of batch headers
     Mutant("old formats become magic 2", REWRITE, 'some & (batches["magic"] == 2) & (kept', "some & (kept"),
     Mutant("a batch that loses records is rebuilt", REWRITE, " & (kept == found[:, judge.TOTAL])", ""),
     Mutant(
@@ -330,7 +330,7 @@ def install(mutant: Mutant, folder: Path) -> None:
     name = f"cordwood.{mutant.module}"
     assert name not in sys.modules, "it is imported already"
     _serve(name, folder / mutant.source.name, mutant.source.read_text().replace(mutant.text, mutant.replacement))
-    # What was compiled of kernels that call it has the rule as it is.
+    # Compiled kernels that call the module contain the unbroken rule.
     for caller in (_SOURCES / "cordwood/kernels").glob("*.py"):
         source = caller.read_text()
         if f"from {name} import" in source:
@@ -338,7 +338,7 @@ def install(mutant: Mutant, folder: Path) -> None:
 
 
 def _serve(name: str, path: Path, source: str) -> None:
-    """Let a module be imported from a source, at a path of its own; its kernels are not kept with the others."""
+    """Let a module be imported from a source, at a path of its own; its kernels get no shared cache."""
     path.write_text(source.replace("cache=True, ", ""))
     sys.meta_path.insert(0, _Finder(name, path))
 

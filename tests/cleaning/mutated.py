@@ -1,6 +1,7 @@
-"""One mutant at work, in a process of its own: `python -m tests.cleaning.mutated NUMBER LOGS FOLDER`; -1 is none.
+"""One mutant, in a process of its own: `python -m tests.cleaning.mutated NUMBER LOGS FOLDER`; -1 is the unchanged
+cleaner.
 
-It replays Kafka's scenarios up to the first difference, and cleans the logs into the folder. What came of both goes to
+It replays Kafka's scenarios up to the first difference, and cleans the logs into the folder. It prints both results to
 standard output, as JSON.
 """
 
@@ -16,11 +17,11 @@ from tests.cleaning.mutants import MUTANTS, NONE, install
 
 
 def against_kafka() -> str:
-    """The first difference to what Kafka made of its scenarios; empty: there is none."""
+    """The first difference to Kafka's results of its scenarios, or an empty string."""
     from cordwood.engine import partition, rewrite, scan
     from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
 
-    # Those that tell much come first, and what takes long last.
+    # Scenarios that find most mutants come first, slow scenarios last.
     first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)
     others = sorted(SCENARIOS.keys() - NOT_AT_ALL.keys() - {*first, *last})
     # Which keys meet in a bucket depends on nothing but the mutant.

@@ -31,11 +31,11 @@ class Log:
     """One log.
 
     Attributes:
-        state: what is in it.
-        high_watermark: None: its end.
-        checkpoint: the cleaner's.
-        only_replica: so tombstones and markers may go.
-        days_old: segments that were last modified so long ago, by base offset.
+        state: the log's contents.
+        high_watermark: high watermark; None for the log end.
+        checkpoint: the cleaner's checkpoint.
+        only_replica: no other replica exists, so tombstones and markers may be dropped.
+        days_old: days since the last modification of segments, by base offset.
     """
 
     state: State
@@ -91,7 +91,7 @@ def _producers() -> State:
 
 def _clean_below_40() -> State:
     state = example()
-    state.drop(3)  # what the tombstone behind it superseded
+    state.drop(3)  # the record that the tombstone behind it superseded
     return state
 
 
@@ -147,7 +147,7 @@ def clean(root: Path, target: Path) -> Sequence[str]:
 
 
 def pairs(root: Path, target: Path) -> dict[str, Pair]:
-    """What `verify` compares, by the names of the logs. What may be cleaned it finds out itself."""
+    """The pairs that `verify` compares, by the logs' names. It finds the cleanable range itself."""
     found = {}
     for key, log in LOGS.items():
         before, after = (folder / _folder(log) / f"{key}-0" for folder in (root, target))
@@ -168,7 +168,7 @@ def pairs(root: Path, target: Path) -> dict[str, Pair]:
 
 
 def digest(folder: Path) -> str:
-    """What is in the files of a partition."""
+    """Hash of the contents of a partition's files."""
     found = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         found.update(path.name.encode() + b"\0" + path.read_bytes())

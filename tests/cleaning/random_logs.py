@@ -24,14 +24,14 @@ INDEX = "segment.index.bytes"
 
 
 def profile_of(seed: int) -> str:
-    """What a random log is like."""
+    """The profile of a random log."""
     return PROFILES[seed % len(PROFILES)]
 
 
 def run_logs(oracle: Oracle, seeds: Sequence[int], work: Path) -> Comparison:
-    """Compare three cleans of each log, and print what was compared.
+    """Compare three cleans of each log, and print the counts.
 
-    Tombstones and markers get their horizons in one of them and go in a later one.
+    Tombstones and markers get their horizons in one clean and are dropped in a later one.
     """
     logs = {seed: work / str(seed) / "topic-0" for seed in seeds}
     made = oracle.batch(("generate", log.parent, "--seed", str(seed), *shape_of(seed)) for seed, log in logs.items())
@@ -79,7 +79,7 @@ def _compare(
 
 
 def shape_of(seed: int) -> Iterator[str]:
-    """What one random log is made by; a batch has to fit a segment."""
+    """Parameters of one random log; a batch has to fit a segment."""
     size, segment_bytes = (4_000_000, 1_500_000) if profile_of(seed) in LARGE else (80_000, 20_000)
     yield from ("--profile", profile_of(seed), "--size", str(size))
     yield from ("--config", f"segment.bytes={segment_bytes}", "--config", f"{INDEX}={config_of(seed)[INDEX]}")

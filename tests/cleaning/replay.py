@@ -30,7 +30,7 @@ Step = dict[str, Any]
 CODECS = {codec.label: codec for codec in Codec}
 #: Steps that only look, at what other tests compare.
 LOOKS = ("read", "offset_for_timestamp", "expire_producers")
-#: What the oracle says of a log that may be cleaned, in the order of `_figures`.
+#: The oracle's fields for a cleanable log, in the order of `_figures`.
 SELECTED = (
     *("log_start", "end", "first_dirty", "first_uncleanable", "first_uncleanable_segment"),
     *("clean_bytes", "cleanable_bytes", "need_compaction_now", "compaction_delay_ms"),
@@ -45,11 +45,11 @@ class Replay:
     """One scenario.
 
     Attributes:
-        logs: as they are at the end, by name.
-        log: the one that the step is about, the first for most.
-        seen: what was compared.
-        differences: what differed.
-        ended_at: number of the step that is about something else; None at the end.
+        logs: logs at the end, by name.
+        log: the log of the current step; the first in most scenarios.
+        seen: counts of comparisons.
+        differences: differences found.
+        ended_at: number of the first step that cannot be replayed; None if all were replayed.
     """
 
     def __init__(self, script: Mapping[str, Any], lines: Sequence[Step], *, in_place: bool = False) -> None:
@@ -90,7 +90,7 @@ class Replay:
                 parts = step.get("batches", [step])
                 if "hex" in step:
                     raise NotModelledError("raw bytes")
-                if line["first_offset"] >= log.next_offset:  # Kafka answers what it knows with the offsets it had
+                if line["first_offset"] >= log.next_offset:  # Kafka answers a duplicate with its old offsets
                     log.append(b"".join(self._encode(part) for part in parts))
                 yield from self._equal("end", log.next_offset, line["end"])
             case "marker":
@@ -176,10 +176,10 @@ class Replay:
             case what:
                 raise NotModelledError(what)
 
-    # ---- what a cleaner thread does ----------------------------------------------------------------------------------
+    # ---- Work of a cleaner thread ------------------------------------------------------------------------------------
 
     def _choose(self, kafkas: str | None) -> Iterator[str]:
-        """The log of which the largest part is dirty; a checkpoint that cannot be is corrected on the way."""
+        """Choose the log with the highest dirty ratio; correct impossible checkpoints on the way."""
         ratios = {}
         for name in self.logs.keys() - self._left_out - self._busy:
             log = self.logs[name]
@@ -408,7 +408,7 @@ class Replay:
         yield from self._equal("producers", ours, line["producers"])
 
     def _files(self, files: Mapping[str, list[Any]], *, empty_indexes: bool) -> Iterator[str]:
-        """Sizes and check sums; a broker that opens a segment makes indexes where there are none, all empty."""
+        """Sizes and checksums; a broker that opens a segment creates missing indexes, all empty."""
         if self._compressed:
             return
         # With `preallocate` the active segment has room that ours has not.
@@ -473,13 +473,13 @@ def _text(data: bytes | None) -> object:
 
 
 def batch_document(batch: Any, records: Sequence[Record], sized: Sequence[str]) -> Step:
-    """A batch as the oracle prints it: what says nothing is left out."""
+    """A batch as the oracle prints it: default fields are left out."""
     shown: Step = {"base": batch.base_offset, "last": batch.last_offset}
     if sized:
         shown |= {"at": batch.position, "size": batch.size_bytes}
     if batch.magic < 2:
         shown["magic"] = batch.magic
-        shown["base"] = records[0].offset  # a wrapper does not say it
+        shown["base"] = records[0].offset  # a wrapper does not hold it
     if batch.codec is not Codec.NONE:
         shown["codec"] = batch.codec_label
     if batch.leader_epoch != 0:

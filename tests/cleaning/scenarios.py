@@ -1,4 +1,4 @@
-"""Kafka's scenarios. `PARTLY` and `NOT_AT_ALL` say which are not replayed to their end, and why."""
+"""Kafka's scenarios. `PARTLY` and `NOT_AT_ALL` list the scenarios that are not replayed to their end, and why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A log in memory that tests write, roll and clean step by step, as a broker would: no Java, no disk.
 
-The active segment is written anew with every append, so all files are always there. Cleans go through the same code as
-on disk; their outputs take the place of what they replace at once.
+Every append rewrites the active segment, so all files always exist. Cleans run the same code as on disk; their outputs
+replace their sources at once.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class ScriptedLog:
         config: topic configs by Kafka's names; may be changed.
         now_ms: the broker's clock; `set_clock` moves it.
         next_offset: the log end offset.
-        producers: as the broker knows them.
-        checkpoint: the cleaner's; None before the first clean.
-        high_watermark: None follows the end.
-        deletes_for_good: whether expired tombstones and markers go.
+        producers: the broker's producer states.
+        checkpoint: the cleaner's checkpoint; None before the first clean.
+        high_watermark: high watermark; None follows the log end.
+        deletes_for_good: whether cleans drop expired tombstones and markers.
         log_start: the log start offset.
         epochs: the history of leader epochs.
-        in_place: as a clean in place does it: each group is cleaned and swapped in before the next; and so is loading.
+        in_place: clean in place: each group is cleaned and swapped in before the next; loading is in place, too.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class ScriptedLog:
         """Clean as far as the plan allows, or the given range; `settings` are further ones of `CleanSettings`.
 
         Returns:
-            first dirty and first uncleanable offset, and what was done; None if there was nothing to clean.
+            first dirty and first uncleanable offset, and the clean's report; None if no data was cleanable.
         """
         now_ms = self.now_ms if now_ms is None else now_ms
         log = self.log()
@@ -257,7 +257,7 @@ class ScriptedLog:
             self.fs.rename(f"{folder}/{info.name}", f"{self.path}/{info.name}")
 
     def plan(self, *, now_ms: int | None = None, **choice: Any) -> PartitionPlan:
-        """What `plan` says of it, from what is on disk."""
+        """The plan for this log, from the files on disk."""
         name = TopicPartition(*self._topic_and_number())
         mark = self.next_offset if self.high_watermark is None else self.high_watermark
         checkpointed = {HIGH_WATERMARKS: mark, LOG_START_OFFSETS: self.log_start, CLEANER_OFFSETS: self.checkpoint}
@@ -274,7 +274,9 @@ class ScriptedLog:
     # ---- stopping and starting ---------------------------------------------------------------------------------------
 
     def stop(self, *, clean: bool) -> None:
-        """Leave what a stopped broker leaves; without a clean stop there is no newest snapshot of the producers."""
+        """Write the files that a stopped broker leaves; without a clean stop the newest producer snapshot is
+        missing.
+        """
         write_file(self.fs, f"{self.path}/{FileKind.LEADER_EPOCHS}", leader_epochs.encode(self.epochs.entries))
         if clean:
             snapshot = f"{self.path}/{offset_name(self.next_offset, FileKind.PRODUCER_SNAPSHOT)}"
@@ -292,7 +294,7 @@ class ScriptedLog:
                 recovery_point=flushed,
                 now_ms=self.now_ms,
                 settings=loaded,
-                keep=lambda *_: None,  # what is cut off is no loss here
+                keep=lambda *_: None,  # the truncated data need not be kept here
             )
             self._load()
             return
@@ -318,7 +320,7 @@ class ScriptedLog:
         )
 
     def delete_segments(self, base_offsets: Sequence[int]) -> None:
-        """Drop old segments, as retention does, and what they say of the log start."""
+        """Delete old segments as retention does, and update the log start."""
         self.stop(clean=True)
         remove_segments(self.fs, self.path, base_offsets, self.next_offset)
         self.log_start = max(self.log_start, self.log().segments[0].base_offset)

@@ -1,6 +1,6 @@
 """The cases of docs/cases.md about a clean, by their numbers, as conversations with a log: see `cases/*.txt`.
 
-With CORDWOOD_REWRITE=1 the files are written anew with what is shown now.
+CORDWOOD_REWRITE=1 rewrites the files with the current output.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ RECORDS = st.lists(
     max_size=4,
 )
 CODECS = st.sampled_from([Codec.NONE] * 6 + [Codec.GZIP, Codec.LZ4])
-#: Where a clean takes keys from: at the checkpoint, or so many offsets before the end; 1000 are all.
+#: First offset whose keys a clean reads: None for the checkpoint, or this number of offsets before the end; 1000 covers
+# all.
 STARTS = st.sampled_from([None, None, 1000, 3, 6])
 #: What happens to a log, in the order of how often it does.
 EVENTS = st.one_of(
@@ -46,7 +47,7 @@ EVENTS = st.one_of(
 
 
 class Writer:
-    """Appends what events say; a producer's epoch rises with some of its markers, as with transactions version 2."""
+    """Appends batches for events; a producer's epoch rises with some of its markers, as with transactions version 2."""
 
     def __init__(self, log: ScriptedLog) -> None:
         self.log = log
@@ -196,7 +197,7 @@ SIZES_OF_LARGE = {
 
 @pytest.fixture
 def set_sizes():
-    """Sets how much of a log is held at a time, so that a window may end behind any batch, and what is large."""
+    """Set the sizes of windows and of large logs, so that a window may end behind any batch."""
     before = readahead.WINDOW_BYTES
     sizes_before = {(module, name): getattr(module, name) for module, name in SIZES_OF_LARGE}
 
@@ -225,7 +226,7 @@ def test_what_only_replicas_keep_is_counted_and_goes_once_there_are_none() -> No
         assert cleaned is not None
         counts = cleaned.counts
         kept.append((counts.tombstones_kept_for_replicas, counts.markers_kept_for_replicas, counts.records_kept))
-    # The tombstone has its horizon after the first clean; the marker after the one that found its data gone.
+    # The tombstone has its horizon after the first clean; the marker after the clean that found its data dropped.
     assert kept == [(0, 0, 3), (1, 0, 3), (1, 1, 3), (1, 1, 3)]
     log.deletes_for_good = True
     _, _, cleaned = log.clean(first_dirty=0, now_ms=5)

@@ -1,4 +1,4 @@
-"""What follows from a log's facts, without a log: ranges, ratios, decisions, groups, retention.
+"""Consequences of a log's facts, without a log: ranges, ratios, decisions, groups, retention.
 
 Numbers of cases in comments are those of docs/cases.md.
 """
@@ -369,7 +369,7 @@ def test_groups_grow_to_the_limits_of_bytes_and_index_entries(size: int, index: 
 def test_groups_end_where_offsets_no_longer_fit_the_first_base() -> None:
     two = [segment(0), segment(5)]
     assert groups(two, MAX_OFFSET_SPAN + 1) == [[0, 5]]  # case 70
-    assert groups(two, MAX_OFFSET_SPAN + 2) == [[0], [5]]  # case 71: nothing but the next base tells where one ends
+    assert groups(two, MAX_OFFSET_SPAN + 2) == [[0], [5]]  # case 71: only the next base offset bounds its end
     far = [segment(0), segment(2**31), segment(2**32)]
     assert groups(far, 3 * 2**31) == [[0], [2**31], [2**32]]  # case 72
     assert groups([segment(0, 0), segment(2**31, 0), segment(2**32)], 3 * 2**31) == [[0, 2**31], [2**32]]

@@ -78,7 +78,7 @@ def test_expected_files_are_those_of_the_snapshots() -> None:
 
 
 def test_producers_come_back_with_the_sequences_that_duplicates_are_known_by() -> None:
-    # idempotent-last-batch, case 118: each is what the producer's last batch had before it lost records.
+    # idempotent-last-batch, case 118: each has the fields of the producer's last batch before it lost records.
     log = replay("idempotent-last-batch").log
     assert {id: one.last_sequence for id, one in log.producers.by_id.items()} == {1: 2, 2: 2, 3: 1, 4: 0}
 
@@ -88,5 +88,5 @@ def test_batches_keep_their_leader_epoch_and_old_ones_have_none() -> None:
     kept = [batch.leader_epoch for one in replay("leader-epochs").log.log().segments for batch, _ in contents(one)]
     assert kept == [3, 3, 7]
     converted = replay("legacy-converted").log.log().segments[0]
-    # The others were written in magic 2.
+    # The other batches were written in magic 2.
     assert {batch.leader_epoch for batch, _ in contents(converted)} == {-1, 0}

@@ -19,7 +19,7 @@ def share(dead: int, *, age: int = 9, size: int = 1000, segments: int = 1, must:
 
 
 def slow(groups: Sequence[GroupShare], garbage_max: float) -> list[bool]:
-    """The same, one group after the other: always the best of those that are left."""
+    """The slow twin: choose one group after the other, always the best of the remaining ones."""
     written = [one.must or (one.segments > 1 and one.size_bytes <= SEGMENT / 2) for one in groups]
     while (
         sum(one.garbage_bytes for one, is_written in zip(groups, written, strict=True) if not is_written) > garbage_max

@@ -137,7 +137,7 @@ def test_numbers_that_take_more_bytes_than_they_need_are_left_to_the_decoder(odd
     whole = batch[:61] + record(0, NONE) + record(1, odd) + record(2, NONE)
     sealed = seal(whole[:8] + (len(whole) - 12).to_bytes(4, "big") + whole[12:])
     assert assert_the_same(Log(sealed, [[True, False, False]])) == 0
-    assert assert_the_same(Log(sealed, [[False, True, False]])) == 1  # what goes is not looked at
+    assert assert_the_same(Log(sealed, [[False, True, False]])) == 1  # dropped batches are skipped
 
 
 def test_a_batch_with_a_wrong_checksum_is_left_to_the_decoder() -> None:
@@ -145,7 +145,7 @@ def test_a_batch_with_a_wrong_checksum_is_left_to_the_decoder() -> None:
     bad = encode_batch([Record(3 + at, 1000 + at, b"k%d" % at, b"v") for at in range(3)])
     log = Log(good + bad[:-2] + b"\1" + bad[-1:], [[True, False, False]] * 2)
     window = log.window
-    window.batches["computed_crc"] = window.batches["crc"]  # as if nobody had computed them
+    window.batches["computed_crc"] = window.batches["crc"]  # as if the CRCs had not been computed
     thinned = thin(window, np.zeros(2, np.bool_), log.known)
     assert thinned is not None
     assert thinned.done.tolist() == [True, False]

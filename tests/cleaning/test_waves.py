@@ -1,4 +1,4 @@
-"""How much disk the outputs of a clean in place take: bounds, expectations, and what they take in the end."""
+"""Disk space of the outputs of a clean in place: bounds, estimates, and actual sizes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_compressed_batches_are_allowed_to_double() -> None:
         )
 
     plain = both(plain_records=100)
-    assert plain[0] - plain[1] in range(1000, 1100)  # ten bytes a record, and what of the indexes that brings
+    assert plain[0] - plain[1] in range(1000, 1100)  # ten bytes a record, and the additional index entries
     mixed = both(compressed_bytes=300_000)
     assert mixed[1] == plain[1]
     assert mixed[0] - mixed[1] in range(300_000, 303_000)

@@ -1,4 +1,4 @@
-"""Cleaning as a conversation: text files that say what is written and cleaned, and what is there afterwards.
+"""Cleaning as a conversation: text files with writes and cleans, and the log's contents afterwards.
 
     # case 89: a tombstone stays until delete.retention.ms after the first clean that keeps it
     log delete.retention.ms=1000
@@ -6,18 +6,18 @@
     clean now=10
     → 0: [0..1 b=1@1] [2 a=∅@2 horizon=1010] [3 c=1@3]
 
-A case starts with `#`; its number is that of docs/cases.md. The lines with → are what the line above shows;
-CORDWOOD_REWRITE=1 writes them anew, to be read as a diff.
+A case starts with `#`; its number is that of docs/cases.md. Lines with → are the output of the line above;
+CORDWOOD_REWRITE=1 rewrites them; review the diff.
 
     log KEY=VALUE …      topic configs
     write WHAT …         batches, markers and |, a roll; |15 rolls to base offset 15
     clean from=0 to=8 now=10
                          both offsets by default as the plan has them, now as before; shows the log
     clean slots=4 load=0.75
-                         with Kafka's offset map of so many slots and that load factor; also shows how far it came
+                         with Kafka's offset map of this size and load factor; also shows the offset that it reached
     counts               of the last clean
-    index                what the indexes of all closed segments hold
-    producers            as a broker knows them that loads the log from its first offset on
+    index                contents of the indexes of all closed segments
+    producers            the producer states of a broker that loads the log from its first offset on
     clock MS             moves the broker's clock
     mtime BASE MS        sets when a segment was modified
     expire               forgets producers
@@ -65,7 +65,7 @@ _WORDS = re.compile(r"(?:[^\s\[]|\[[^\]]*\])+")
 
 
 def cases(text: str) -> dict[str, list[str]]:
-    """The cases of a file, by their headings: their lines without what they show."""
+    """The cases of a file, by their headings: their lines without the output."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("# "):
@@ -76,7 +76,7 @@ def cases(text: str) -> dict[str, list[str]]:
 
 
 def transcript(lines: list[str]) -> str:
-    """Do what the lines say; the lines with what they show."""
+    """Run the lines; return them with their output."""
     told = Conversation()
     shown = []
     for line in lines:
@@ -99,7 +99,7 @@ class Conversation:
         self.cleaned: Cleaned | None = None
 
     def do(self, line: str) -> Iterator[str]:
-        """Do one line; what it shows."""
+        """Run one line; return its output."""
         verb, _, rest = line.partition(" ")
         words = _WORDS.findall(rest)
         match verb:

@@ -19,7 +19,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 class FullDisk(PosixFileSystem):
-    """A disk with room for so many more new files and directories."""
+    """A disk that is full after a given number of new files and directories."""
 
     def __init__(self, room: int) -> None:
         self.room = room

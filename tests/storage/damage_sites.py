@@ -1,4 +1,4 @@
-"""Directories to plant damage in, and what a check finds there."""
+"""Directories for planted damage, and the findings of a check there."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from cordwood.storage.formats.filenames import FileKind
 
 @dataclass(frozen=True)
 class Format:
-    """How a kind of file is read and written back; `sample` is one that is good."""
+    """Functions that read a kind of file and write it back; `sample` is a valid file."""
 
     again: Callable[[bytes, int], bytes]
     faults: Callable[[bytes, int], list[CorruptFileError]]
@@ -85,7 +85,7 @@ FORMATS: dict[str, Format] = {
         b'{"version":0,"brokerEpoch":128}',
     ),
 }
-#: What was broken by hand in `kraft-crashed-torn`.
+#: Damage made by hand in `kraft-crashed-torn`.
 DAMAGE = {
     ("kraft-crashed-torn", "full-index-0/00000000000000000000.index"): "offset -1 is below",
     ("kraft-crashed-torn", "trans-0/00000000000000000203.txnindex"): "24 bytes after the last whole entry",

@@ -1,4 +1,4 @@
-"""A small log directory, and cleans in place of it without Spark: what is kept, and put back, is tested with them."""
+"""A small log directory, and cleans in place of it without Spark: tests keep and restore files with them."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def clean(fs: LocalFileSystem, partition: str, folder: str | None, *, first_dirt
     """Clean all but the active segment in place, in several groups.
 
     Args:
-        fs: where it is.
+        fs: file system of the partition.
         partition: its path.
-        folder: what goes is kept there.
-        first_dirty: where keys are taken from.
-        retained: retention takes segments below this offset, after the clean.
+        folder: keeps the replaced files.
+        first_dirty: first offset whose keys are read.
+        retained: retention deletes segments below this offset, after the clean.
     """
     root = posixpath.dirname(partition)
     kept = None if folder is None else KeepFolder(fs, folder, [root], [partition])

@@ -1,4 +1,4 @@
-"""Key indexes for tests: made of all segments, and those that are believed compared with ones that are made anew."""
+"""Key indexes for tests: build those of all segments, and compare valid indexes with newly built ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cordwood.storage.log.view import LogView
 
 
 def believed(log: LogView) -> Iterator[int]:
-    """The base offsets of the segments with an index that is believed; fails where one is wrong."""
+    """Return the base offsets of segments with a valid index; fail if its contents are wrong."""
     for segment in log.segments:
         try:
             index = read_index(segment)

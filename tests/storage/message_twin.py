@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
 
 def all_messages() -> list[Message]:
-    """All keys and values of internal topics, and what is in control records and consumers' groups."""
+    """All keys and values of internal topics, of control records and of consumer groups' metadata."""
     records = [one for topic in INTERNAL_TOPICS.values() for one in topic.records.values()]
     records += control_records.RECORDS.values()
     found = [message for one in records for message in (one.key, one.value) if message is not None]
@@ -55,7 +55,9 @@ def uvarint(value: int) -> bytes:
 
 
 def encode(case: Case, fields: dict[str, Any]) -> bytes:
-    """A message; fields that its version does not have must have their defaults. Tagged ones that do are left out."""
+    """Encode a message; fields that its version lacks must have their defaults. Tagged fields with default values are
+    left out.
+    """
     return _struct(case.message.fields, case, fields)
 
 
@@ -161,7 +163,7 @@ def kafkas_word(name: str) -> str:
 
 
 def to_json(layout: tuple[Field, ...], case: Case, fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields as Kafka's JSON converters read them: those that the version has, tagged ones if they are not default."""
+    """Convert fields for Kafka's JSON converters: the version's fields, tagged ones unless they have their default."""
     return {
         kafkas_word(one.name): _json(one, case, fields[one.name])
         for one in layout
@@ -184,7 +186,7 @@ def _json_item(one: Field, case: Case, value: Any) -> Any:
 
 
 def from_json(layout: tuple[Field, ...], found: dict[str, Any]) -> dict[str, Any]:
-    """Kafka's JSON as fields; what is not there has its default."""
+    """Convert Kafka's JSON to fields; missing fields have their default."""
     ours = {our_word(name): value for name, value in found.items()}
     assert ours.keys() <= {one.name for one in layout}
     return {one.name: _value_of(one, ours[one.name]) if one.name in ours else one.default for one in layout}
@@ -207,9 +209,10 @@ def _item_of(one: Field, value: Any) -> Any:
 
 
 def known(fields: Any) -> Any:
-    """Fields without what only the codec keeps; not-a-number as a word, as it does not equal itself.
+    """Leave out fields that only the codec keeps; replace NaN by a word, as NaN does not equal itself.
 
-    Decoders of UTF-8 differ in how many characters replace a few bytes that are none: any number is one here.
+    UTF-8 decoders differ in the number of replacement characters for a few invalid bytes; any number counts as one
+    here.
     """
     if isinstance(fields, str):
         return re.sub("\ufffd+", "\ufffd", fields)

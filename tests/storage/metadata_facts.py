@@ -9,7 +9,7 @@ from tests.fixtures import NAMES, facts
 
 #: Those of brokers with a metadata log; the old ones kept theirs in ZooKeeper, outside of the fixture.
 WITH_METADATA = [name for name in NAMES if not name.startswith("legacy") or name.endswith("4.3.1")]
-#: Deleted while the broker ran: `-delete` and `-stray` directories are what is left of them.
+#: Deleted while the broker ran: leftovers are `-delete` and `-stray` directories.
 DELETED = re.compile("go+ne|astray")
 INTERNAL = {"__consumer_offsets", "__transaction_state"}
 #: The facts have configs as a topic was made with; what became of them while it lived, by fixture and topic.

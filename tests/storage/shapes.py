@@ -1,4 +1,4 @@
-"""What a directory looks like to a listing."""
+"""The structure of a directory, as its listing shows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Files that keep a broker from starting, or take a log directory offline: what `check` says that a broker does.
+"""Files that keep a broker from starting, or take a log directory offline, with `check`'s prediction of the broker's
+behavior.
 
-The broker has two log directories. The damage is in the second, without the metadata log, so that a broker can go on
+The broker has two log directories. The damage is in the second, without the metadata log, so that a broker can run
 without this directory.
 """
 
@@ -60,7 +61,7 @@ def subdirectory(name: str) -> Plant:
 
 @dataclass(frozen=True)
 class Case:
-    """Damage, what `check` calls it, and what it says that a broker does."""
+    """Damage, its kind in `check`, and the behavior of a broker that `check` predicts."""
 
     plant: Plant
     kind: Kind

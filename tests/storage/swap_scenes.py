@@ -1,4 +1,4 @@
-"""Logs in which a swap is about to happen, and what is left of one."""
+"""Logs in the middle of a swap, and files that an interrupted swap leaves."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def loaded_by_kafka(
     for number in range(len(states)):
         path = str(root / f"t-{number}")
         names = {info.name for info in PosixFileSystem().list(path)}
-        assert not any(name.endswith((".cleaned", ".swap")) for name in names)  # what it deletes it renames first
+        assert not any(name.endswith((".cleaned", ".swap")) for name in names)  # files are renamed before deletion
         found.append(segment_files(PosixFileSystem(), path))
     return found

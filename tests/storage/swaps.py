@@ -1,4 +1,4 @@
-"""Small logs with cleaned segments that wait to be swapped in, and what may be there when a swap was cut off."""
+"""Small logs with cleaned segments that wait to be swapped in, and the valid states after an interrupted swap."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Scene:
     """A log, and outputs of a clean of it.
 
     Attributes:
-        name: what is special.
-        fs: all of it is durable.
-        replacements: in order.
+        name: what the scene tests.
+        fs: the log and the outputs; all of it is durable.
+        replacements: the swaps, in order.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Scene:
 
     @cached_property
     def whole(self) -> list[Files]:
-        """What is there before any swap, after the first, …"""
+        """Files before any swap, after the first, …"""
         fs = durable(self.fs)
         found: list[Files] = [segment_files(fs)]
         for one in self.replacements:
@@ -66,7 +66,7 @@ class Scene:
 
     @cached_property
     def allowed(self) -> list[Files]:
-        """What may be there once a swap that was cut off has been loaded, besides empty transaction indexes."""
+        """Valid states once an interrupted swap has been loaded, besides empty transaction indexes."""
         found: list[Files] = list(self.whole)
         for replacement, before, after in zip(self.replacements, self.whole, self.whole[1:], strict=False):
             tail = [base for base in sorted(replacement.replaced) if base >= self.end_of(replacement)]
@@ -152,13 +152,13 @@ def _batch(offset: int, pairs: Iterable[str], producer: int) -> bytes:
 def scene(
     name: str, text: str, *, settings: CleanSettings | None = None, cleaned_before: bool = False, synced: bool = True
 ) -> Scene:
-    """A log as a stopped broker leaves it, and what a clean of all but its active segment makes of it.
+    """A log as a stopped broker leaves it, and the output of a clean of all but its active segment.
 
     Args:
         name: what is special.
-        text: what to write.
+        text: batches to write.
         settings: of the clean.
-        cleaned_before: once, so that all that may go goes now.
+        cleaned_before: clean once before, so that this clean drops all that it may.
         synced: the names of the outputs are durable, too.
     """
     log = Script()(text)
@@ -232,7 +232,7 @@ def crafted(
 
 
 def twice(name: str, text: str) -> Scene:
-    """A clean, and a second one of what the first made."""
+    """A clean, and a second clean of the first one's output."""
     first = scene(name, text)
     then = durable(first.fs)
     first.swap(then)

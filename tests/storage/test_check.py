@@ -1,4 +1,4 @@
-"""What a check says of directories that real brokers left, of live ones, and of arbitrary bytes."""
+"""Findings of a check in directories of real brokers, in live ones, and in arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.kafka_tools import Broker
 from tests.storage.damage_sites import FIRST, batch, built, check, damages, flip, site
 from tests.storage.in_place import make_directory
 
-#: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. The rest is slow.
+#: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. Other fixtures are slow.
 SOME = (
     "kraft-classic-after-2",
     "kraft-crashed-torn-recovered",
@@ -148,7 +148,7 @@ def test_each_damage_done_to_the_torn_directory_is_explained_where_it_was_done()
         # offset index overwritten with ff bytes; the first entries and a count of the rest; time index removed
         *[("recovery", "offset-index-order", index, position) for position in (0, None, 8, 16)],
         ("recovery", "index-missing", f"full-index-0/{FIRST}.timeindex", None),
-        # third segment from the end: last 5 bytes cut off; what is behind it will be lost
+        # third segment from the end: last 5 bytes cut off; data behind them will be lost
         ("damage", "torn-segment", f"moving-0/{2374:020d}.log", 2918),
         # 64 zero bytes appended
         ("recovery", "zero-tail", f"plain-0/{2241:020d}.log", 2311),
@@ -207,7 +207,7 @@ def test_torn_last_batch_is_damage_only_below_the_recovery_point(tmp_path: Path)
     assert ("batch-crc", 1813) in [(f.kind, f.position) for f in found]
 
 
-# ---- what is odd, but harmless ---------------------------------------------------------------------------------------
+# ---- Odd but harmless directories ------------------------------------------------------------------------------------
 
 
 def test_odd_and_harmless_things_are_notes(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_odd_and_harmless_things_are_notes(tmp_path: Path) -> None:
     shutil.copytree(partition, directory / f"orders-0.{'a' * 32}-future")
     log = partition / f"{484:020d}.log"
     data = log.read_bytes()
-    # The last batch; attributes stand at its byte 21.
+    # The last batch; attributes are at its byte 21.
     log.write_bytes(data[:1813] + seal(data[1813:1834] + b"\x40\x00" + data[1836:]))
     assert Counter(f.kind for f in check(directory)) == {
         Kind.ATTRIBUTES: 1,
@@ -487,7 +487,7 @@ def test_a_file_full_of_damage_gives_a_bounded_report(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_decoded_in_pieces_is_compared_as_a_whole(tmp_path: Path) -> None:
-    # Above what is decoded at once, so that its records come in several parts.
+    # Larger than one decoding step, so that its records arrive in several parts.
     records = [Record(i, 1000 + i, b"k", bytes(100_000)) for i in range(60)]
     good = encode_batch(records, codec=Codec.ZSTD)
     assert check(built(tmp_path / "good", good)) == []
@@ -500,7 +500,7 @@ def test_every_kind_says_what_it_means() -> None:
 
 
 def test_indexes_whose_log_is_going_are_what_a_killed_clean_leaves(tmp_path: Path) -> None:
-    # Behind what an output of a clean replaces, old logs are renamed one by one before their indexes.
+    # Segments behind the output's range are renamed one by one, each log before its indexes.
     partition = Path(make_directory(PosixFileSystem(), str(tmp_path / "logs")))
     log = sorted(partition.glob("*.log"))[3]
 

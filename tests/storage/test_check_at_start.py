@@ -1,6 +1,7 @@
-"""Files that keep a broker from starting, or take a log directory offline: what `check` says, and what a broker does.
+"""Files that keep a broker from starting, or take a log directory offline: the findings of `check`, and the broker's
+behavior.
 
-The broker has two log directories. The damage is in the second, without the metadata log, so that a broker can go on
+The broker has two log directories. The damage is in the second, without the metadata log, so that a broker can run
 without this directory.
 """
 
@@ -82,7 +83,7 @@ def test_recovery_refuses_a_transaction_index_of_an_unknown_version(directories:
 
 
 def refused(partition: Path, tmp_path: Path, file: str) -> None:
-    """Neither a copy nor the partition itself is recovered: what is in the file would be lost."""
+    """Neither a copy nor the partition itself is recovered: the file's contents would be lost."""
     before, log, target = contents(partition), LogView(str(partition), fs=PosixFileSystem()), tmp_path / "target"
     target.mkdir()
     with pytest.raises(CorruptFileError) as caught:

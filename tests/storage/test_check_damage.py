@@ -1,7 +1,7 @@
-"""Planted damages: each is found in its right place, and nothing is reported anywhere else.
+"""Planted damage is found at its position, and no other finding is reported.
 
 Sites are single partitions that real brokers wrote and closed, with the checkpoints of their log directory, and some
-that our own encoders build. A line of a table says what is done to a copy, and what must be found.
+built by our own encoders. A table line describes a change to a copy, and the expected finding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ META = "../meta.properties"
 RECOVERY_POINTS, HIGH_WATERMARKS = (f"../{name}" for name in CHECKPOINTS)
 
 
-# ---- what is done ----------------------------------------------------------------------------------------------------
+# ---- Damage ----------------------------------------------------------------------------------------------------------
 
 
 def put(name: str, position: int, data: bytes) -> Plant:
@@ -147,7 +147,7 @@ def in_directory(plant: Callable[[Path], object]) -> Plant:
 
 @dataclass(frozen=True)
 class Case:
-    """One damage: what it is, where it is planted, and what must be found: kind, file, position, offset."""
+    """One damage: its name, its site, and the expected kind, file, position and offset."""
 
     name: str
     site: str
@@ -943,7 +943,7 @@ def _broken(message: bytes) -> bytes:
 COMMIT, VALUE = KEY.pack(0, 1), MARKER_VALUE.pack(0, 0)
 A_RECORD = bytes.fromhex("10000000026b027600")
 
-#: Name: (entries behind a good first one, kind, offset). The damage stands behind the first entry.
+#: Name: (entries behind a good first one, kind, offset). The damage is behind the first entry.
 BUILT: dict[str, tuple[bytes, str, int]] = {
     "a record that is longer than its batch": (raw_batch(2, b"\x7e\x00", 1), "record", 2),
     "a record whose length does not fit": (raw_batch(2, b"\x12" + A_RECORD[1:] + b"\0\0", 1), "record", 2),

@@ -1,4 +1,4 @@
-"""What a clean with `--min-dead` remembers, as files: read, written, damaged, and compared with the log."""
+"""The state files of a clean with `--min-dead`: read, written, damaged, and compared with the log."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def log_of(partition: Path) -> LogView:
 
 
 def remembered(segment: Segment, marked: list[int]) -> tuple[CleanSegment, PendingRecords | None]:
-    """What a checkpoint says of a segment in which some records are pending."""
+    """The entry of a checkpoint for a segment with pending records."""
     with segment.open() as file:
         found = [item for item in read_headers(file, base_offset=segment.base_offset) if not isinstance(item, Gap)]
         batches = np.concatenate(found)

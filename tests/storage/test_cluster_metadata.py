@@ -267,7 +267,7 @@ def test_a_snapshot_and_the_log_after_it_combine() -> None:
     whole = told(*log)
     for end_offset in range(len(log) + 1):
         before = told(*log[:end_offset])
-        # A snapshot tells the same state in records of its own, numbered from 0.
+        # A snapshot holds the same state in its own records, numbered from 0.
         retold = [topic()] if before.topics else []
         retold += [config(*pair) for pair in before.topic_config("orders").items()]
         retold += [partition(list(p.replicas)) for t in before.topics.values() for p in t.partitions.values()]

@@ -1,4 +1,4 @@
-"""What the bytes of a log are, beside a twin that goes record by record."""
+"""Contents of a log's bytes, beside a twin that reads record by record."""
 
 from __future__ import annotations
 

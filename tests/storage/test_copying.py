@@ -1,4 +1,4 @@
-"""Copies of log directories: what is in them, what costs nothing, and that there is none when something fails."""
+"""Copies of log directories: their contents, files shared at no cost, and no copy after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts lie between two batches, whatever an index says, and are used again only while the same batch is behind them."""
+"""Cuts are between two batches, whatever an index holds, and are reused only while the same batch follows them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_reading_from_a_cut_that_no_longer_holds_asks_the_index_again() -> None:
     before = batch(0) + batch(3) + batch(6) + batch(9)
     with opened(before).segments[0].open() as file:
         start = last_cut(file, index_of([(5, len(batch(0)))]), 6)
-    # Cleaned: batches of the same size, of which one is gone, so that another one stands at the same position.
+    # Cleaned: batches of the same size; one was dropped, so another batch is at its position.
     after = opened(batch(0) + batch(6) + batch(9))
     found = [
         int(offset)

@@ -29,7 +29,7 @@ from cordwood.types import TopicPartition
 UNIQ = "0123456789abcdef0123456789abcdef"
 INT64_MAX = 2**63 - 1
 
-#: One table for both ways: a name and what it means.
+#: One table for both directions: a name and its meaning.
 FILES = [
     ("00000000000000000000.log", PartitionFile(FileKind.LOG, 0)),
     ("09223372036854775807.index", PartitionFile(FileKind.OFFSET_INDEX, INT64_MAX)),
@@ -91,7 +91,7 @@ def test_a_name_without_meaning_to_kafka_is_foreign(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["x.deleted", "x.log.deleted", "leader-epoch.deleted"])
 def test_whatever_ends_with_deleted_is_deleted(name: str) -> None:
-    # Kafka's loader removes these without a look at what comes before.
+    # Kafka's loader deletes these without a look at the rest of the name.
     assert parse_file(name) == PartitionFile(FileKind.FOREIGN, temporary=Temporary.DELETED)
 
 

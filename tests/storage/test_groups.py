@@ -86,7 +86,7 @@ def test_a_group_of_another_protocol_has_members_whose_assignment_only_they_can_
 @pytest.mark.parametrize(
     ("assignment", "assigned", "problem"),
     [
-        (b"", (), ""),  # between two rebalances there is none
+        (b"", (), ""),  # between two rebalances the protocol is empty
         (ASSIGNMENT, (T0, T1), ""),
         (ASSIGNMENT[:-4], (T0, T1), ""),  # without user data
         (b"\0\0\x7f\xff\xff\xff", (), "an assignment that cannot be decoded: 6 bytes, 0x00007fffffff"),
@@ -181,7 +181,7 @@ def test_a_consumer_protocol_group_has_a_record_per_member_and_topic_ids_for_nam
     )  # fmt: skip
     one = found.members[0]
     assert (one.member_id, one.epoch, one.rack_id, one.subscribed) == ("a", 5, "r", ("t",))
-    # What it still has to give up it has; a topic that is gone has but its id.
+    # A partition that it still has to revoke is still assigned; a deleted topic has only its id.
     assert (one.assigned, one.target) == ((TopicPartition(OTHER_ID, 0), T1), (T1,))
 
 
@@ -259,7 +259,7 @@ def test_a_share_group_is_where_its_snapshots_and_updates_say() -> None:
     )
     found = only(*group, shares=shares)
     assert (found.type, found.state, found.epoch) == (GroupType.SHARE, "Stable", 3)
-    # What is done with beyond the first offset that is not does not count.
+    # Acknowledgements beyond the first unfinished offset do not count.
     assert [(one.partition, one.offset, one.leader_epoch, one.lag) for one in found.offsets] == [
         (T0, 60, 3, 100 - 60 - 7), (T1, -1, 0, None),
     ]  # fmt: skip

@@ -133,7 +133,7 @@ def test_indexes_of_another_log_of_an_earlier_state_or_of_no_use_change_nothing(
         file.write(0, foreign)
     assert same_as_plain(log, [b"42", b"96"]).scanned == 1
     index_all(fs, log)
-    # A cleaner's work: the second batch is gone, everything behind it moved.
+    # A cleaner removed the second batch, everything behind it moved.
     segment = log.segments[0].path
     with fs.open_for_update(segment) as file:
         size = int.from_bytes(file.read(8, 4), "big") + 12
@@ -151,7 +151,7 @@ def test_a_batch_that_a_stale_index_leads_to_is_compared_before_it_is_believed()
         file.write(0, b"".join(batches))
     log.list_again()
     index_all(fs, log)
-    # One batch is another now, with the same size; it is none of the samples that are compared in any case.
+    # One batch is replaced by another of the same size, outside the samples that are always compared.
     other = encode_batch([Record(2 * 101 + i, 1, b"zzzz", b"v") for i in range(2)])
     with fs.open_for_update(log.segments[0].path) as file:
         file.write(sum(map(len, batches[:101])), other)

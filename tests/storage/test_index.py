@@ -1,4 +1,4 @@
-"""The key index of a segment: made, written, believed or not, and asked for keys; compared with plain Python."""
+"""The key index of a segment: built, written, validated, and searched for keys; compared with plain Python."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def markers_of(entries: Sequence[Entry]) -> set[int]:
 
 
 def expected(entries: Sequence[Entry], keys: Sequence[bytes]) -> list[int]:
-    """The ordinals of the records that have one of these keys; markers have none."""
+    """The ordinals of the records with one of these keys; markers have no ordinal."""
     found, ordinal = [], 0
     for data, records in entries:
         control = data[16] == 2 and data[22] & 0x20
@@ -254,7 +254,7 @@ SIZE = len(BATCHES[0])
 OTHER = encode_batch([Record(100 + 2 * 40 + i, 0, b"%d" % i, b"other") for i in range(2)])
 assert len(OTHER) == SIZE
 LAST = encode_batch([Record(100 + 2 * 79 + i, 0, b"%d" % i, b"other") for i in range(2)])
-#: What becomes of a segment, and why its index is not believed any more; empty: it is.
+#: Changes to a segment, and the reason why its index is invalid then; empty if it stays valid.
 CHANGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "appended": (lambda log: log + b"more", ""),
     "truncated": (lambda log: log[:-1], "it covers"),

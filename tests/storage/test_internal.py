@@ -272,7 +272,7 @@ def test_arrow_and_values_agree_on_random_damaged_and_later_records(chosen: Any,
         assert known(row.get("key")) == known(one.key)
         assert known(bare(row["value"])) == known(bare(one.value))
         assert (row["rest"] or b"") == one.rest
-    # Damage of records of other types is found by whoever looks for these.
+    # Damage in records of other types is reported only to readers of these types.
     assert {one.offset for one in of_arrow} <= {one.offset for one in of_values}
     lost = {one.offset for one in of_values} - {one.offset for one in of_arrow}
     assert all(_type_of(topic, pairs[offset or 0]) != record.number for offset in lost)

@@ -1,4 +1,4 @@
-"""What a clean takes away is kept, and comes back as it was: also when the power is cut at any moment."""
+"""A clean keeps the files that it removes, and restores them unchanged: also when the power is cut at any moment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.storage.in_place import (
 
 posix = PosixFileSystem()
 ROOT, PARTITION, KEPT = "/logs", "/logs/t-0", "/kept"
-#: Nothing, some of what was cleaned, all of it, everything.
+#: Retain: no segment, some of the cleaned ones, all cleaned ones, all segments.
 RETAINED = [0, 6, 21, 24]
 
 
@@ -78,7 +78,7 @@ def cleaned(retained: int) -> MemoryFileSystem:
 
 
 def contents(fs: MemoryFileSystem) -> Tree:
-    """All of the directory but what is being written when the power goes, and brokers pass over."""
+    """The directory without files that were half written at the power cut, which brokers skip."""
     return {name: one for name, one in tree(fs, ROOT).items() if not name.endswith(Temporary.TMP)}
 
 
@@ -160,11 +160,11 @@ def test_an_undo_that_is_cut_off_anywhere_loses_nothing_and_goes_on(
     print(f"{count} power cuts")
 
 
-# ---- what was done since ---------------------------------------------------------------------------------------------
+# ---- Changes after the clean -----------------------------------------------------------------------------------------
 
 
 def restart(fs: MemoryFileSystem) -> None:
-    """What a broker does to the files when it is started and stopped, and nobody writes to it."""
+    """Change the files as a broker does that is started and stopped without any append."""
     for name in filenames.OFFSET_CHECKPOINTS:
         data = read_file(fs, f"{ROOT}/{name}")
         write(fs, f"{ROOT}/{name}", data)

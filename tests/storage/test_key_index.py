@@ -73,7 +73,7 @@ def test_every_flipped_byte_and_every_length_is_refused() -> None:
 
 
 def sealed(data: bytes) -> bytes:
-    """A file with right checksums, whatever it says: who writes a file to mislead computes them, too."""
+    """A file with right checksums, whatever its contents: an attacker computes the checksums, too."""
     if len(data) < HEADER.itemsize:
         return data
     batches, _, entries = struct.unpack_from("<III", data, 48)
@@ -117,7 +117,7 @@ def numbers(at: int, form: str, value: int) -> bytes:
 
 
 PAYLOAD = HEADER.itemsize + 4
-#: What checksums cannot tell: the position and the form of a number, what it becomes, and what is said.
+#: Errors that checksums cannot find: position and format of a number, its new value, and the message.
 IMPOSSIBLE: list[tuple[int, str, int, str]] = [
     (8, "<H", 2, "key index version 2, only 1 is known"),
     (10, "<H", 0, "buckets of 0 bits"),
@@ -221,7 +221,7 @@ def change_index(change: Callable[[bytes], bytes]) -> Callable[[Path, Path], Non
 OTHER = encode_batch([Record(0, 1000, b"a", b"9"), Record(1, 1001, b"b", None)])
 HORIZON = encode_batch([], base_offset=5, last_offset=7, delete_horizon_ms=1)
 STALE, TORN = Kind.KEY_INDEX_STALE, Kind.KEY_INDEX_UNREADABLE
-#: What happens to the segment or to its index, and what `check` says.
+#: Damage to the segment or its index, and the finding of `check`.
 WRONG: dict[str, tuple[Callable[[Path, Path], None], Kind, str]] = {
     "cut": (change_index(lambda data: data[:100]), TORN, "a key index of 100 bytes"),
     "empty": (change_index(lambda _: b""), TORN, "does not begin like a key index"),

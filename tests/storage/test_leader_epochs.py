@@ -32,7 +32,7 @@ def test_entries_out_of_order_keep_their_place_in_the_file() -> None:
 ASSIGNED = [
     ([(0, 0), (5, 1187)], [(0, 0), (5, 1187)]),
     ([(0, 0), (0, 10)], [(0, 0)]),  # the epoch has begun already
-    ([(0, 10), (0, 5)], [(0, 5)]),  # … unless this says it began earlier
+    ([(0, 10), (0, 5)], [(0, 5)]),  # … unless this entry holds an earlier start
     ([(2, 10), (1, 20)], [(1, 20)]),  # an older epoch further on
     ([(1, 10), (2, 10)], [(2, 10)]),  # the first of them wrote nothing
     ([(1, 10), (3, 20), (5, 30), (4, 15)], [(1, 10), (4, 15)]),

@@ -51,7 +51,7 @@ def test_a_crashed_brokers_partitions_are_listed_as_they_will_be_once_loaded(nam
     # A swap is finished by renaming; only what damage makes a broker cut is still there.
     cut = {"crash-0", "plain-0", "plain-1", "moving-0"} if name.endswith("torn") else set()
     for path, one in listing.items():
-        # Of what was torn, only one lies before another segment; a bit that flipped takes a CRC to be found.
+        # Of the torn segments, only one has another segment behind it; a flipped bit takes a CRC to be found.
         damaged = (name, path) == ("kraft-crashed-torn", "moving-0")
         assert one.states == (("crashed", "damaged", "will be cut") if damaged else ("crashed",))
         if path not in cut and path != "__cluster_metadata-0":
@@ -66,7 +66,7 @@ def test_the_cleaner_goes_on_where_its_last_clean_ended(name: str) -> None:
     assert cleanings or name.startswith(("kraft-crashed", "legacy-mixed")) or name.endswith("4.3.1")
     for partition, cleans in cleanings.items():
         one = listing[partition]
-        # Old brokers do not say in their log where they stopped.
+        # Old brokers do not log the offset at which they stopped.
         if (end := cleans[-1]["end_offset"]) and end >= one.log_start_offset:
             assert one.first_dirty_offset == end
         assert one.clean_bytes is not None and one.dirty_bytes is not None
@@ -278,7 +278,7 @@ def test_what_a_stop_leaves_at_the_end_is_damage_anywhere_but_there(tmp_path: Pa
 def test_what_cannot_be_read_is_said_and_the_rest_is_listed(tmp_path: Path) -> None:
     segment = a_partition(tmp_path / "a-0", a_batch(0)) / f"{10:020d}.log"
     index = a_partition(tmp_path / "b-0", a_batch(0)) / f"{0:020d}.index"
-    swap = a_partition(tmp_path / "c-0", a_batch(0)) / f"{0:020d}.log.swap"  # without it nobody knows what c-0 holds
+    swap = a_partition(tmp_path / "c-0", a_batch(0)) / f"{0:020d}.log.swap"  # without it c-0's contents are unknown
     checkpoint = tmp_path / "log-start-offset-checkpoint"
     for path in (segment, index, swap, checkpoint):
         os.mkfifo(path)
@@ -344,7 +344,7 @@ def test_a_directory_that_is_not_named_like_a_partition_is_listed_by_its_name(tm
 
 
 class Busy(PosixFileSystem):
-    """Files on which somebody else is at work: before a certain file is opened, something happens to it, once."""
+    """Files that another process changes: before a certain file is opened, a change happens, once."""
 
     def __init__(self, path: str, happens: Any) -> None:
         self.path, self.happens = path, happens

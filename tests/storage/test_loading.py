@@ -1,4 +1,4 @@
-"""Loading in place: what comes of it, and that it comes to the same wherever it is cut off."""
+"""Loading in place: its result, and that the result is the same wherever the load was interrupted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def kept(partition: str, names: Sequence[str]) -> None:
-    """As if somebody had them: so that whole batches behind damage may go."""
+    """Keep as if another replica had the data: whole batches behind damage may then be dropped."""
 
 
 def load(fs: LocalFileSystem, *, crashed: bool = False, path: str = PATH) -> None:
@@ -171,7 +171,7 @@ def test_log_whose_batches_reach_its_start_behind_damage_is_not_emptied(tmp_path
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_emptied_log_is_finished_wherever_the_load_was_cut_off(crashed: bool, tmp_path: Path) -> None:
-    """No segment is left when the old ones are gone and the new one is not in its place yet."""
+    """No segment is left when the old ones are deleted and the new one is not in place yet."""
     inside = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     ended = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "whole" / "orders-0")
     whole = LogView(str(ended), log_start_offset=10**6, fs=posix)
@@ -229,7 +229,7 @@ def test_missing_indexes_are_made_again_where_the_segment_is_whole(tmp_path: Pat
         )
         if not logs[1].with_suffix(".index").exists():
             logs[1].write_bytes((original / logs[1].name).read_bytes())
-    # It was cleaned before, and like Kafka we know no more of transactions that left nothing but a marker.
+    # It was cleaned before, and like Kafka we lose transactions of which only a marker is left.
     txnindex = FileKind.TRANSACTION_INDEX
     found, expected = (
         {name: data for name, data in contents(one).items() if not name.endswith(txnindex)}
@@ -294,7 +294,7 @@ def test_what_goes_or_changes_is_kept_before() -> None:
 
 @cache
 def torn() -> MemoryFileSystem:
-    """What a crash left: indexes of zeros, one missing; a segment torn in its middle, others behind it."""
+    """Files after a crash: indexes of zeros, one missing; a segment torn in its middle, others behind it."""
     script = Script()("7:a=1 7:abort b=1 | 7:c=1 c=2 | 7:abort d=1 d=2 | e=1 | f=1 8:f=2")
     fs, bases = script.fs, [segment.base_offset for segment in script.log().segments]
     script.stop(clean=False)
@@ -384,7 +384,7 @@ def test_kafka_goes_on_with_a_recovery_that_was_cut_off(
     record_property(PROPERTY, ["loads, gone on with by Kafka", cuts.states, len(states)])
 
 
-#: Names of files that others left, with a word for what is in them; `log` is what the segment of that base holds.
+#: Names of leftover files of others, with a word for their contents; `log` is a copy of the segment with that base.
 LEFT = {
     "a clean": [".cleaned"],
     "a clean before its commit": [".cleaned", ".swap"],

@@ -1,4 +1,4 @@
-"""The tables of Kafka's messages: what they say, and that they say the same as Kafka's own definitions in its jars."""
+"""The tables of Kafka's messages: their contents, and that they equal Kafka's own definitions in its jars."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_record_types_have_the_numbers_and_names_of_their_topic() -> None:
 
 # ---- Kafka's definitions ---------------------------------------------------------------------------------------------
 
-#: Where the jars have the definitions of what the internal topics hold, and those that are none.
+#: Paths in the jars of the definitions of internal topics' records, and of paths with other definitions.
 DEFINITIONS = {
     "kafka-group-coordinator": "common/message/",
     "kafka-transaction-coordinator": "common/message/",
@@ -71,7 +71,7 @@ DEFINITIONS = {
     "kafka-storage": "message/",
 }
 OTHERS = {"ProducerSnapshot"}
-#: Of the messages of clients and brokers, those that are in these topics.
+#: Definitions among those of clients and brokers that are used in these topics.
 IN_CLIENTS = {
     one.name
     for one in (

@@ -99,7 +99,7 @@ Thing 0
 )
 
 
-#: Version, bytes, and what is wrong with them.
+#: Version, bytes, and the expected problem.
 PROBLEMS = [
     (0, b"", "4 bytes at byte 0, where 0 are left"),
     (0, b"\0\0\0\3\0\1", "3 items at byte 4, where 2 bytes are left"),
@@ -131,7 +131,7 @@ def test_a_later_version_is_read_as_far_as_it_goes() -> None:
     assert decode(THING, 1, whole) == Decoded(THING, 1, fields, len(whole))
     later = decode(THING, 2, whole + b"more")
     assert later == Decoded(THING, 2, fields, len(whole)) and later.is_later
-    # A field that is not known stands where a string should be.
+    # An unknown field's bytes are in the place of a string.
     strange = decode(THING, 9, b"\3\2a\xff\xff\xff\xff\xff")
     assert strange.fields == {"names": ("a",), "texts": "", "pairs": (), "extra": b""}
     assert (strange.end, strange.problem) == (8, "ThingValue of version 9: a varint of more than 31 bits before byte 8")

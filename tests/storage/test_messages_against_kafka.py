@@ -106,12 +106,12 @@ def test_of_damaged_bytes_we_read_what_kafka_reads_and_refuse_what_it_refuses(ka
             found = decode(case.message, case.version, data)
         except CorruptMessageError as raised:
             refused += 1
-            # Kafka does not look at the size of a tagged field that it knows, and takes strange varints for null.
+            # Kafka does not check the size of a known tagged field, and decodes strange varints as null.
             may_differ = has_tags(case.message.fields, case) or "varint" in str(raised)
             assert may_differ or "error" in answer, (case, data.hex(), answer)
         else:
             if "is not valid for version" in answer.get("error", ""):
-                continue  # a tag of a later version, which we keep as one that is not known
+                continue  # a tag of a later version, which we keep as an unknown tag
             assert answer.get("left") == len(data) - found.end, (case, data.hex(), answer, found)
             read = from_json(case.message.fields, answer["json"])
             assert known(found.fields) == known(read)

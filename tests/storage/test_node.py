@@ -31,7 +31,7 @@ def node(*paths: Path, metadata: Path | None = None, properties: Path | None = N
     )
 
 
-# ---- what the metadata says ------------------------------------------------------------------------------------------
+# ---- Metadata --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WITH_METADATA)
@@ -227,7 +227,7 @@ def test_parent_folder_and_its_log_directories_give_the_same_node() -> None:
     assert [place.path for place in together.places] == [place.path for place in apart.places]
     assert [directory.path for directory in together.directories] == [f"{broker}/a", f"{broker}/b"]
     assert (together.node_id, len(together.places)) == (1, 10)
-    # disk-0-0 lies in b, the metadata in a.
+    # disk-0-0 is in directory b, the metadata in a.
     assert together.config_of("disk-0").compact and together.doubt("disk-0") is None
 
 

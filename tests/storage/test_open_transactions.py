@@ -1,4 +1,4 @@
-"""What becomes of a transaction, from the logs it is open in and what its coordinator knows."""
+"""The fate of a transaction, by the logs in which it is open and its coordinator's records."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_transaction_only_its_coordinator_knows_is_listed_and_a_closed_one_is_
 def test_age_counts_from_what_the_coordinator_says_else_from_the_first_batch() -> None:
     (one,) = told([in_log()], [known(TransactionStatus.ONGOING, P0)])
     assert (one.start_timestamp_ms, one.age_ms) == (NOW - 4000, 4000)
-    # That of a transaction that is over says nothing of one that hangs.
+    # The record of a finished transaction decides nothing about a hanging one.
     (one,) = told([in_log()], [known(TransactionStatus.COMPLETE_COMMIT)])
     assert (one.start_timestamp_ms, one.age_ms) == (NOW - 5000, 5000)
     (one,) = told([in_log(started=None)], [])

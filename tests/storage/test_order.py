@@ -9,7 +9,7 @@ from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.storage.log.order import BatchOrder
 from cordwood.storage.log.windows import Gap
 
-#: Base and last offset of a batch; one number: a compressed message of magic 1, which says where it ends only.
+#: Base and last offset of a batch; one number: a compressed message of magic 1, which holds only its last offset.
 Offsets = tuple[int, int] | tuple[int]
 
 
@@ -22,7 +22,7 @@ def rows(batches: Sequence[Offsets]) -> BatchRows:
 
 
 def split(order: BatchOrder, *windows: Sequence[Offsets]) -> tuple[list[int], list[str]]:
-    """The last offsets of the batches that are right, and what is said of the others."""
+    """The last offsets of valid batches, and the messages about the other ones."""
     right: list[int] = []
     said: list[str] = []
     for window in windows:

@@ -1,4 +1,4 @@
-"""What indexes, a snapshot and a few headers tell of transactions is what all headers tell."""
+"""Indexes, a snapshot and a few headers yield the same transactions as all headers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_headers(log: LogView, end_offset: int) -> Transactions:
 
 
 def same(one: Transactions, other: Transactions, log: LogView) -> None:
-    """Both say the same of all data that is there."""
+    """Assert that both agree on all data in the log."""
     assert (
         one.last_stable_offset == other.last_stable_offset
         or min(one.last_stable_offset or MAX_OFFSET, other.last_stable_offset or MAX_OFFSET) < log.first_offset
@@ -43,10 +43,10 @@ def same(one: Transactions, other: Transactions, log: LogView) -> None:
 def test_indexes_tell_what_headers_tell(seed: int) -> None:
     for log in views(random_directory(SEED + seed).fs):
         same(outcomes(log, MAX_OFFSET, flushed_below=MAX_OFFSET), log.transactions(), log)
-        # Of a compacted log, a snapshot knows what was open before all of it was cleaned away.
+        # Of a compacted log, a snapshot lists transactions whose data was cleaned away entirely.
         for end in range(log.first_offset, log.next_offset, 7) if "orders" in log.path else ():
             found, wanted = outcomes(log, end, flushed_below=MAX_OFFSET), by_headers(log, end)
-            # A snapshot knows transactions whose first batches retention deleted.
+            # A snapshot lists transactions whose first batches retention deleted.
             assert found.open.keys() >= wanted.open.keys(), end
             there = {id: first for id, first in found.open.items() if first >= log.first_offset}
             assert there == {id: wanted.open[id] for id in there}, end

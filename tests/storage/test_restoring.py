@@ -1,4 +1,4 @@
-"""Recovery into a copy, against what a real broker made of the same crashed directories."""
+"""Recovery into a copy, compared with a real broker's recovery of the same crashed directories."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_snapshot_of_the_end_holds_open_transactions(tmp_path: Path) -> None
 
 DAY_MS = 86_400_000
 CLOCK_MS = 1_700_000_000_000
-#: Producer 7 wrote before the newest snapshots, producer 9 behind those that a crash leaves.
+#: Producer 7 wrote before the newest snapshots, producer 9 behind the snapshots that a crash leaves.
 WRITES: list[dict[str, Any]] = [
     {"op": "append", "records": [["a", "1"]], "producer": {"id": 7, "epoch": 0, "seq": 0}},
     {"op": "roll"},
@@ -139,7 +139,7 @@ WRITES: list[dict[str, Any]] = [
 
 
 def producers_of_kafka(oracle: Oracle, steps: list[dict[str, Any]], work: Path, days: int, *, clean: bool) -> set[int]:
-    """Whom Kafka knows after it opened the log that was left in `work/left/t-0`, so many days later."""
+    """The producers in Kafka after it opened the log in `work/left/t-0`, this number of days later."""
     (opened,) = (
         line for line in run_script(oracle, [*steps, *opening(days, clean=clean)], work) if "producers" in line
     )
@@ -201,7 +201,7 @@ def test_after_a_stop_in_good_order_the_same_producers_are_known_as_to_kafka(
 
 
 def test_without_any_snapshot_we_look_where_kafka_forgets(kafka_oracle: Oracle, tmp_path: Path) -> None:
-    """After a clean shutdown Kafka then takes it that there are no producers; to know of them only keeps more."""
+    """After a clean shutdown Kafka then assumes that there are no producers; we keep them, which only retains more."""
     steps = [*WRITES, {"op": "close"}]
     names = [filenames.offset_name(offset, FileKind.PRODUCER_SNAPSHOT) for offset in (1, 2, 4)]
     steps += [{"op": "file", "do": "delete", "path": f"live/t-0/{name}"} for name in names]

@@ -55,7 +55,7 @@ class Noted(WrappedFile):
 
 
 def write_three(disk: Disk, folder: Path) -> bytes:
-    """Three batches, one by one; returns what the log holds."""
+    """Write three batches, one by one; return the log's contents."""
     batches = [encode_batch([Record(at, 7, b"key", bytes(100))]) for at in range(3)]
     writer = SegmentWriter(disk, str(folder), 0, IndexLimits())
     try:
@@ -75,7 +75,7 @@ def test_what_was_written_is_on_its_way_before_all_of_it_is_synced(tmp_path) -> 
 
 
 def test_a_disk_that_fails_to_sync_fails_the_segment_and_is_not_asked_again(tmp_path) -> None:
-    # Whoever syncs again after an error may be told that all is well when nothing is.
+    # A second sync after an error may report success although data was lost.
     disk = Disk(PosixFileSystem(), fails=True)
     with pytest.raises(OSError, match="the disk fails"):
         write_three(disk, tmp_path)

@@ -1,4 +1,4 @@
-"""Swaps of cleaned segments, with the power cut after every operation and any of what was not synced lost."""
+"""Swaps of cleaned segments, with the power cut after every operation and any unsynced changes lost."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(fs: MemoryFileSystem, *, crashed: bool = False) -> None:
 
 
 def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]]) -> None:
-    """What a power cut left is the old or the new of each group, however it is opened; and life goes on."""
+    """Check that after a power cut each group is old or new, however it is opened, and that the log stays usable."""
     seen = seen_files(LogView(PATH, fs=fs))
     assert seen in scene.allowed
     loaded = durable(fs)
@@ -59,7 +59,7 @@ def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]
     assert not any(info.name.endswith((".cleaned", ".swap", ".deleted", WORK_FOLDER)) for info in loaded.list(PATH))
     newest = max(snapshots(scene.fs))
     assert newest in snapshots(loaded) and snapshots(loaded) <= {newest, *map(offset_of, files)}
-    # What follows is the same for all that come to the same files.
+    # States with the same files have the same continuation.
     if (state := frozenset(files)) in known:
         return
     known.add(state)
@@ -77,7 +77,7 @@ def check_state(scene: Scene, fs: MemoryFileSystem, *, known: set[frozenset[str]
 
 
 def table(fs: MemoryFileSystem) -> dict[bytes | None, bytes | None]:
-    """What a consumer of committed records ends with."""
+    """Last value of each key for a consumer of committed records."""
     found = {one.key: one.value for one in LogView(PATH, fs=fs).records(isolation="read_committed")}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -149,7 +149,7 @@ def test_each_sync_is_needed(name: str) -> None:
 
 
 def can_fail(scene: Scene, *, without: int) -> bool:
-    """Whether a power cut can leave what it must not when a swap omits one of its syncs."""
+    """Whether a power cut can leave a forbidden state when a swap omits one of its syncs."""
 
     def act(fs: LocalFileSystem) -> None:
         scene.swap(WithoutOneSync(fs, without))
@@ -311,7 +311,7 @@ def test_kafka_loads_what_a_power_cut_left_as_we_do(
     for fs, files in zip(states, seen, strict=True):
         expected = seen_files(LogView(PATH, fs=fs))
         assert expected in scene.allowed
-        if not clean:  # It has made all indexes anew, from data that may be gone.
+        if not clean:  # It has rebuilt all indexes, from data that may have been lost.
             files, expected = only_logs(files), only_logs(expected)
         assert files == expected
     record_property(PROPERTY, ["swaps, loaded by Kafka", cuts.states, len(states)])

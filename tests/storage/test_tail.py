@@ -1,4 +1,4 @@
-"""The end of a log that somebody writes to is behind its last whole batch."""
+"""The end of a log that a writer appends to is behind its last whole batch."""
 
 from __future__ import annotations
 

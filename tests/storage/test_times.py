@@ -1,4 +1,4 @@
-"""The first record that is not older than a time, found by time indexes, is the one that a look at all finds."""
+"""Time indexes find the same first record at or after a time as a scan of all records."""
 
 from __future__ import annotations
 

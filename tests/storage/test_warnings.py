@@ -1,4 +1,4 @@
-"""What commands say before they begin: a broker would not serve all of these directories."""
+"""Warnings of commands before they begin: a broker would not serve all of these directories."""
 
 from __future__ import annotations
 
