@@ -257,6 +257,8 @@ class PartitionCheck:
         in_use = following is None
         rebuilt = self._rebuilt_from is not None and base >= self._rebuilt_from
         unknown = not stop.live and not stop.clean and not stop.crashed
+        unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
+        # A load that completes a swap makes an empty index, and trusts it.
         place = Place(
             segment.path,
             base,
@@ -264,12 +266,11 @@ class PartitionCheck:
             live=stop.live,
             rebuilt=rebuilt or (unknown and in_use),
             closed=stop.clean,
-            recovered=rebuilt or (FileKind.OFFSET_INDEX not in segment.files.indexes and segment.size_bytes > 0),
+            recovered=rebuilt or (unopened and segment.size_bytes > 0 and not segment.path.endswith(Temporary.SWAP)),
             unread=stop.crashed and not rebuilt,
             flushed_offset=stop.recovery_point or 0,
         )
         check = LogCheck(place, self.findings, self.lost)
-        unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
         rebuilt |= unopened and segment.size_bytes > 0
         handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
         offsets = self._offset_index(segment, handling)
