@@ -1,4 +1,4 @@
-"""A file system on which a test acts: something happens, or fails, before a file is opened, written or renamed."""
+"""A file system that calls a test's function before a file is opened, written or renamed; the call may fail."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Before = Callable[[str, str], None]
 class Acting(WrappedFileSystem):
     """Calls a function before a file is opened, created, copied, renamed, written or synced.
 
-    The function may use the file system within, and what it raises the verb raises. Tasks run in this process, and one
-    operation after the other.
+    The function may use the file system within; its exceptions are raised by the verb. Tasks run in this process, and
+    one operation after the other.
     """
 
     def __init__(self, fs: LocalFileSystem, before: Before) -> None:

@@ -28,7 +28,7 @@ local_steps = st.one_of(
 
 
 def _said(act: Callable[[], object]) -> object:
-    """What a step gives: its value, or the errno."""
+    """The value of a step, or its errno."""
     try:
         return act()
     except OSError as error:
@@ -36,12 +36,12 @@ def _said(act: Callable[[], object]) -> object:
 
 
 def target_outcome(store: TargetStore, root: str, verb: str, path: str, *arguments: object) -> object:
-    """What a step of any target store gives."""
+    """The outcome of a step on any target store."""
     return _said(lambda: _on_target(store, root, verb, path, *arguments))
 
 
 def local_outcome(fs: LocalFileSystem, root: str, verb: str, path: str, *arguments: object) -> object:
-    """What a step of a local file system gives."""
+    """The outcome of a step on a local file system."""
     return _said(lambda: _on_disk(fs, root, verb, path, *arguments))
 
 

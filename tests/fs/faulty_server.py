@@ -3,7 +3,7 @@
 It passes requests on, and at a fault does one of these instead:
 
     500, 503    answers with that error, and does nothing
-    404         says that an object is not there, or not any more
+    404         reports that an object does not exist, or no longer
     403         refuses access
     cut         sends the right headers, and only a part of the body, then closes the connection
     lost        has the request done, and closes the connection without an answer
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-#: What a server says with a status; what is beside the kinds below is not drawn.
+#: A server's error code for a status; only the kinds below are drawn.
 _CODES = {"500": "InternalError", "503": "SlowDown", "404": "NoSuchKey", "403": "AccessDenied"}
 KINDS = ("500", "503", "404", "cut", "lost", "slow", "dead")
 _SLOW_SECONDS = 0.3
@@ -70,7 +70,7 @@ class Faults:
 
 
 def drawn_faults(random: random.Random, requests: int) -> dict[int, str]:
-    """One to a few faults somewhere in so many requests; some in a row, as when a server is overloaded."""
+    """One to a few faults within this number of requests; some in a row, as when a server is overloaded."""
     at: dict[int, str] = {}
     for _ in range(random.choice([1, 1, 2, 3])):
         first, kind = random.randrange(requests), random.choice(KINDS)
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
     address: str
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests print what they have to say."""
+        """Keep the log out of the tests' output."""
 
     def handle_one_request(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -157,7 +157,7 @@ _HOP = frozenset(["connection", "keep-alive", "transfer-encoding", "content-leng
 
 @contextlib.contextmanager
 def faulty(address: str) -> Iterator[tuple[str, Faults]]:
-    """A server before the one at an address; its own address, and its faults: none yet."""
+    """A server in front of the server at an address: its own address, and its faults, at first empty."""
     faults = Faults()
     handler = type("Handler", (_Handler,), {"faults": faults, "address": urlsplit(address).netloc})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -66,7 +66,7 @@ def other(program: str, path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether another process is kept from locking what is under the name now."""
+    """Whether another process fails to lock the file with this name."""
     done = subprocess.run(
         [sys.executable, "-c", TRY, directory / ".lock"], capture_output=True, text=True, check=True, timeout=30
     )

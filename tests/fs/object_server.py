@@ -58,14 +58,14 @@ class Server:
         return target
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """What is under a prefix, by name."""
+        """The objects under a prefix, by name."""
         store = self.store
         found = [meta["path"] for some in obstore.list(store, prefix) for meta in some]
         return {name.removeprefix(f"{prefix}/"): bytes(obstore.get(store, name).bytes()) for name in found}
 
 
 def environment(address: str) -> dict[str, str]:
-    """The variables by which Cordwood, as any other program, finds the server."""
+    """The variables by which Cordwood, like any other program, finds the server."""
     return {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",

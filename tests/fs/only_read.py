@@ -22,7 +22,7 @@ READING_THE_FIRST = frozenset(["copy", "symlink"])
 
 
 class OnlyRead(WrappedFileSystem):
-    """A file system of which one folder may only be read.
+    """A file system with one read-only folder.
 
     Attributes:
         allowed: verbs that are not refused in this test although they change something.

@@ -1,4 +1,4 @@
-"""A store that is not a local disk: a dict of bytes, of which nothing can be changed."""
+"""A read-only store that is not a local disk: a dict of bytes."""
 
 from __future__ import annotations
 

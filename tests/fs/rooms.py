@@ -1,4 +1,4 @@
-"""Disks with little room, by what they answer."""
+"""Disks that report little free space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cordwood.fs.posix import PosixFileSystem
 
 
 class Room(PosixFileSystem):
-    """This machine's files, on a disk that says how much room there is, and shares no blocks."""
+    """This machine's files, on a disk that reports a given free space, and shares no blocks."""
 
     def __init__(self, free: int | None) -> None:
         self._free = free

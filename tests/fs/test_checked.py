@@ -1,4 +1,4 @@
-"""A file system that asks whether its user may go on: how often it asks, and what happens once the answer is no."""
+"""A file system that calls a check before operations: the number of calls, and the effect of a failed check."""
 
 from __future__ import annotations
 

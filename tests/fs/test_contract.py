@@ -1,4 +1,4 @@
-"""What `cordwood.fs.base` promises, asked of every file system alike; and of both at once, by Hypothesis."""
+"""The promises of `cordwood.fs.base`, tested on every file system alike; and on two side by side, by Hypothesis."""
 
 from __future__ import annotations
 
@@ -552,7 +552,7 @@ def test_a_temporary_directory_is_new_and_private(fs: LocalFileSystem) -> None:
         fs.remove_directory(path)
 
 
-# Both at once: whatever is asked of a disk, the memory answers the same
+# Side by side: the memory behaves as the disk does at every operation
 
 
 @settings(max_examples=150, deadline=None)

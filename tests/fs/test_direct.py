@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Noted(WrappedFile):
-    """Notes the positions and sizes of what is written, and how."""
+    """Notes the positions and sizes of writes, and their kind."""
 
     def __init__(self, file: PosixFile) -> None:
         super().__init__(file)
@@ -147,7 +147,7 @@ def test_a_large_copy_is_not_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("will_sync", [False, True])
 def test_only_of_files_that_are_synced_bytes_are_on_their_way_at_once(tmp_path: Path, will_sync: bool) -> None:
-    # Temporary files are gone before a slow disk would have them.
+    # Temporary files are deleted before a slow disk would have written them.
     file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
     appender = Appender(file, itertools.count(step=0.1).__next__, will_sync=will_sync)
     appender.append(bytes_of(20 * MIB))
@@ -187,7 +187,7 @@ def test_a_large_file_that_was_written_and_read_directly_is_not_in_memory(tmp_pa
         assert not is_in_memory(file.fileno(), 0) and not is_in_memory(file.fileno(), 4096)
         assert file.read(0, 10) == data[:10].tobytes()
         assert is_in_memory(file.fileno(), 0)
-        # What is in memory is taken from there.
+        # Data in the page cache is read from there.
         assert np.array_equal(read_direct(file, 0, data.size), data)
 
 

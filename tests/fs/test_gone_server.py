@@ -1,4 +1,4 @@
-"""A command that is told to end while the server of an object store does not answer, or is gone."""
+"""A command is interrupted while the server of an object store does not answer, or has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes, wait_for
 from tests.fs.object_server import BUCKET, environment, running_server
 
-#: What it may take to end; a request to such a server is repeated for three minutes otherwise.
+#: Maximum time to end; otherwise a request to such a server is repeated for three minutes.
 END_SECONDS = 10
 CLEAN = ["--engine", "here", "--ignore-ratio", "--single-copy", "--config", "cleanup.policy=compact"]
 

@@ -1,4 +1,4 @@
-"""Locations: where a task finds the file system of the one that sent it."""
+"""Locations: tasks find the file system of their driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a power cut leaves. The model must lose whatever a disk may lose, and nothing that was promised to stay."""
+"""States after a power cut. The model must lose all that a disk may lose, and keep all that was promised to stay."""
 
 from __future__ import annotations
 

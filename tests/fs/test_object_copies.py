@@ -1,4 +1,4 @@
-"""Copies in object stores, and back: equal to those on a disk; complete and right, or not there, whatever fails."""
+"""Copies in object stores, and back: equal to copies on a disk; complete and right, or absent, after any failure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cleaned(small: Path) -> dict[str, bytes]:
-    """What a clean of the small directory into a directory of this machine writes."""
+    """The output of a clean of the small directory into a directory of this machine."""
     target = small.parent / "cleaned"
     cordwood.clean(str(small), output=str(target), spark=session(), **SMALL)
     return {name: data for name, (data, _) in files(target).items()}
@@ -107,7 +107,7 @@ def test_a_clean_to_a_bucket_and_back_equals_one_on_a_disk(server: Server, name:
     expected, objects = files(tmp_path / "here"), server.objects(f"cleaned/{name}")
     manifest = decode(objects.pop(MANIFEST), "")
     assert objects == {path: data for path, (data, _) in expected.items()}
-    # Those that a clean writes anew are as old as it; all others as old as their sources.
+    # Files that a clean rewrites are as old as the clean; all other files are as old as their sources.
     old = {file.path: file.mtime_ns for file in manifest.files if file.mtime_ns < began_ns}
     assert old == {path: expected[path][1] for path in old} and len(old) > 50
     fetched = cordwood.fetch(url, str(tmp_path / "back"))
@@ -207,7 +207,7 @@ def test_a_clean_from_bucket_to_bucket_on_spark_is_proved(server: Server, name: 
     url, target = server.upload(fixture(name), name), f"s3://{BUCKET}/proved-{name}"
     words = ["--now", "1800000000000", "--single-copy", "--ignore-ratio"]
     for command in (["clean", url, "--output", target, *words], ["verify", url, target, *words[:2]]):
-        # In a process of its own: the workers of a session that is there already do not know the server.
+        # In a process of its own: the workers of an existing session lack the server's address.
         done = subprocess.run(
             [sys.executable, "-m", "cordwood", *command],
             env=ENVIRONMENT | environment(server.address), capture_output=True, text=True, check=False,
@@ -388,7 +388,7 @@ def test_what_a_bucket_does_not_take_is_named_where_it_was_to_be(server: Server,
 
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
-    """By what is done: how many requests that takes, and what comes of it; filled by who does it first."""
+    """By action: its number of requests, and its result; filled by the first test that runs it."""
     return {}
 
 
@@ -398,7 +398,7 @@ def hasty() -> UrlStore:
 
 
 def dumped(path: str, fs: UrlStore) -> tuple[object, ...]:
-    """All that reading says of a directory, without its path; the records of a log come last."""
+    """All listings and records of a directory, without its path; the records of a log are last."""
     listing = cordwood.ls(path, fs=fs, index_entries=True)
     plan = cordwood.plan(path, fs=fs, **SMALL)
     findings = [(one.kind, one.offset, one.what.replace(path, "")) for one in cordwood.check(path, fs=fs)]
@@ -469,7 +469,7 @@ def test_whatever_fails_a_copy_is_right_or_does_not_count(
 
 
 def with_partitions_left(cleaned: dict[str, bytes], small: Path, left: tuple[str, ...]) -> dict[str, bytes]:
-    """A clean copy in which some partitions could not be cleaned: they are as they were, and clean up to nowhere."""
+    """A clean copy in which some partitions could not be cleaned: they are unchanged, without a cleaned range."""
     folders = tuple(f"{one}/" for one in left)
     expected = {name: data for name, data in cleaned.items() if not name.startswith(folders)}
     expected |= {name: data for name, (data, _) in files(small).items() if name.startswith(folders)}
@@ -479,7 +479,7 @@ def with_partitions_left(cleaned: dict[str, bytes], small: Path, left: tuple[str
 
 
 def own(name: str) -> bool:
-    """What a copy that counts may still have of the run that made it."""
+    """Whether a complete copy may still have this file of the run that made it."""
     return name == RUN or name.startswith(".cordwood/")
 
 

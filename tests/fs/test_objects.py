@@ -1,4 +1,4 @@
-"""Object stores are read as directories are: the store's own promises, and what commands say of a bucket."""
+"""Object stores are read as directories are: the store's own promises, and commands' output for a bucket."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_file_url_with_one_slash_as_spark_writes_it_is_a_path_of_this_machine(
     assert local_path("file") == "file" and local_path("file:x") == "file:x"
 
 
-#: Commands of the two kinds: those that read, and those that change files in place.
+#: Commands of two kinds: commands that read, and commands that change files in place.
 ANY = (["ls"], ["check"], ["plan"], ["dump"], ["clean", "--in-place"], ["undo"], ["run"])
 
 
@@ -244,7 +244,7 @@ VERBS = {
 
 
 def said(verb: str, path: str) -> tuple[int, str]:
-    """How a command ends, and what it prints, with the same words for either path."""
+    """The exit code and output of a command, with the path replaced."""
     done = CliRunner().invoke(app, [*VERBS[verb], path])
     text = done.stdout if verb != "ls" else json.dumps(without_disk(json.loads(done.stdout)))
     # On a store no broker ever runs.
@@ -257,7 +257,7 @@ OF_DISKS = {"own_bytes", "disk_size_bytes", "disk_bytes", "disk_share", "usage"}
 
 
 def without_disk(value: Any) -> Any:
-    """A JSON value without what is about disks."""
+    """A JSON value without fields about disks."""
     if isinstance(value, dict):
         return {key: without_disk(one) for key, one in value.items() if key not in OF_DISKS}
     return [without_disk(one) for one in value] if isinstance(value, list) else value
@@ -289,7 +289,8 @@ def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(se
         **{"disk_bytes": 370_062, "records": 12_164, "records_exact": True},
     }
     entries = [one["index_entries"] for partition in listed["partitions"] for one in partition["by_segment"]]
-    # One segment is large; the rest is for the directory itself: what is above it, its listing, and its properties.
+    # One segment is large; the remaining requests are for the directory itself: its parents, its listing, and its
+    # properties.
     assert asked.requests <= 12 + 50 + sum(map(len, entries)) + 2 + 5
 
 

@@ -1,4 +1,4 @@
-"""A pool keeps few files open, and nobody who uses one notices."""
+"""A pool keeps few files open, which its users do not notice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cordwood.fs.posix import PosixFileSystem
 
 
 def open_files(folder: Path) -> int:
-    """How many descriptors of this process lead into a folder, also to files whose names are gone."""
+    """Number of this process's descriptors for files in a folder, including unlinked files."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -31,7 +31,7 @@ from cordwood.fs.posix import PosixFileSystem
 print(PosixFileSystem().make_temporary_directory("{PREFIX}"), flush=True)
 time.sleep(600)
 """
-#: Makes, uses and removes folders, each of which looks abandoned before it is locked.
+#: Makes, uses and removes folders; before it is locked, each of them looks abandoned.
 CHURN = f"""
 import sys
 from pathlib import Path
@@ -47,7 +47,7 @@ for number in range(int(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files, of this process and those that it starts."""
+    """A folder for temporary files of this process and its children."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path

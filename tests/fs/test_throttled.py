@@ -27,7 +27,7 @@ PIECE = RATE // 50
 
 @dataclass
 class Time:
-    """A clock that stands still except while something sleeps."""
+    """A clock that only moves while a caller sleeps."""
 
     now: float = 1000.0
     slept: list[float] = field(default_factory=list)
@@ -47,7 +47,7 @@ def memory() -> MemoryFileSystem:
 
 
 class Processes:
-    """Several processes that share one clock; the one that has waited longest goes on."""
+    """Several processes that share one clock; the longest waiting process continues."""
 
     def __init__(self, count: int, fs: MemoryFileSystem | None = None, rate: int = RATE) -> None:
         self.fs = fs or memory()

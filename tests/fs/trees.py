@@ -1,4 +1,4 @@
-"""What the tests of file systems share: a whole tree as a value, and shorthands for making one."""
+"""Shared by the tests of file systems: a whole tree as a value, and shorthands for making one."""
 
 from __future__ import annotations
 

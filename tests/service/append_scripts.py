@@ -1,6 +1,6 @@
-"""Random scripts of appends as bytes: batches of every format, right ones, damaged ones, and ones that lie.
+"""Random scripts of appends as bytes: valid batches of every format, damaged batches, and batches with false fields.
 
-The same seed gives the same script. What a script damages, it damages behind the checksum as often as before it.
+The same seed gives the same script. Half of the damage is covered by a recomputed checksum.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class AppendScript:
     """Makes one script.
 
     Attributes:
-        compressed: whether Kafka may compress what it appends, so that bytes are not compared.
-        steps: so far.
+        compressed: whether Kafka may compress what it appends, so that tests do not compare bytes.
+        steps: steps made until now.
     """
 
     def __init__(self, seed: int, appends: int, *, compressed: bool) -> None:
@@ -63,7 +63,7 @@ class AppendScript:
         }
         if compressed:
             self._config["segment.bytes"] = self._config["max.message.bytes"] = "1048576"
-        #: Whether batches may be built anew: compressed bytes are not compared, or there are none.
+        #: Whether batches may be rebuilt: compressed bytes are not compared, or no batch is compressed.
         self._may_rebuild = compressed or self._config["compression.type"] == "uncompressed"
         self.steps: list[Step] = []
         for _ in range(appends):
@@ -248,7 +248,7 @@ class AppendScript:
         return bytes(damaged)
 
     def _damaged_body(self, body: bytearray, records: list[Record], offset: int) -> bytearray:
-        """The records of a batch, not as its header or their lengths say."""
+        """The records of a batch, with a count or lengths that differ from the header's."""
         pick = self._random.choice
         match self._random.randrange(6):
             case 0:
@@ -276,7 +276,7 @@ class AppendScript:
                 data[self._random.randrange(start, len(data))] ^= self._random.randrange(1, 256)
 
     def _damaged(self, batch: bytes) -> bytes:
-        """A batch with fields of its header, or any bytes, that are not what they were; perhaps with the right CRC."""
+        """A batch with changed header fields, or any changed bytes; perhaps with the right CRC."""
         data = bytearray(batch)
         if batch[MAGIC_AT] == 2 and self._chance(0.75):
             fields = list(HEADER.unpack_from(data))
@@ -299,7 +299,7 @@ class AppendScript:
 
     @staticmethod
     def _sealed(batch: bytes) -> bytes:
-        """With the checksum of its bytes, whatever these are."""
+        """Give a batch the checksum of its bytes, whatever they are."""
         size = struct.unpack_from(">i", batch, SIZE_AT)[0] + PREFIX.size
         if not CRC_START < size <= len(batch):
             return batch

@@ -3,8 +3,8 @@
     python -m tests.service.clean_speed cleans [DIR]     logs of several sizes, one of them or many, in both ways
     python -m tests.service.clean_speed aborts [DIR]     how long an abort takes, and what it ends
 
-The first prints what `TASKS_BYTES_MIN` of `service.clean_runner` was chosen by; both ways are
-measured one after the other, as what else a machine does changes from minute to minute. DIR is a folder for the logs.
+`TASKS_BYTES_MIN` of `service.clean_runner` was chosen by the output of the first; it measures both ways one after the
+other, as a machine's other load changes from minute to minute. DIR is a folder for the logs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def manager_in(folder: str, segment_bytes: int) -> Iterator[LogManager]:
 
 
 def batches(megabytes: int) -> list[bytes]:
-    """Batches of which each is appended some times, so that two records in five are the last of their key."""
+    """Batches, each appended several times, so that two records in five are the last of their key."""
     drawn = random.Random(1)
     count = max(1, int((megabytes << 20) / (_BATCH_RECORDS * (_VALUE_BYTES + 20)) * _KEY_SHARE))
     return [

@@ -95,7 +95,7 @@ def send(log: Log, *values: str) -> None:
 
 
 class Slow(WrappedFileSystem):
-    """Waits in each read of a log by a clean, until it is told to go on."""
+    """Blocks each read of a log by a clean until the test releases it."""
 
     def __init__(self, fs: LocalFileSystem) -> None:
         super().__init__(fs)

@@ -1,7 +1,7 @@
 """One clean of a live log, without a cleaner around it, and an abort that waits for its end.
 
-In `with_indexes`, each clean makes key indexes, however small the segments are, and looks up records by those that the
-cleans before it have left.
+In `with_indexes`, each clean makes key indexes, however small the segments are, and looks up records by the indexes of
+earlier cleans.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from tests.service.live_script import LiveScript, pairs
 
 
 def differences(script: Mapping[str, Any], kafka: list[Line], *, compressed: bool, seen: Counter[str]) -> Iterator[str]:
-    """What a script's steps do otherwise than with Kafka, up to the first.
+    """Return the differences to Kafka in a script's steps, up to the first.
 
-    A clean that fails ends the comparison: Kafka's leaves the groups before swapped in, and files; ours leaves the log
-    as it was.
+    A failed clean ends the comparison: Kafka's leaves files, and earlier groups swapped in; ours leaves the log
+    unchanged.
     """
     compared = pairs(LiveScript(script).lines(), kafka, compressed=compressed)
     for step, theirs, (ours, kafkas) in zip(script["steps"], kafka, compared, strict=False):
@@ -40,10 +40,10 @@ _ACCIDENTAL = ("Varint is too long", "Varlong is too long", "Failed to decompres
 
 
 def _are_same_refusal(step: Mapping[str, Any], ours: Line, kafkas: Line) -> bool:
-    """Whether Kafka's error of a refused append says what Java happened to meet, so that ours may be another.
+    """Whether Kafka's error of a refused append depends on internals of Java, so that ours may differ.
 
-    That is so for old formats, which a leader gets from tests only; and where the message of an error about offsets
-    lists those of records that cannot be read. A dump fails in Kafka at the first wrapper that cannot be read.
+    It does for old formats, which only tests send to a leader, and where the message of an error about offsets lists
+    unreadable records. In Kafka a dump fails at the first unreadable wrapper.
     """
     if "error" not in kafkas or ("error" not in ours and step["op"] != "dump"):
         return False
@@ -57,7 +57,7 @@ def _are_same_refusal(step: Mapping[str, Any], ours: Line, kafkas: Line) -> bool
 
 
 def _of_damaged(ours: Line, kafkas: Line) -> tuple[Line, Line]:
-    """What is compared of two lines about a log with batches that cannot be read, or with any producer ids."""
+    """The comparable fields of two lines about a log with unreadable batches, or with any producer ids."""
     if "files" in ours and "files" in kafkas:
         ours, kafkas = (line | {"files": _files(line["files"])} for line in (ours, kafkas))
     if "segments" in ours and "segments" in kafkas:

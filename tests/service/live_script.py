@@ -48,7 +48,7 @@ _ISOLATIONS = {
 _OTHER_ERRORS = {"CorruptFileError": "KafkaException"}
 
 
-#: Of a line: ours are other words; and of a clean what is about Kafka's map, and about partitions that were looked at.
+#: Fields of a line that are not compared: wording, and for a clean, Kafka's map and the partitions it considered.
 _LEFT_OUT = (
     *("message", "cause", "unexpected", "buffer_utilization"),
     *("messages_read", "map_messages_read", "map_bytes_read", "map_size", "map_latest_offset"),
@@ -56,7 +56,7 @@ _LEFT_OUT = (
 )
 
 
-#: Of an append that a broker knows no error for, the exceptions that have a name here, too.
+#: Append errors that have no Kafka error code, by the names of their exceptions.
 _NAMED_ERRORS = tuple(
     f"{name}Exception"
     for name in (
@@ -68,7 +68,7 @@ _NAMED_ERRORS = tuple(
 
 
 def comparable(line: Mapping[str, Any]) -> Step:
-    """What of a line is compared."""
+    """The comparable fields of a line."""
     found = {key: value for key, value in line.items() if key not in _LEFT_OUT}
     if "files" in found:
         # Behind the entries of an index that was truncated Kafka leaves the old ones; we leave zeros.
@@ -88,7 +88,7 @@ def pairs(ours: Iterable[Step], kafkas: Iterable[Step], *, compressed: bool) -> 
         pair = json.loads(json.dumps(comparable(mine))), comparable(theirs)
         cleaned = cleaned or theirs["op"] == "clean"
         if cleaned:
-            # Kafka's cleaner also replaces segments in which nothing changes.
+            # Kafka's cleaner also replaces unchanged segments.
             pair = _without_deleted(pair[0]), _without_deleted(pair[1])
         yield (without_sizes(pair[0]), without_sizes(pair[1])) if compressed else pair
 
@@ -122,7 +122,7 @@ def _class_name(error: LogError) -> str:
 
 
 def _refusal(error: LogError) -> Step:
-    """What a broker answers an append with that is refused, and which records it names."""
+    """A broker's answer to a refused append, with the records that it names."""
     line: Step = {"protocol_error": error.protocol_error or "UNKNOWN_SERVER_ERROR"}
     if isinstance(error, RecordValidationError):
         line["records"] = [problem.index for problem in error.problems]
@@ -171,7 +171,7 @@ class LiveScript:
         )
 
     def lines(self) -> Iterator[Step]:
-        """The lines of all steps, up to one that is not about a log."""
+        """The lines of all steps, up to the first step that is not about a log."""
         for number, step in enumerate(self._steps):
             line: Step = {"step": number, "op": step["op"]}
             try:
@@ -297,7 +297,7 @@ class LiveScript:
 
     def _log(self, name: str) -> Log:
         if name not in self.logs:
-            raise NotModelledError  # it could not be opened, as Kafka said, too
+            raise NotModelledError  # Kafka failed to open it, too
         return self.logs[name]
 
     def _close(self, name: str, step: Step) -> None:
@@ -363,7 +363,7 @@ class LiveScript:
 
     def _checks(self, partition: TopicPartition, step: Step) -> Callable[[], None]:
         if step.keys() & {"slots", "load_factor", "abort_at_check"}:
-            raise NotModelledError  # Kafka's map of limited size, and how often Kafka asks
+            raise NotModelledError  # Kafka's map of limited size, and the number of Kafka's checks
         return lambda: self.cleaner.check_cleaning_aborted(partition)
 
     def _clean_filthiest(self, step: Step) -> Step:
@@ -601,7 +601,7 @@ class LiveScript:
         return found
 
     def _listed(self, directory: str) -> Iterator[FileInfo]:
-        """The files of a partition. There may be key indexes, too, and nothing else."""
+        """The files of a partition; of others only key indexes are allowed."""
         for info in self.fs.list(directory):
             if info.name != filenames.WORK_FOLDER:
                 yield info
@@ -631,7 +631,7 @@ class LiveScript:
                 self.fs.set_mtime_ns(f"{copy}/{info.name}", info.mtime_ns)
         files = {name: self._files(f"{ROOT}/{name}", self.logs.get(name)) for name in names}
         for active in opened:
-            _ = active.offset_index, active.time_index  # the oracle asks for their sizes, and so makes them
+            _ = active.offset_index, active.time_index  # the oracle reads their sizes, which creates them
         known = {str(one): offset for one, offset in self.cleaner.all_cleaner_checkpoints().items()}
         return {"name": target, "files": files, "cleaner_checkpoints": known}
 
@@ -686,7 +686,7 @@ def _figures(found: LogToClean, cleaned: CleanedLog) -> Step:
 
 
 def _blocks(call: Callable[[], None]) -> bool:
-    """Whether a call waits; it goes on waiting in its thread."""
+    """Whether a call blocks; it continues to wait in its thread."""
     failed: list[LogError] = []
 
     def run() -> None:
@@ -703,7 +703,7 @@ def _blocks(call: Callable[[], None]) -> bool:
     return thread.is_alive()
 
 
-# ---- what is printed -------------------------------------------------------------------------------------------------
+# ---- Output ----------------------------------------------------------------------------------------------------------
 
 
 def state(log: Log) -> Step:
@@ -720,7 +720,7 @@ def state(log: Log) -> Step:
 
 
 def producers(log: Log) -> list[Step]:
-    """What is known of producers."""
+    """The producer states of a log."""
     found = []
     for producer_id, one in sorted(log.producers.by_id.items()):
         line: Step = {

@@ -1,6 +1,7 @@
-"""Random scripts about one log: every call on it in every order, with what is right and with what is refused.
+"""Random scripts about one log: every call in every order, with valid and with refused arguments.
 
-The same seed gives the same script. Offsets and producers are followed roughly, so that most steps do something.
+The same seed gives the same script. The generator tracks offsets and producers roughly, so that most steps have an
+effect.
 """
 
 from __future__ import annotations
@@ -287,7 +288,9 @@ class LogScript:
         return [*before, {"op": "clean"}]
 
     def _cleaner(self) -> list[Step]:
-        """What cleaner threads, retention and deletions ask of the cleaner's manager; and what is dirty."""
+        """Calls of cleaner threads, retention and deletions to the cleaner's manager; and queries of the dirty
+        range.
+        """
         pick = self._random.choice
         call = pick(
             [

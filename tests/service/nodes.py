@@ -55,7 +55,7 @@ class Node:
         return log
 
     def offsets(self, path: str) -> dict[TopicPartition, int]:
-        """What a checkpoint file says."""
+        """Read a checkpoint file."""
         return checkpoints.decode(read_file(self.fs, path))
 
 

@@ -32,7 +32,7 @@ def running(path: Path, *configs: str, clock: Clock = monotonic_clock, **options
 
 
 def made(tmp_path: Path, **counts: int) -> Path:
-    """A directory that is no broker's, with a log of so many rounds of two keys per topic."""
+    """A directory without a broker, with a log per topic of this number of rounds of two keys."""
     path = tmp_path / "logs"
     path.mkdir(parents=True)
     configs = overrides(["log.cleaner.enable=false", "internal.segment.bytes=300"])
@@ -48,7 +48,7 @@ def made(tmp_path: Path, **counts: int) -> Path:
 
 
 def made_damaged(tmp_path: Path) -> Path:
-    """One of which the log `t` cannot be cleaned, as its first batch is damaged."""
+    """A directory whose log `t` cannot be cleaned, as its first batch is damaged."""
     path = made(tmp_path, t=20)
     damage(path / "t-0")
     return path
@@ -64,7 +64,7 @@ def damage(partition: Path) -> None:
 
 
 def made_dirty(path: Path, *topics: str) -> None:
-    """A directory with a log for each topic, of four closed segments, of which most can go."""
+    """A directory with a log per topic, of four closed segments with mostly superseded records."""
     manager = LogManager(PosixFileSystem(), [str(path)], overrides(["log.cleaner.enable=false"]))
     manager.startup()
     for topic in topics:

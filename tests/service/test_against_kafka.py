@@ -60,7 +60,7 @@ def test_random_interleavings_of_all_calls_do_what_kafkas_log_does(
 
 
 def counted_scans(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the index of a segment is believed, and how often there is none that is."""
+    """Count the segments with a valid index, and those without."""
     used: Counter[str] = Counter()
 
     def scan(*args: Any, **choice: Any) -> Any:
@@ -104,7 +104,8 @@ def test_kafka_loads_what_a_live_log_left_without_a_repair(kafka_oracle: Oracle,
 def test_a_segment_that_was_cleaned_and_truncated_has_the_time_index_of_kafkas(
     kafka_oracle: Oracle, tmp_path: Path
 ) -> None:
-    # Kafka's cleaner knows the largest timestamp of what it wrote, and so the truncation looks for what is left of it.
+    # Kafka's cleaner keeps the largest timestamp of its output, so the truncation searches for a remaining record with
+    # it.
     late = 1_700_000_070_000
     steps = [
         {"op": "append", "records": [["a", "1", late, None]]},

@@ -27,10 +27,10 @@ from tests.service.cleaner_nodes import send
 
 SECONDS = scaled(5, 300)
 THREADS = 5
-#: Between two calls of a thread, at most; without a pause no clean would come to its end. It becomes longer while none
+#: Longest pause between two calls of a thread; without a pause no clean would finish. It becomes longer while none
 #: does: on a busy machine a clean takes long, and the longer the log gets meanwhile the longer.
 PAUSE_SECONDS = 0.1
-#: Logs whose records nobody may lose; and logs that are truncated and deleted.
+#: Logs that must not lose a record; and logs that are truncated and deleted.
 KEPT = [TopicPartition("kept", number) for number in range(3)]
 THROWN = [TopicPartition("thrown", number) for number in range(3)]
 KEYS = [b"%d" % number for number in range(40)]
@@ -69,7 +69,7 @@ class Model:
         self.last: dict[bytes, bytes | None] = {}
 
     def append(self) -> None:
-        """Append some records; what is not acknowledged is sent again, to the log that there is then."""
+        """Append some records; send unacknowledged records again, to the log that exists then."""
         keys = [self._chosen.choice(KEYS) for _ in range(self._chosen.randrange(1, 20))]
         self.count += 1
         values = [None if self._chosen.random() < 0.1 else b"%d" % self.count for _ in keys]
@@ -224,7 +224,7 @@ def test_the_calls_of_others_during_cleans_end_lose_nothing_and_fail_as_they_may
                 call()
                 done["calls"] += 1
             except (LogError, ConfigError) as error:
-                # A log that is gone, a thread that waits for the same abort, a number of threads that is too large.
+                # A deleted log, a thread that waits for the same abort, a number of threads that is too large.
                 done[type(error).__name__] += 1
             time.sleep(PAUSE_SECONDS * chosen.random() * (1 + time.monotonic() - last_clean))
 

@@ -57,7 +57,7 @@ class Dirty:
                 send(log, f"a{at}" + "x" * value_bytes, f"b{at}")
 
     def cleaner(self, spark: Any, line: int = 0, engine: str | None = None) -> LogCleaner:
-        """A cleaner of these logs, to which those of `line` bytes are worth a job."""
+        """A cleaner of these logs, for which `line` bytes are enough for a job."""
         manager = self.manager
         return LogCleaner(
             *(PosixFileSystem(), manager.config, manager.live_log_dirs, lambda: self.logs, manager.failures),
@@ -122,7 +122,7 @@ def test_a_large_log_is_cleaned_in_a_job_of_the_users_session(dirty: Dirty, spar
 @pytest.mark.slow
 def test_a_log_is_aborted_and_paused_at_once_while_its_job_runs(tmp_path: Path, spark: SparkSession) -> None:
     check_executors(SessionRunner(spark), None, "", ())  # once for a user's session, by a job of its own
-    # The log is 50 KB, of which all is read twice; so the job takes about ten seconds.
+    # The log is 50 KB and is read twice, so the job takes about ten seconds.
     dirty = Dirty(tmp_path / "logs", 1, 40, "log.cleaner.io.max.bytes.per.second=10000", value_bytes=1000)
     cleaner, ((aborted, log),) = dirty.cleaner(spark), dirty.logs.items()
     cleaning = threading.Thread(target=cleaner.clean_filthiest_log, name="kafka-log-cleaner-thread-7")
@@ -132,7 +132,7 @@ def test_a_log_is_aborted_and_paused_at_once_while_its_job_runs(tmp_path: Path, 
         time.sleep(0.01)
     cleaner.abort_and_pause_cleaning(aborted)
     assert cleaner.manager.cleaning_state(aborted) == Paused(1)
-    log.truncate_to(60)  # whatever still reads it
+    log.truncate_to(60)  # even while the job reads it
     cleaning.join(60)
     assert not cleaning.is_alive()
     (number,) = tracker.getJobIdsForGroup("kafka-log-cleaner-thread-7")
@@ -194,7 +194,7 @@ def test_large_logs_are_cleaned_in_a_pool_that_all_threads_share(dirty: Dirty) -
 
 
 def test_a_log_is_aborted_and_paused_at_once_while_a_pool_cleans_it(tmp_path: Path) -> None:
-    # The log is 50 KB, of which all is read twice; so the job takes about ten seconds.
+    # The log is 50 KB and is read twice, so the job takes about ten seconds.
     dirty = Dirty(tmp_path / "logs", 1, 40, "log.cleaner.io.max.bytes.per.second=10000", value_bytes=1000)
     cleaner, ((aborted, log),) = dirty.cleaner(None, engine="here"), dirty.logs.items()
     cleaning = threading.Thread(target=cleaner.clean_filthiest_log)
@@ -202,7 +202,7 @@ def test_a_log_is_aborted_and_paused_at_once_while_a_pool_cleans_it(tmp_path: Pa
     until(lambda: any(Path(f"{log.directory}/.cordwood").rglob("progress/*")))
     cleaner.abort_and_pause_cleaning(aborted)
     assert cleaner.manager.cleaning_state(aborted) == Paused(1)
-    log.truncate_to(60)  # whatever still reads it
+    log.truncate_to(60)  # even while the job reads it
     cleaning.join(60)
     assert not cleaning.is_alive()
     assert dirty.clean_ones() == [False]
@@ -217,7 +217,7 @@ def test_a_log_is_aborted_and_paused_at_once_while_a_pool_cleans_it(tmp_path: Pa
 
 
 class Broken:
-    """A session whose Java is gone."""
+    """A session whose Java process has ended."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"Java is gone, and cannot say what {name} is")

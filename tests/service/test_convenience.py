@@ -267,7 +267,7 @@ def test_keys_are_found_in_a_log_whose_segments_have_key_indexes() -> None:
     assert [one.value for one in log.get("k3")] == [b"3", b"10", b"17", b"24", b"31", b"38", b"other"]
 
 
-#: A part of a log: a producer (-1: none), what it appends, with which codec, and whether it is committed.
+#: A part of a log: a producer (-1 for no producer), its batches, their codec, and whether it commits.
 PARTS = st.lists(
     st.tuples(
         st.sampled_from([-1, 1, 2]),

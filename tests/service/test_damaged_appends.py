@@ -1,4 +1,4 @@
-"""Appends of bytes that are not what a producer sends: refused, or taken, as Kafka's log does it."""
+"""Appends of bytes that no producer sends: refused or accepted as in Kafka's log."""
 
 from __future__ import annotations
 

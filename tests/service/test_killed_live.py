@@ -34,14 +34,14 @@ CONFIGS = (
     "compacted:file.delete.delay.ms=1",
     "retained:internal.segment.bytes=4000",
     "retained:retention.bytes=20000",
-    "retained:retention.ms=-1",  # the records say that they are old
+    "retained:retention.ms=-1",  # the records have old timestamps
     "retained:file.delete.delay.ms=1",
 )
 KEYS = "abcdefghijklmnop"
 
 
 def append_for_ever(directory: str) -> None:
-    """Append numbers, and print the last one of which all are flushed: `cordwood` must not lose them any more."""
+    """Append numbers, and print the last flushed one: `cordwood` must not lose numbers up to it any more."""
     manager = LogManager(PosixFileSystem(), [directory], overrides(CONFIGS))
     manager.startup()
     logs = [manager.get_or_create_log(partition, is_new=True) for partition in (COMPACTED, RETAINED)]
@@ -58,7 +58,9 @@ def append_for_ever(directory: str) -> None:
 
 
 def killed_after(directory: str, flushes: int, seconds: float) -> int:
-    """Let a process append, and kill it a moment after so many flushes; returns the last number that it flushed."""
+    """Let a process append, and kill it a moment after this number of flushes; return the last number that it
+    flushed.
+    """
     words = [sys.executable, "-c", f"from {__name__} import *; append_for_ever({directory!r})"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -81,7 +83,7 @@ def check_retained(log: Log, flushed: int) -> None:
     assert list(values) == list(range(log.log_start_offset, log.log_end_offset)), "a record is missing"
     numbers = [int(value[1:]) for value in values.values()]
     assert numbers == sorted(set(numbers)) and numbers[-1] >= flushed
-    # A kill between the appends to the two logs leaves a number to the other one alone.
+    # A kill between the appends to the two logs leaves a number in only one of them.
     assert numbers[-1] - numbers[0] + 1 - len(numbers) <= KILLS
 
 
@@ -101,12 +103,12 @@ def test_kills_at_any_moment_lose_nothing_that_was_flushed(tmp_path: Path) -> No
         cleaned += len(read_all(compacted)) < compacted.log_end_offset
         assert manager.cleaner is not None
         compacted.update_high_watermark(compacted.log_end_offset)
-        # What a killed clean left is finished or done anew.
+        # A killed clean is finished or repeated.
         assert manager.cleaner.await_cleaned(COMPACTED, compacted.active_segment.base_offset, 60_000)
         check_compacted(compacted, flushed)
         deleted += retained.log_start_offset > 0
         manager.shutdown()
-        if chosen.random() < 0.5:  # the next one loads what a crash left
+        if chosen.random() < 0.5:  # the next manager loads the log after a crash
             os.unlink(f"{directory}/.kafka_cleanshutdown")
     print(f"kills of a live engine: {KILLS}, {cleaned} found a cleaned log, {deleted} one that was retained")
     assert cleaned and deleted

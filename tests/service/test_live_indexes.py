@@ -1,4 +1,4 @@
-"""Live logs with key indexes: the same files as without, and no index that is believed and wrong, whatever happens."""
+"""Live logs with key indexes: the same files as without, and every valid index is correct, whatever happens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = 400
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """How often the index of a segment is believed, and how often there is none that is."""
+    """Count the segments with a valid index, and those without."""
     found: Counter[bool] = Counter()
 
     def scan(*args: Any, **choice: Any) -> Any:
@@ -58,7 +58,7 @@ def files(fs: LocalFileSystem, log: Log) -> dict[str, bytes]:
 
 
 def indexed(fs: LocalFileSystem, log: Log) -> set[int]:
-    """The segments whose indexes are believed; these are as if they were made now of what they cover."""
+    """Return the segments with a valid index; check that each equals an index rebuilt from its segment."""
     found = set()
     for segment in LogView(log.directory, fs=fs, log_start_offset=0).segments:
         try:
@@ -77,7 +77,7 @@ def closed(log: Log) -> set[int]:
 
 
 def pair(configs: list[str] = CONFIGS, *, keys: int = KEYS, together: int = 1) -> tuple[Node, Node]:
-    """A node that makes indexes, and one that does not; both have a log that was cleaned once."""
+    """A node that makes indexes, and a node that does not; both have a log that was cleaned once."""
     nodes = Node(*configs, index=True), Node(*configs)
     for node in nodes:
         send(node.log, *range(keys), together=together)

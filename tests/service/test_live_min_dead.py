@@ -1,4 +1,4 @@
-"""Cleans of live logs with `min_dead`, beside a model in plain Python: whatever is spoilt, cut off or lost between."""
+"""Cleans of live logs with `min_dead`, beside a model in plain Python, with damage, crashes and losses in between."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LiveWorld(World):
         return None
 
     def manager(self, min_dead: float | None, fs: LocalFileSystem) -> LogManager:
-        """One that is started."""
+        """A started manager."""
         manager = Node(*LIVE, fs=fs, dirs=(ROOT,), now_ms=self.now_ms).manager
         manager.startup(index=True, min_dead=min_dead)
         return manager
@@ -97,7 +97,7 @@ def test_a_manager_that_goes_on_remembers_what_it_left() -> None:
             for _ in range(8):
                 firsts = append(world, log)
                 if world.source.random() < 0.2:
-                    # Not below what a clean has looked at, as that is committed.
+                    # At or above the end of the last clean, as these records are committed.
                     offset = world.source.choice(firsts)
                     manager.truncate_to({NAME: offset})
                     log.update_high_watermark(log.log_end_offset)

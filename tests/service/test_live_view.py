@@ -1,4 +1,4 @@
-"""The pages of live logs, from a real manager on a real disk: what they show, and to whom."""
+"""The pages of live logs, from a real manager on a real disk: their contents, and their access control."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row_of(client: Client, topic: str) -> dict[str, Any]:
     return dict(found)
 
 
-# ---- what they show --------------------------------------------------------------------------------------------------
+# ---- Contents of the pages -------------------------------------------------------------------------------------------
 
 
 def test_the_page_shows_what_came_what_went_and_what_each_log_is(tmp_path: Path) -> None:

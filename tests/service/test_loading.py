@@ -19,7 +19,7 @@ FEW, MANY = 50, 200
 
 
 def written(segments: int) -> MemoryFileSystem:
-    """A log of so many segments, whose power is cut after all was flushed."""
+    """A log with this number of segments, all flushed before the power is cut."""
     fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)
     world = World(fs)
     log = world.load({"segment.index.bytes": "64"})

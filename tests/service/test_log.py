@@ -1,4 +1,4 @@
-"""What a live log does beyond the scripts that are compared with Kafka: guards, policies, failing disks."""
+"""A live log beyond the scripts that are compared with Kafka: guards, policies, failing disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cleaner threads over live logs: what they leave, who may stop them, and what happens when a clean fails."""
+"""Cleaner threads over live logs: their output, aborts, and failed cleans."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ QUICK = layers("log.cleaner.backoff.ms=5", **{"file.delete.delay.ms": "0"})
 
 
 def broker_config(*configs: str, check: bool = True) -> BrokerConfig:
-    """A broker's configs; without `check` also those that Kafka would refuse as too small."""
+    """A broker's configs; without `check` also values that Kafka would refuse as too small."""
     if check:
         return resolve_broker(overrides(configs))
     values = dict(resolve_broker())

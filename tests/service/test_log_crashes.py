@@ -1,6 +1,6 @@
-"""Power cuts at each file operation of a live log, with any subset of what was not synced lost.
+"""Power cuts at each file operation of a live log, with any subset of the unsynced changes lost.
 
-After the next load everything below the recovery point is there, and nothing is there that was never appended.
+After the next load every record below the recovery point exists, and every record was appended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONFIG = {"segment.bytes": "200", "segment.index.bytes": "64", "index.interval.b
 
 @dataclass
 class Known:
-    """What the program knew when the power was cut.
+    """The test's record of the log at the power cut.
 
     Attributes:
-        safe: below this offset everything is on disk.
-        start: below this offset everything may be gone.
-        values: what was appended, by offset; after a truncation there may be several.
+        safe: every record below this offset is on disk.
+        start: records below this offset may be deleted.
+        values: appended values by offset; several after a truncation.
     """
 
     safe: int = 0
@@ -110,7 +110,7 @@ def test_what_was_flushed_is_there_after_a_power_cut(
             assert found.get(offset) in known.values[offset], f"offset {offset} was flushed"
         for offset, value in found.items():
             assert value in known.values[offset], "nothing is there that was never appended"
-        # It goes on from there.
+        # The log continues from there.
         log.append_as_leader(batch("z9"), 0)
         assert read_all(log)[log.log_end_offset - 1] == "z9"
     cuts.tell(record_property, f"a live log that {act.__name__}")

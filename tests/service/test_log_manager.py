@@ -64,7 +64,7 @@ def test_after_a_crash_logs_are_recovered_from_their_recovery_points(node: Node)
 
 
 def _unlocked(fs: LocalFileSystem) -> MemoryFileSystem:
-    """The disk as after a crash: all of it is there, and nobody holds it."""
+    """The disk as after a crash: all files, and no lock held."""
     assert isinstance(fs, MemoryFileSystem)
     return fs.crash(lambda change: change.parts)
 
@@ -275,7 +275,7 @@ def test_a_partition_in_two_directories_ends_the_start(node: Node) -> None:
 
 
 class Failing(WrappedFileSystem):
-    """A disk on which one directory cannot be listed any more."""
+    """A disk on which listing one directory fails."""
 
     fails = ""
 

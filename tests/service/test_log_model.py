@@ -15,7 +15,7 @@ CONFIG = {"segment.bytes": "200", "index.interval.bytes": "0", "segment.index.by
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model: values by offset, in batches, between a start and an end; and what is on disk."""
+    """The model: values by offset, in batches, between a start and an end; and the part that is on disk."""
 
     @initialize()
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.start + int(share * (self.end - self.start))
         self.log.truncate_to(offset)
         if offset < self.end:
-            # The whole batch goes that holds the offset; the log goes on there all the same.
+            # The truncation drops the whole batch that holds the offset, but the log continues at the offset.
             self.batches = [(first, values) for first, values in self.batches if first + len(values) <= offset]
             self.end = offset
             self.watermark = min(self.watermark, offset)
@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.flush(force_active_segment=True)
         self.log.close()
         self.log = self.world.load(CONFIG, log_start_offset=self.start, recovery_point=self.end)
-        # What was cut off within a batch is forgotten: it goes on behind the last batch, or at its segment's start.
+        # A truncation within a batch is forgotten: the log continues behind the last batch, or at its segment's start.
         least = max((first + len(values) for first, values in self.batches), default=0)
         assert least <= self.log.log_end_offset <= self.end
         self.end = self.log.log_end_offset
@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        # Of the process: what it wrote is there.
+        # Only the process crashes: its writes survive.
         self.log.close_handlers()
         self.log = self.world.load(
             CONFIG, log_start_offset=self.start, recovery_point=self.flushed, clean_shutdown=False
@@ -114,7 +114,7 @@ class LogMachine(RuleBasedStateMachine):
         self.watermark = self.start
         self.log.update_high_watermark(self.watermark)
 
-    # ---- what is true of it ------------------------------------------------------------------------------------------
+    # ---- Invariants --------------------------------------------------------------------------------------------------
 
     @rule(share=st.floats(0, 1), max_bytes=st.integers(0, 400))
     def read(self, share: float, max_bytes: int) -> None:
@@ -122,7 +122,7 @@ class LogMachine(RuleBasedStateMachine):
         data = self.log.read(offset, max_bytes, FetchIsolation.HIGH_WATERMARK).records
         found = {record.offset: record.value for one in read_batches(data) for record in read_records(data, one)}
         assert all(at < self.watermark for at in found)
-        # A high watermark at which no batch begins moves to one that is there; no record lies between.
+        # A high watermark at which no batch begins moves to the start of an existing batch; no record is in between.
         moved = self.log.high_watermark
         low, high = sorted((moved, self.watermark))
         inside = [first for first, values in self.batches if first <= low < high < first + len(values)]

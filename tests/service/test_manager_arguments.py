@@ -1,4 +1,4 @@
-"""Calls of a manager and its logs with what they do not take, or when a log is gone: in words, and nothing changes."""
+"""Calls of a manager and its logs with invalid arguments, or after a log's deletion: clear errors, and no change."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_layers_that_are_none_are_refused() -> None:
         LogManager(PosixFileSystem(), ["d"], ["a=b"])  # type: ignore[list-item]
 
 
-# ---- what other tools say of what it leaves --------------------------------------------------------------------------
+# ---- Files of a manager, as other tools read them --------------------------------------------------------------------
 
 
 def test_nothing_is_found_in_a_log_that_a_follower_got_in_one_piece(tmp_path: Any) -> None:

@@ -78,7 +78,7 @@ def test_a_log_without_an_id_gets_one_when_it_is_asked_for(node: Node) -> None:
 
 
 class NoMetadata(WrappedFileSystem):
-    """A disk on which `partition.metadata` cannot be written."""
+    """A disk on which writing `partition.metadata` fails."""
 
     def rename(self, source: str, target: str) -> None:
         if target.endswith("partition.metadata"):
@@ -281,7 +281,7 @@ def test_after_a_start_a_brokers_high_watermark_is_what_its_checkpoint_says(node
 
 
 class Failing(WrappedFileSystem):
-    """A disk on which one directory's files cannot be written any more."""
+    """A disk on which writing one directory's files fails."""
 
     def __init__(self, fs: LocalFileSystem) -> None:
         super().__init__(fs)

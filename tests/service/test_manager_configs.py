@@ -28,7 +28,7 @@ DELETES = ("t:cleanup.policy=delete", "t:retention.ms=1000")
 
 @contextmanager
 def opened(path: Path, *configs: str, dirs: int = 1) -> Iterator[LogManager]:
-    """A manager whose tasks run when a test says so."""
+    """A manager whose tasks run when the test calls for them."""
     clock = itertools.count(NOW_MS).__next__
     homes = [path / f"d{number}" for number in range(dirs)]
     scheduler = SteppedScheduler(lambda: NOW_MS)

@@ -1,7 +1,7 @@
-"""Power cuts at each file operation of a manager, with any subset of what was not synced lost.
+"""Power cuts at each file operation of a manager, with any subset of the unsynced changes lost.
 
-What the program was told to be on disk is there after the next start, for us and for Kafka's loader; what it was told
-to be deleted may be there or not, and nothing is there that was never written.
+All data that the manager reported as flushed exists after the next start, for us and for Kafka's loader; data that it
+reported as deleted may exist or not; and every record was appended at some time.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ CONFIGS = (
     "k:min.cleanable.dirty.ratio=0.01",
 )
 COMPACTED = TopicPartition("k", 0)
-#: No batch has so many zeros in a row; a file has, whose length was kept and whose bytes were lost.
+#: No batch has this number of zeros in a row; a file has them if its length survived and its bytes did not.
 _HOLE = bytes(32)
 
 
 @dataclass
 class Known:
-    """What the program was told before the power was cut.
+    """The manager's promises before the power cut.
 
     Attributes:
-        flushed: what has to be there, by partition and offset.
-        written: what was appended at an offset, by partition; after a truncation there may be several.
-        ends: partitions that may be gone, or have lost what is below an offset.
+        flushed: required values, by partition and offset.
+        written: values appended at an offset, by partition; several after a truncation.
+        ends: partitions that may be deleted, or have lost the records below an offset.
     """
 
     flushed: dict[TopicPartition, dict[int, str]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Known:
 
 @dataclass
 class Story:
-    """A manager, and what is known of its logs."""
+    """A manager, and the expected state of its logs."""
 
     node: Node
     known: Known
@@ -179,7 +179,7 @@ def cuts_of(
 
 
 def check(known: Known, found: dict[TopicPartition, dict[int, str]], starts: dict[TopicPartition, int]) -> None:
-    """Whether logs hold what they have to, and nothing else than they may."""
+    """Check that logs hold all required values, and only allowed ones."""
     for partition, values in known.flushed.items():
         if partition in known.may_be_gone and partition not in found:
             continue
@@ -287,7 +287,7 @@ def test_kafka_finds_what_was_flushed_after_a_power_cut(
 
 
 def _write(fs: MemoryFileSystem, directory: str, place: Path) -> None:
-    """What is in a directory, as files; the lock's holder is gone."""
+    """Write the contents of a directory to disk; the lock is free."""
     place.mkdir(parents=True, exist_ok=True)
     if not fs.exists(directory):
         return

@@ -1,4 +1,4 @@
-"""Calls of a live log from several threads at once: nothing that was acknowledged is lost, or said twice."""
+"""Calls of a live log from several threads at once: no acknowledged record is lost or duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: their names, what they show, and when they are gone."""
+"""Metrics: their names, their values, and their removal."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_retention_removes_segments_while_they_are_cleaned(gone: str) -> None:
         node.log.delete_records(bases[2] if gone == "some" else bases[-1])
         assert node.log.delete_old_segments() == (2 if gone == "some" else 5)
         clean.finish(outcome, nullcontext)
-    # Kafka puts a segment back even where all are gone; the next retention removes it.
+    # Kafka recreates a segment even after all were deleted; the next retention removes it.
     left = [0, bases[-1]] if gone == "some" else bases[-1:]
     assert [segment.base_offset for segment in node.log.log_segments] == left
     assert newest(node.log) == ({"a": "a4", "b": "b4"} if gone == "some" else {})

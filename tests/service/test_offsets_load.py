@@ -4,7 +4,7 @@ idle. Sizes stay within what the configs promise, and no partition waits for eve
     promised:  clean part / (1 - min.cleanable.dirty.ratio)    the log is due above that, counted
                + segment.bytes                                 in whole segments, but for
                + segment.bytes                                 the active one
-               + what comes between two rounds of the cleaner
+               + bytes appended between two rounds of the cleaner
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Offsets:
         self.update_bytes = max(self.update_bytes, len(batch))
 
     def promised_bytes(self, updates_between: int) -> int:
-        """The most that a log may take, if so many updates come between two rounds."""
+        """Maximum size of a log with this number of updates between two rounds."""
         clean = KEYS * self.update_bytes
         return int(clean / (1 - RATIO)) + 2 * SEGMENT_BYTES + updates_between * self.update_bytes
 

@@ -1,4 +1,4 @@
-"""The gauges of partitions: what they show, and that there are never very many of them."""
+"""The gauges of partitions: their values, and their limited number."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_log_that_a_program_has_marked_is_of_a_kind_of_its_own() -> None:
 
 
 def many(count: int) -> list[PartitionStatus]:
-    """Logs, each dirtier than the one before; one in the middle cannot be cleaned."""
+    """Logs, each dirtier than the previous one; one in the middle cannot be cleaned."""
     one = PartitionStatus(
         *(TopicPartition("t", 0), "d", "compact", 1, 1_000, 0, 0, 0, 10, 10, 0.0, None),
         is_due=False,

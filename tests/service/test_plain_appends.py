@@ -1,4 +1,6 @@
-"""The short way of an append beside the long one: what it takes comes out the same, of all else it changes nothing."""
+"""The fast path of an append beside the slow one: accepted batches have the same result, rejected ones change no
+state.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ CONFIGS = st.fixed_dictionaries(
 #: Of the header's fields by their places; the first and the times are 64 bits wide.
 _LONGS = (0, 7, 8, 9)
 _COUNT = len(HEADER.unpack(bytes(HEADER.size)))
-#: (field, value that it is given); most appends have none.
+#: (field, its false value); most appends have no false field.
 FIELDS = st.one_of(
     st.none(),
     st.none(),

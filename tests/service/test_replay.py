@@ -1,4 +1,4 @@
-"""Producers that are replayed from headers, and by a live log, which checks each batch first: they come to the same."""
+"""Producer states replayed from headers equal those of a live log, which checks each batch first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments retention names, without a log around them; what a log then does is in test_log."""
+"""The segments that retention selects, without a log around them; test_log tests the deletion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.service.segment import LogSegment
 
 @dataclass
 class Sized:
-    """What retention asks of a segment."""
+    """The properties of a segment that retention reads."""
 
     base_offset: int
     size_bytes: int = 10

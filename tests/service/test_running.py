@@ -1,4 +1,4 @@
-"""Live logs on directories of a stopped broker: only what somebody has set is done to them."""
+"""Live logs on directories of a stopped broker: only explicitly set configs change them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_kafkas_gauges_of_each_log_are_gone_where_there_are_very_many(
 
 
 class Hanging(WrappedFileSystem):
-    """A disk on which a new log file is made only when it is let."""
+    """A disk on which creating a log file blocks until the test permits it."""
 
     def __init__(self) -> None:
         super().__init__(PosixFileSystem())

@@ -19,7 +19,7 @@ from tests.service.nodes import ONE, until
 
 
 class Hand:
-    """A clock that is moved by hand, and what ran at which time."""
+    """A clock that the test moves, and the times at which tasks ran."""
 
     def __init__(self, *, shortest_period_ms: int = 0) -> None:
         self.now_ms = 0

@@ -1,4 +1,6 @@
-"""Random log directories: what is dirty, chosen next and deletable in each log is what Kafka's classes say."""
+"""Random log directories: each log's dirty range, the next choice and the deletable logs are those of Kafka's
+classes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def configs(chosen: random.Random) -> dict[str, str]:
 
 
 def filling(chosen: random.Random, name: str) -> list[Step]:
-    """Steps that fill a log, and say how far it has been cleaned."""
+    """Steps that fill a log, and report its cleaned range."""
     steps: list[Step] = []
     end = 0
     for _ in range(chosen.randrange(12)):
@@ -73,7 +75,7 @@ def filling(chosen: random.Random, name: str) -> list[Step]:
 
 
 def root(seed: int) -> dict[str, Any]:
-    """A script that makes a log directory, and asks what is to be cleaned in it, again and again."""
+    """A script that makes a log directory, and queries the cleanable logs in it, again and again."""
     chosen = random.Random(seed)
     names = [f"{chosen.choice('tuv')}-{number}" for number in range(chosen.randrange(1, 6))]
     steps = [step for name in names for step in filling(chosen, name)]
@@ -87,7 +89,7 @@ def root(seed: int) -> dict[str, Any]:
 
 
 def until_a_tie(lines: list[Line]) -> list[Line]:
-    """The lines up to a choice between logs of which the same part is dirty: Kafka's depends on a hash map."""
+    """The lines up to a choice between logs with equal dirty ratios: Kafka's choice depends on a hash map."""
     for at, line in enumerate(lines[1:], 1):
         if "grabbed" in line and lines[at - 1]["op"] == "select":
             ratios = sorted(one["ratio"] for one in lines[at - 1]["logs"] if one.get("ratio") is not None)

@@ -1,4 +1,4 @@
-"""A manager that starts on a damaged directory does what a broker does, and what `check` says that a broker does."""
+"""A manager that starts on a damaged directory acts as a broker does, and as `check` predicts of a broker."""
 
 from __future__ import annotations
 

@@ -35,13 +35,13 @@ COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.d
 OUR_PRODUCERS = 1 << 40
 CONFIGS = ("retention.ms=-1", "log.cleaner.enable=false")
 RUN = [sys.executable, "-m", "cordwood", "run"]
-#: What a broker says of a log that is not as it should be.
+#: Levels at which a broker logs problems of a log.
 COMPLAINTS = (" WARN ", " ERROR ")
 
 
 @dataclass
 class World:
-    """What was acknowledged, and the directory that has to have it.
+    """Acknowledged records, and the directory that must hold them.
 
     Attributes:
         kept: the values of a topic from which nothing is deleted, in order.
@@ -106,7 +106,7 @@ def broker_turn(world: World, broker: Broker) -> None:
 
 
 def run_turn(world: World) -> None:
-    """`cordwood run` compacts what the metadata says, and is told to end, or is killed."""
+    """`cordwood run` compacts the topics with that policy in the metadata, and is ended by a signal or killed."""
     words = [*RUN, str(world.data), "--json", "--port", "0", "--config", "log.cleaner.backoff.ms=50"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -125,7 +125,7 @@ def run_turn(world: World) -> None:
 
 
 def manager_turn(world: World) -> None:
-    """A program appends by itself: an idempotent producer, a transaction that is committed, one that is aborted."""
+    """A program appends by itself: an idempotent producer, a committed transaction, an aborted one."""
     manager = LogManager(PosixFileSystem(), [str(world.data)], overrides(CONFIGS))
     manager.startup()
     log = manager.logs[TopicPartition("kept", 0)]

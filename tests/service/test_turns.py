@@ -59,7 +59,7 @@ def test_while_an_append_hangs_readers_read_on() -> None:
     log = World().load()
     log.append_as_leader(batch("a0"), 0)
     appender = threading.Thread(target=log.append_as_leader, args=(batch("b1"), 0), daemon=True)
-    with log.unchanged():  # what the append waits for
+    with log.unchanged():  # the append waits for this block
         appender.start()
         assert [read_all(log) for _ in range(3)] == [{0: "a0"}] * 3
     appender.join(60)

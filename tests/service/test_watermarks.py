@@ -18,7 +18,7 @@ MARKS = {"at the end": 4, "between batches": 2, "inside a batch": 3}
 
 
 class Stopping(WrappedFileSystem):
-    """Each read by a thread `reader` waits until it is told to go on."""
+    """Blocks each read by a thread `reader` until the test releases it."""
 
     def __init__(self) -> None:
         super().__init__(MemoryFileSystem(lambda: NOW_MS * 1_000_000))

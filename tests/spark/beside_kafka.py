@@ -2,8 +2,8 @@
 
     python -m tests.spark.beside_kafka ours|stock scripts|logs FIRST COUNT
 
-Files are made in the current directory. It prints what was compared and what differs from Kafka, as JSON. `ours` is
-Spark as a command starts it, `stock` a session that a user made, which has none of our settings.
+Files are made in the current directory. It prints counts of comparisons and the differences to Kafka, as JSON. `ours`
+is Spark as a command starts it, `stock` a session that a user made, which has none of our settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is killed, lost or flipped in which stage of a clean by many tasks, and the count of it after a run.
+"""The kills, losses and flips in each stage of a clean by many tasks, and their count after a run.
 
-A run takes the first cases of a list: a few of each kind, or as many as its effort gives.
+A run takes the first cases of a list: a few of each kind, or as many as its effort allows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stage = Literal["headers", "scan", "merge", "rewrite", "check", "compare", "conc
 #: driver: the process that runs the clean. lost, flipped: a blob.
 Kind = Literal["worker", "executor", "driver", "lost", "flipped"]
 Moment = Literal["before", "after"]
-#: What is lost: a blob of a scan or a merge, or a file of a proof.
+#: Lost data: a blob of a scan or a merge, or a file of a proof.
 Data = Literal["", "scan", "merge", "proof"]
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -28,15 +28,15 @@ PROOF: tuple[Stage, ...] = STAGES[5:]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A clean, and what happens to it.
+    """A clean, and its fault.
 
     Attributes:
-        kind: what is killed, lost or flipped.
-        stage: of the task that does it.
+        kind: kind of fault.
+        stage: stage of the task that causes it.
         in_place: whether the directory itself is cleaned, and not a copy of it.
         moment: before or after the work of the task.
-        number: how many tasks get to this point earlier.
-        data: what is lost or flipped.
+        number: number of tasks that reach this point earlier.
+        data: data that is lost or flipped.
     """
 
     kind: Kind
@@ -101,8 +101,8 @@ def chosen(few: tuple[Case, ...], *, all_: bool) -> list[Case]:
     """The cases of this run.
 
     Args:
-        few: those of every run.
-        all_: whether the others are all that there are, or only half of them.
+        few: cases of every run.
+        all_: whether to choose among all other cases, or only half of them.
     """
     kinds: tuple[Kind, ...] = get_args(Kind)
     others = [*_kills(kinds[0], all_=all_), *(one for kind in kinds[1:3] for one in _kills(kind, all_=False))]

@@ -1,4 +1,4 @@
-"""Cleans in which something is killed or lost, and what must come of them."""
+"""Cleans with a killed process or lost data, and their expected results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.logs import random_log
 
 LOCAL = "local[2,4]"
 PARTITIONS = 2
-#: A name, what is there (None: a directory), and when it was last changed.
+#: A name, its contents (None for a directory), and its modification time.
 Tree = dict[str, tuple[bytes | None, int]]
 
 
@@ -106,18 +106,18 @@ class Cleans:
         return Request(str(folder / "logs"), None if in_place else str(folder / "copy"))
 
     def _expected_of(self, request: Request) -> dict[str, bytes | None]:
-        """What one task makes of the logs."""
+        """The output of one task for the logs."""
         answer = self.driver.clean(replace(request, staged=False))
         assert answer == Answer(fates=(Fate.CLEANED,) * PARTITIONS), answer
         return contents(Path(request.output or request.logs))
 
     def run(self, case: Case) -> None:
-        """A clean in which something is killed or lost; and another one if it does not come to its end."""
+        """Run a clean with a fault; and a second clean if it fails."""
         self.number += 1
         folder = self.folder / f"case-{self.number}"
         request = replace(self._request(folder, in_place=case.in_place), verify=case.stage in PROOF)
         before = tree(folder / "logs")
-        # There is one Java process on a local master, with which the session ends.
+        # A local master has one Java process, which ends the session when it dies.
         ends_session = case.kind == "executor" and self.master == LOCAL
         self.orders.give(Order(case, self.driver.pid, self.number))
         answer = self.driver.clean(replace(request, own_session=ends_session))
@@ -140,7 +140,7 @@ class Cleans:
         self._check(case, folder, again, before)
 
     def _check_untouched(self, case: Case, folder: Path, before: Tree, *, exactly: bool) -> None:
-        """Check that a clean that did not come to its end changed nothing."""
+        """Check that a failed clean changed no file."""
         assert not (folder / "copy").exists()
         if case.in_place:
             found = contents(folder / "logs")
@@ -151,7 +151,7 @@ class Cleans:
             assert tree(folder / "logs") == before
 
     def _check(self, case: Case, folder: Path, answer: Answer, before: Tree) -> None:
-        """Check that a clean did what it does when nothing is killed or lost."""
+        """Check that a clean had the same result as without a fault."""
         assert answer.error == ""
         assert answer.fates == (Fate.CLEANED,) * PARTITIONS
         assert answer.staged == PARTITIONS

@@ -1,6 +1,6 @@
 """Cleans by many tasks, one of which carries out an order in a given stage: it kills a process, or damages a blob.
 
-test      gives an order, asks a driver for a clean
+test      gives an order, requests a clean from a driver
 driver    a process of its own, `python -m tests.spark.killing MASTER FOLDER`: takes requests, a line of JSON each
 worker    runs `tests.spark.killing_daemon`, in which the functions of stages look for an order before and after
 their work; the file that is made for each of these moments lets exactly one task carry it out
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 DAEMON = "tests.spark.killing_daemon"
 #: In the place of a master: a pool of processes.
 HERE = "here"
-#: The environment variable of tasks that says where orders are.
+#: Environment variable of tasks: the folder of orders.
 _ORDERS = "KILLING_ORDERS"
 #: How long a task waits for its end, once it has killed the driver.
 _ENDS_SECONDS = 60
@@ -49,12 +49,12 @@ _TASK_TIMEOUT = 120
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a task is to do.
+    """An order for a task.
 
     Attributes:
-        case: what, and where.
+        case: the fault, and its stage.
         driver: the process that runs the clean.
-        number: of the order.
+        number: number of the order.
     """
 
     case: Case
@@ -80,14 +80,14 @@ class Orders:
         self._file.unlink(missing_ok=True)
 
     def done(self, number: int) -> str:
-        """What the task did that carried out an order; empty if there was none."""
+        """The action of the task that carried out an order, or an empty string."""
         try:
             return (self._folder / f"{number}.done").read_text()
         except FileNotFoundError:
             return ""
 
     def taken(self, stage: Stage, moment: Moment) -> Order | None:
-        """The order, if the task that asks has to carry it out."""
+        """Return the order if the calling task has to carry it out."""
         try:
             found = json.loads(self._file.read_text())
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Orders:
         return None
 
     def say(self, order: Order, what: str) -> None:
-        """Record what is about to be done."""
+        """Record the next action."""
         (self._folder / f"{order.number}.done").write_text(what)
 
 
@@ -158,7 +158,7 @@ def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
         orders.say(order, f"killed {name}")
         os.kill(victims[case.kind], signal.SIGKILL)
         if case.kind == "driver":
-            # Java, or the server of the pool, ends this process once it sees that the driver is gone.
+            # Java, or the server of the pool, ends this process once it notices that the driver has ended.
             time.sleep(_ENDS_SECONDS)
         os._exit(1)
     else:
@@ -180,7 +180,7 @@ def _parent(pid: int) -> int:
 
 
 def _blob(case: Case, arguments: tuple[Any, ...]) -> Path:
-    """The blob that a task has just written, or one that it is about to read."""
+    """The blob that a task has just written or is about to read."""
     match case.stage:
         case "scan":
             folder = Path(arguments[1].path)
@@ -221,13 +221,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a clean.
+    """Result of a clean.
 
     Attributes:
-        error: what it raised, in words.
-        fates: of the partitions.
+        error: error message, or empty.
+        fates: fates of the partitions.
         staged: how many partitions were cleaned by many tasks.
-        notes: of the result.
+        notes: notes in the result.
     """
 
     error: str = ""
@@ -240,9 +240,9 @@ class Driver:
     """A process that cleans.
 
     Args:
-        master: of Spark.
+        master: URL of Spark's master.
         orders: the folder of orders.
-        folder: for temporary files, and for what the process says.
+        folder: folder for temporary files and for the process's output.
     """
 
     def __init__(self, master: str, orders: Path, folder: Path) -> None:
@@ -295,7 +295,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def main() -> None:
-    """Clean what is asked for, until nothing is."""
+    """Clean as requested until the input ends."""
     from cordwood.jobs import jobs
     from cordwood.spark import session, settings
 

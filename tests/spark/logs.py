@@ -14,7 +14,7 @@ from tests.verification.planting import marker
 
 
 def random_log(folder: Path, seed: int, segments: int = 5) -> None:
-    """A log whose first segment has keys of its own; the others have few keys, and transactions."""
+    """A log whose first segment has keys of its own; the other segments have few keys, and transactions."""
     source = random.Random(seed)
     log = ScriptedLog()
     sequences = dict.fromkeys(range(1, 4), 0)

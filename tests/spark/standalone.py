@@ -22,7 +22,7 @@ _SECONDS_MAX = 60
 
 
 class Cluster:
-    """Processes that end with the `with` block, and whatever they started."""
+    """Processes that end with the `with` block, including their children."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class Cluster:
             time.sleep(0.1)
 
     def logs(self) -> str:
-        """What all processes wrote."""
+        """The output of all processes."""
         return "\n".join(path.read_text()[-5000:] for path in self._folder.glob("**/*") if path.suffix == ".log")
 
 

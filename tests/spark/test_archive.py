@@ -1,4 +1,4 @@
-"""The class archive for Java is a hint: wrong, old, torn and foreign ones cost time, and nothing else."""
+"""The class archive for Java is a hint: wrong, old, torn and foreign archives only cost time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cordwood.spark.settings import LOCAL_MASTER, settings_for
 SETTINGS = settings_for(LOCAL_MASTER, None)
 CONTENT = b"an archive of classes"
 
-#: A session of our own that runs a task, and says whether Java was started with an archive.
+#: A session of our own that runs a task, and prints whether Java was started with an archive.
 RUN = """
 import sys
 from cordwood.jobs.jobs import run_each

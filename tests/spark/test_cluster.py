@@ -1,4 +1,4 @@
-"""A clean on a Spark cluster leaves the same bytes as on this machine, whatever is killed meanwhile.
+"""A clean on a Spark cluster has the same output as on this machine, whichever process is killed meanwhile.
 
 The cluster runs on this machine: a master and two workers of one core each (`tests/spark/standalone.py`).
 """
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
 PLAIN = ("--config", "cleanup.policy=compact", "--high-watermark", "end", "--ignore-ratio", "--now", "1795253411000")
 #: So slow that a task is running when something is killed.
 SLOW = ("--rate", "40k")
-#: Another attempt at each task that takes longer than the others.
+#: Repeat each task that takes longer than its siblings.
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -65,14 +65,14 @@ def make_logs(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cleaned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a clean on this machine leaves."""
+    """The output of a clean on this machine."""
     folder = tmp_path_factory.mktemp("cleaned")
     cordwood("clean", make_logs(folder), "--output", folder / "copy", *PLAIN)
     return contents(folder / "copy")
 
 
 def cordwood(*arguments: str | Path, expected: int = 0, environment: dict[str, str] | None = None) -> str:
-    """Run a command in a process of its own; return what it said."""
+    """Run a command in a process of its own; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "cordwood", *map(str, arguments)],
         env={**ENVIRONMENT, **(environment or {})},
@@ -86,7 +86,7 @@ def cordwood(*arguments: str | Path, expected: int = 0, environment: dict[str, s
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files of partitions; nothing else may be there."""
+    """All files of partitions; other files are not allowed."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*-*/**/*") if path.is_file()}
 
 
@@ -181,7 +181,7 @@ def test_a_clean_from_bucket_to_bucket_needs_no_disk_that_executors_share(
     url = server.upload(logs, "shared-nothing")
     folder = tmp_path / "driver"
     folder.mkdir()
-    # So little memory that many tasks clean each partition. Only the driver sees what is in its temporary folder.
+    # The memory is small, so that many tasks clean each partition. Only the driver can read its temporary folder.
     words = [*PLAIN, "--memory", "14000", "--master", cluster.url]
     command = [sys.executable, "-m", "cordwood", "clean", url, "--output", f"s3://{BUCKET}/cleaned", *words]
     done = subprocess.run(

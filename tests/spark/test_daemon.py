@@ -22,7 +22,7 @@ def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
     assert without_zips([*zips, *others]) == [*zips, *others]
 
 
-#: What a worker has loaded, told by a task of a session of our own.
+#: The modules in a worker, from a task of a session of our own.
 ASKED = """
 import json
 from cordwood.jobs.jobs import run_each

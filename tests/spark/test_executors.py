@@ -1,4 +1,4 @@
-"""What an executor must be and see, before it is given a task."""
+"""Requirements of an executor, checked before its first task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = "/shared/run"
 
 
 def answers(**other: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An executor's answer, and what this process is."""
+    """An executor's answer, and this process's environment."""
     here = probe.environment()
     return copy.deepcopy({**here, "file": "probe 1", "paths": {"/logs/a-0": "0" * 64}, **other}), here
 

@@ -105,7 +105,7 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 def cleans(mine: Path) -> bool:
-    """Whether tasks have read something, as their progress says."""
+    """Whether tasks have read data, by their progress files."""
     return any(progress.total(FS, str(found)) > 0 for found in mine.glob(f"*/{WORK_FOLDER}/progress"))
 
 

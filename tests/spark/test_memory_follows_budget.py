@@ -34,13 +34,15 @@ ON_SPARK = ("--engine", "spark", "--master", f"local[{_CORES},4]")
 
 
 def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
-    """A log of so many keys, each once, and then a tenth of them again."""
+    """A log of this number of keys, each once, followed by a tenth of them again."""
     shape = Shape(value_bytes=20, key_bytes=12, codec=codec)
     workloads.write(folder, Workload("", keys + keys // 10, Keys(keys // 10, "spread"), shape))
 
 
 def clean(folder: Path, memory: int, *words: str) -> list[int]:
-    """Clean in place if that is said, else into a copy, which goes then; return the memory of workers."""
+    """Clean in place if `words` contain that option, otherwise into a copy, which is then deleted; return the memory of
+    workers.
+    """
     where = () if "--in-place" in words else ("--output", str(folder / "copy"))
     always = ["--memory", str(memory), "--config", "cleanup.policy=compact", "--ignore-ratio"]
     try:

@@ -1,4 +1,4 @@
-"""A log in a bucket is checked and cleaned in little memory and on little disk, whatever its size."""
+"""A log in a bucket is checked and cleaned in little memory and on little disk, at any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MB = 1_000_000
 _MEMORY_BYTES, _CORES = 256 * _MB, 2
 #: Of a worker, beside its share of `--memory`; and of a process that only reads.
 _BESIDE_BYTES = 250 * _MB
-#: The S3 server reads the whole of an object for each range of it that is asked for, so that these are small.
+#: The S3 server reads the whole object for each requested range, so objects are small.
 _SEGMENT_BYTES = 32 << 20
 
 
@@ -46,7 +46,7 @@ def write(root: Path, size_bytes: int) -> None:
 
 
 def used_bytes(folder: Path) -> int:
-    """Of all files that are there now, also of those that have no name any more."""
+    """Size of all existing files, including unlinked ones that are still open."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Sessions that cannot do what is asked of them are refused in words."""
+"""Unsuitable sessions are refused with a clear message."""
 
 from __future__ import annotations
 

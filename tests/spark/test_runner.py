@@ -1,4 +1,4 @@
-"""How a Spark of our own runs tasks: without a session, a process for each step, and workers that end when told."""
+"""Tasks on our own Spark: without a session, a process for each step, and workers that end on request."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_job_in_a_users_session_ends_at_once_when_the_call_that_waits_for_it_f
 
 
 def an_error_of_tidying_up(ends: BaseException) -> Exception:
-    """What PySpark raises when it is ended in the middle, and Java is gone."""
+    """The exception of PySpark when it is interrupted and Java has ended."""
     try:
         try:
             try:

@@ -1,7 +1,7 @@
-"""Whatever is killed or lost in whichever stage of a clean by many tasks: the result is the same, and nothing is left.
+"""Kills and losses in every stage of a clean by many tasks: the result is the same, and no file is left over.
 
-`tests/spark/kill_cases.py` has the cases. A driver that is killed cannot remove
-its work folder; then the directory is as it was but for that, and the next clean has the same result.
+`tests/spark/kill_cases.py` has the cases. A killed driver cannot remove its work folder; then the directory is
+unchanged except for that folder, and the next clean has the same result.
 """
 
 from __future__ import annotations

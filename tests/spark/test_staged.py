@@ -1,4 +1,4 @@
-"""Partitions cleaned by many Spark tasks come out as those that one task cleans."""
+"""Many Spark tasks clean a partition with the same output as one task."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_earlier_tables_that_do_not_fit_are_refused_in_words(spark: SparkSession
     refused(CorruptFileError, "these are no facts of a table", partitions=[{}])
     with pytest.raises(NotFoundError, match=r"holds no _cordwood\.json, so it is no table"):
         cordwood.table_offsets(str(path), since=str(path))
-    # It was as of an offset in the middle, so nothing says how old the tombstones behind it are.
+    # The checkpoint is an offset in the middle, so the age of the tombstones behind it is unknown.
     checkpoint.write_text("0\n1\nusers 0 2\n")
     refused(RequestError, "was cleaned up to offset 2 since .*So some deletes may be gone; make the whole table again")
     checkpoint.unlink()

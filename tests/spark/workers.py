@@ -51,7 +51,7 @@ def peaks(
 
 
 def _workers(session: int) -> Iterator[int]:
-    """Python workers without what they are forks of: a pool's server; or Spark's daemon, itself a fork of a server."""
+    """Python workers without their parents: a pool's server, or Spark's daemon, itself a fork of a server."""
     found = processes(session)
     jvms = {one.pid for one in found if os.path.basename(one.words[0]) == "java"}
     servers = {one.pid for one in found if one.parent == session} - jvms
