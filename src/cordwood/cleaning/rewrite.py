@@ -1,4 +1,4 @@
-"""Apply the rules to a run of consecutive batches, and encode what is kept.
+"""Apply the rules to a run of consecutive batches, and encode the kept records.
 
 Each batch has one of four outcomes:
 
@@ -56,11 +56,11 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducers:
-    """The producers that may write again, and which batch holds the last sequence of each; it must be kept.
+    """The producers that may write again, and the batch with the last sequence of each, which must be kept.
 
     Attributes:
         ids: int64[producers], ascending.
-        last_offsets: int64[producers], last offset of each producer's newest data batch; NONE if it has none.
+        last_offsets: int64[producers], last offset of each producer's newest data batch; NONE without one.
         epochs: int64[producers].
     """
 
@@ -87,15 +87,17 @@ class ActiveProducers:
 
 @dataclass(frozen=True, slots=True)
 class Elision:
-    """What may go for good: tombstones and markers whose time has come.
+    """Whether expired tombstones and markers may be removed for good.
 
-    If one replica drops a tombstone before the others have it, the deleted key may come back; so they stay while there
-    are, or may be, others.
+    If one replica drops a tombstone before the others have it, the deleted key may reappear. So they stay while there
+    are,
+    or may be, other replicas.
 
     Attributes:
-        is_only_replica: there is no other replica.
-        is_old_segment: the segment is older than `delete.retention.ms` before the last clean; then the time of its
-            tombstones of magic 0 and 1, which have no horizon of their own, has come.
+        is_only_replica: whether there is no other replica.
+        is_old_segment: whether the segment is older than the last clean minus `delete.retention.ms`; then its
+            tombstones
+            of magic 0 and 1, which have no horizon of their own, have expired.
     """
 
     is_only_replica: bool
@@ -103,21 +105,21 @@ class Elision:
 
     @classmethod
     def by_only_replica(cls) -> Elision:
-        """What has expired goes."""
+        """Expired tombstones and markers are removed."""
         return cls(is_only_replica=True)
 
     @classmethod
     def beside_replicas(cls) -> Elision:
-        """What has expired stays, and is counted."""
+        """Expired tombstones and markers stay, and are counted."""
         return cls(is_only_replica=False)
 
     @classmethod
     def of(cls, is_only_replica: bool) -> Elision:
-        """The one or the other."""
+        """Choose by whether this is the only replica."""
         return cls.by_only_replica() if is_only_replica else cls.beside_replicas()
 
     def in_segment(self, *, is_old: bool) -> Elision:
-        """The same for the tombstones of one segment."""
+        """Return the same rule for the tombstones of one segment."""
         return replace(self, is_old_segment=is_old)
 
     def __str__(self) -> str:
@@ -129,10 +131,10 @@ class Rules:
     """The parameters of the rules, for one clean.
 
     Attributes:
-        now_ms: the time of the clean, the same for all of it.
+        now_ms: the time of the clean, the same throughout.
         delete_retention_ms: `delete.retention.ms`; a new horizon is this far after `now_ms`.
         first_uncleanable_offset: end of the cleanable range.
-        elision: what may go for good.
+        elision: whether expired tombstones and markers are removed.
         strict_kafka: raise an error, as Kafka does, if a batch of magic 0 or 1 ends the range and keeps no record:
             these formats have no empty batch. If False, the batch is dropped.
     """
@@ -147,7 +149,7 @@ class Rules:
 
 @dataclass(slots=True)
 class Counts:
-    """What a clean read, kept and dropped. `check` asserts that the numbers add up."""
+    """Records, batches and bytes that a clean read, kept and dropped. `check` asserts that the numbers add up."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -188,7 +190,7 @@ class Counts:
         ), self
 
 
-#: The names of counts, as each window's are added to those of its clean.
+#: Names of the counts; each window's counts are added to those of its clean.
 _COUNTED = tuple(one.name for one in fields(Counts))
 #: The counts of one batch.
 COUNTS_ROW = np.dtype([(name, np.int64) for name in _COUNTED])
@@ -209,13 +211,13 @@ CountRows = npt.NDArray[np.void]
 
 
 class CountsByPart:
-    """The counts of numbered parts of what is cleaned."""
+    """Counts per numbered part of the cleaned log."""
 
     def __init__(self, parts: int) -> None:
         self._sums = np.zeros((parts, len(_COUNTED)), np.int64)
 
     def add(self, parts: Int64Array, rows: CountRows) -> None:
-        """Add the counts of batches, each to its part; int64[batches], ascending."""
+        """Add the counts of batches to their parts (int64[batches], ascending)."""
         firsts = np.flatnonzero(np.diff(parts, prepend=-1))
         if firsts.size:
             columns = rows.view(np.int64).reshape(rows.size, len(_COUNTED))
@@ -244,7 +246,7 @@ class Rewritten:
     Attributes:
         pieces: the bytes of the kept batches, in order.
         batches: BATCH_ROW[batches] of the kept batches; their positions are still those in the input.
-        counts: COUNTS_ROW[batches that were read], what became of each.
+        counts: COUNTS_ROW[batches], outcomes of all batches of the run.
     """
 
     pieces: Sequence[U8Array]
@@ -270,18 +272,18 @@ def rewrite(
     latest: NewestOffsets,
     thinned: thinning.Thinned | None = None,
 ) -> Rewritten:
-    """Decide what to keep of a run of batches, and encode it.
+    """Decide which records of a run of batches to keep, and encode them.
 
     Args:
         data: uint8[bytes], the bytes of the batches, without gaps; the first batch starts at 0.
         batches: BATCH_ROW[batches]; positions are those in the file.
         decoded: their records. Each batch is in exactly one item; it may be missing if all its records are discarded,
-            or if `needs_no_decoding` is True for it, or if it is thinned.
+            if `needs_no_decoding` is True for it, or if it is thinned.
         discard: bool[batches], the result of `AbortTracker.discard`.
-        known: the outcomes that `latest` knows.
+        known: outcomes that `latest` already has.
         rules: the parameters of this clean.
         latest: the newest offset of each key.
-        thinned: batches that are rebuilt already; None: there are none.
+        thinned: batches that are already rebuilt, or None.
 
     Raises:
         RequestError: with `Rules.strict_kafka`, at a batch at which Kafka's cleaner fails.
@@ -333,12 +335,12 @@ def rewrite(
 
 
 def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np.ndarray:
-    """BATCH_RULES[batches], with what becomes of the last tombstones of keys; the other fields are not set.
+    """BATCH_RULES[batches]: set the fields about the last tombstones of keys; the other fields are not set.
 
     Args:
         batches: BATCH_ROW[batches].
-        expired: bool[batches], those whose horizon has passed, and whose tombstones are not held.
-        elision: what may go for good.
+        expired: bool[batches], batches whose horizon has passed and whose tombstones are not held.
+        elision: whether expired tombstones and markers are removed.
     """
     rules = np.empty(batches.size, judge.BATCH_RULES)
     is_due = np.where(batches["magic"] == 2, expired, elision.is_old_segment)
@@ -348,7 +350,7 @@ def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np
 
 
 def _fail_as_kafka(batches: BatchRows, lost: BoolArray) -> None:
-    """Refuse to drop a batch of an old format that ends the range; see `Rules.strict_kafka`."""
+    """Raise instead of dropping a batch of an old format that ends the range; see `Rules.strict_kafka`."""
     if lost.any():
         batch = batches[lost][0]
         raise RequestError(
@@ -358,7 +360,7 @@ def _fail_as_kafka(batches: BatchRows, lost: BoolArray) -> None:
 
 
 class _Places:
-    """Where the bytes of each batch are: in the input, or in a buffer of batches that were encoded again."""
+    """Location of each batch's bytes: in the input, or in a buffer of batches that were encoded again."""
 
     def __init__(self, data: U8Array, batches: BatchRows) -> None:
         self._buffers = [data]
@@ -378,7 +380,7 @@ class _Places:
         self.put(pieces[0], np.array([chosen]), np.zeros(1, np.int64))
 
     def pieces(self, stays: BoolArray, sizes: Int64Array) -> list[U8Array]:
-        """The bytes of the kept batches, in order; batches that are adjacent in a buffer are one piece."""
+        """Return the bytes of the kept batches, in order; adjacent batches of a buffer are one piece."""
         buffer, start, end = self._buffer[stays], self._start[stays], (self._start + sizes)[stays]
         if not start.size:
             return []
@@ -392,7 +394,7 @@ class _Places:
 
 
 def _take_thinned(thinned: thinning.Thinned, outcomes: npt.NDArray[np.int8], places: _Places) -> BoolArray:
-    """Finish batches that were thinned, and set their outcomes; says which they are."""
+    """Finish thinned batches and set their outcomes. Return which batches they are."""
     outcomes[thinned.done] = _REBUILT
     chosen = np.flatnonzero(thinned.done)
     _finish(thinned.headers, chosen, thinned.target, thinned.starts[chosen], thinned.ends[chosen], places)
@@ -400,7 +402,9 @@ def _take_thinned(thinned: thinning.Thinned, outcomes: npt.NDArray[np.int8], pla
 
 
 def _take_settled(chosen: BoolArray, known: KnownOutcomes, outcomes: npt.NDArray[np.int8], counts: CountRows) -> None:
-    """Set the outcomes of batches that stay whole, and add the counts of all that are chosen: their fate is known."""
+    """Set the outcomes of chosen batches that stay whole, and add the counts of all chosen ones: no record needs
+    judging.
+    """
     whole = chosen & (known.superseded == 0)
     outcomes[whole] = _VERBATIM
     records, superseded = known.records[chosen], known.superseded[chosen]

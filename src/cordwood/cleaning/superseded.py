@@ -1,18 +1,18 @@
-"""Which records of a log are superseded, found run by run and hash range by hash range.
+"""Find the superseded records of a log, run by run and hash range by hash range.
 
 A run is a part of a segment, or all of it. The scan of a run hashes the key of every record once, in chunks of a
-limited number of records, and marks what a newer record of the same chunk supersedes:
+limited number of records, and marks the records that a newer record of the same chunk supersedes:
 
     scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · survivors of each chunk
     merge    survivors of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
-    then     `SegmentOutcomes` says of every batch which of its records are superseded
+        then     `SegmentOutcomes` holds, per batch, which of its records are superseded
 
-So memory is bounded by the chunk, not by the number of keys: survivors of chunks may lie in files, and a merge
-takes any range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is only needed where Kafka's
-own map is asked for, or if offsets do not ascend.
+So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge takes any
+range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is needed only if the user chose Kafka's
+own map, or if offsets do not ascend.
 
-Where little is dirty, chunks would be made of many records that supersede nothing. Then the keys of the dirty section
-are collected first, and the scan looks up each record in their table, at once: nothing is left to be merged.
+If little is dirty, most records of a chunk would supersede nothing. Then the keys of the dirty section are collected
+first, and the scan looks up each record in their table, at once: nothing has to be merged.
 """
 
 from __future__ import annotations
@@ -39,36 +39,37 @@ from cordwood.types import NONE
 
 UInt8Array = npt.NDArray[np.uint8]
 
-#: What a record of a chunk takes until the chunk is closed: hash and kind, then its entry.
+#: Memory per record of an open chunk, in bytes: hash and kind, then its entry.
 CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
 #: The entry of a record that is not superseded in its chunk: hash and ordinal.
 ENTRY_BYTES = 20
-#: A batch's records supersede nothing from this offset on.
+#: Superseding start of a batch that supersedes nothing.
 NEVER = np.iinfo(np.int64).max
-#: Beside the kernel's flags of a batch: the scan decoded it; it stays as it is if no record is superseded, and all have
-#: a key and a value; it stays as it is if no record is superseded, and all have a key, as no tombstone has expired.
+#: Flags in addition to the kernel's. The scan decoded the batch; it stays unchanged unless a record is superseded, and
+#: all have a key and a value; it stays unchanged unless a record is superseded, all have a key, and no tombstone has
+#: expired.
 _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
-#: A key index spoke for the batch: its bytes were not read, so its checksum was not compared.
+#: The batch was taken from a key index: its bytes were not read, so its checksum was not compared.
 UNREAD = 32
-#: Besides: its bits are those of records that may be superseded, as their hashes in the key index say.
+#: In addition to UNREAD: its bits mark records that may be superseded, by their hashes in the key index.
 UNCONFIRMED = 64
-#: A tombstone of it stays although its time has come, as a pending record may have its key; see `engine.sparing`.
+#: A tombstone of the batch stays although it has expired, as a pending record may have its key; see `engine.sparing`.
 HELD = 128
-#: Records of a window that are held at once; a batch may decompress to any number of them.
+#: Maximum records of a window in memory at once; a batch may decompress to any number of them.
 _HELD_RECORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The survivors of a chunk: at most one superseding record per key, and all that it does not supersede.
+    """The survivors of a chunk: per key, at most one superseding record and all records that it does not supersede.
 
     Attributes:
         hashes: uint64[entries, 2], bucket after bucket, in log order within each.
         ordinals: uint32[entries], counted from the first record of the chunk; see `kernels.superseded`.
-        starts: int64[BUCKETS + 1], where the buckets start, and where the last ends.
+        starts: int64[BUCKETS + 1], start of each bucket, and end of the last.
     """
 
-    #: The types of its arrays, as they are stored.
+    #: The dtypes of its stored arrays.
     KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint32, np.int64)
     hashes: UInt64Array
     ordinals: npt.NDArray[np.uint32]
@@ -76,17 +77,17 @@ class Chunk:
 
     @property
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
-        """What is to be stored."""
+        """Return the arrays to store."""
         return self.hashes, self.ordinals, self.starts
 
     @classmethod
     def of(cls, arrays: Sequence[npt.NDArray[Any]]) -> Self:
-        """The chunk of stored arrays, each of one dimension."""
+        """Restore the chunk from stored arrays, each of one dimension."""
         hashes, ordinals, starts = arrays
         return cls(hashes.reshape(-1, 2), ordinals, starts)
 
     def in_ranges(self, count: int) -> Iterator[Chunk]:
-        """The chunk in as many ranges of hashes, each as a chunk whose buckets are only those of the range."""
+        """Split the chunk into `count` ranges of hashes; each is a chunk with the buckets of its range only."""
         width = kernel.BUCKETS // count
         for first in range(0, kernel.BUCKETS, width):
             starts = self.starts[first : first + width + 1]
@@ -94,11 +95,11 @@ class Chunk:
             yield Chunk(self.hashes[part], self.ordinals[part], starts - starts[0])
 
     def survivors(self, first: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-        """The upper halves of the hashes, and the ordinals of the records, which count from `first` on."""
+        """Return the upper halves of the hashes, and the records' ordinals counted from `first`."""
         return np.ascontiguousarray(self.hashes[:, 1]), (self.ordinals & ~kernel.SUPERSEDES) + np.uint32(first)
 
 
-#: Gives, piece by piece, the upper halves of hashes, and the ordinals in the segment; see `Chunk`.
+#: Yields, in pieces, the upper halves of hashes, and the ordinals in the segment; see `Chunk`.
 Survivors: TypeAlias = Callable[[], Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]]
 
 
@@ -108,7 +109,7 @@ class Span:
 
     Attributes:
         first, last: offsets; NONE without a record.
-        ascending: each is above the one before.
+        ascending: whether each offset is above its predecessor.
     """
 
     first: int = NONE
@@ -116,7 +117,7 @@ class Span:
     ascending: bool = True
 
     def add(self, other: Span) -> None:
-        """Append what follows."""
+        """Append the next span."""
         if other.first != NONE:
             self.ascending = self.ascending and other.ascending and other.first > self.last
             self.first = other.first if self.first == NONE else self.first
@@ -129,10 +130,10 @@ class WindowKeys:
     """The keys of the records in some batches.
 
     Attributes:
-        counts: int32[batches], decoded records of each.
+        counts: int32[batches], number of decoded records.
         flags: uint8[batches], see `kernels.superseded`.
-        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays before change as they come.
-            There are no hashes where the records were looked up.
+        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays above change while it yields.
+            Without hashes if the records were looked up.
         span: first and last offset of the records so far, and whether they ascend.
     """
 
@@ -157,13 +158,13 @@ def window_keys(
 
     Args:
         batches: BATCH_ROW[batches].
-        bodies: of the batches that its argument, bool[batches], marks, or their records; a batch may come in several
-            parts.
-        wanted: bool[batches], those that have records whose keys matter.
-        superseding_from: int64[batches], from which offset on records supersede others; NEVER: none does.
+        bodies: returns the bodies, or the records, of the batches that its argument, bool[batches], marks; a batch may
+            be split into several parts.
+        wanted: bool[batches], batches with records whose keys matter.
+        superseding_from: int64[batches], first offset whose record supersedes others; NEVER if none does.
         secret: 16 random bytes that key the hashes, so that no writer of keys can aim collisions at a log.
         now_ms: the time of the clean.
-        end_offset: records from here on are as if they were not there.
+        end_offset: records from here on are ignored.
         table: look up the records in it; it was made with the same secret.
     """
     counts, flags = np.zeros(batches.size, np.int32), flags_of(batches, wanted, now_ms)
@@ -175,7 +176,7 @@ def window_keys(
                 yield from notes.of_bodies(some)
             else:
                 yield notes.of_columns(some)
-            del some  # a large one must be gone before the next is decoded
+            del some  # free a large one before decoding the next
 
     held, rest = [], pieces()
     records = 0
@@ -189,7 +190,7 @@ def window_keys(
 
 @dataclass(slots=True)
 class _Notes:
-    """What is noted of records; see `window_keys`."""
+    """Facts collected about records; see `window_keys`."""
 
     batches: BatchRows
     superseding_from: Int64Array
@@ -201,7 +202,7 @@ class _Notes:
     span: Span = field(default_factory=Span)
 
     def of_bodies(self, bodies: Bodies) -> Iterator[tuple[UInt64Array, UInt8Array]]:
-        """Hashes and kinds of the records in some bodies."""
+        """Return hashes and kinds of the records in some bodies."""
         room = bodies.capacity()
         kinds, hashes = np.empty(room, np.uint8), np.empty((room, 2), np.uint64)
         offsets = np.empty(0 if self.table is None else room, np.int64)
@@ -212,7 +213,7 @@ class _Notes:
             offsets,
         )  # fmt: skip
         if status != DONE:
-            # Whoever decodes it says what is wrong, and where.
+            # The decoder reports the damage and its place.
             yield from (self.of_columns(columns) for columns in bodies.columns())
             return
         self.counts[:], self.flags[:] = counts, flags
@@ -221,7 +222,7 @@ class _Notes:
         yield self._looked_up(hashes[:records], offsets[:records], kinds[:records])
 
     def of_columns(self, columns: RecordColumns) -> tuple[UInt64Array, UInt8Array]:
-        """Hashes and kinds of some records."""
+        """Return hashes and kinds of some records."""
         rows = columns.rows
         kinds = np.empty(rows.size, np.uint8)
         index_of = self._index_of(columns.batches)
@@ -238,12 +239,12 @@ class _Notes:
     def _looked_up(self, hashes: UInt64Array, offsets: Int64Array, kinds: UInt8Array) -> tuple[UInt64Array, UInt8Array]:
         if self.table is not None:
             self.table.probe(hashes, offsets, kinds)
-            hashes = np.empty((0, 2), np.uint64)  # they are not needed any more
+            hashes = np.empty((0, 2), np.uint64)  # no longer needed
         return hashes, kinds
 
 
 def flags_of(batches: BatchRows, wanted: BoolArray, now_ms: int) -> UInt8Array:
-    """uint8[batches]: what headers say of batches, of which some are wanted; see `window_keys`."""
+    """uint8[batches]: flags derived from the headers; see `window_keys`."""
     flags = np.zeros(batches.size, np.uint8)
     flags[wanted] = _DECODED
     simple = wanted & (batches["magic"] == 2) & ~is_transactional_data(batches)
@@ -255,18 +256,18 @@ def flags_of(batches: BatchRows, wanted: BoolArray, now_ms: int) -> UInt8Array:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOutcomes:
-    """Per batch of a segment, or of a run, where its records' bits are.
+    """Location of the records' bits for each batch of a segment or run.
 
     Attributes:
-        positions: uint32[batches], of the batches in the file, ascending.
-        crcs: uint32[batches], the stored ones: a batch of the same position and CRC has the same records.
-        first_ordinals: int64[batches], of each batch's first record.
-        counts: int32[batches], records of each; 0 if it was not decoded.
+        positions: uint32[batches], positions in the file, ascending.
+        crcs: uint32[batches], stored CRCs: a batch with the same position and CRC has the same records.
+        first_ordinals: int64[batches], ordinal of each batch's first record.
+        counts: int32[batches], number of records; 0 if the batch was not decoded.
         flags: uint8[batches], see `kernels.superseded`.
         bits: uint8, a bit per ordinal, set for superseded records.
     """
 
-    #: The types of its arrays, as they are stored.
+    #: The dtypes of its stored arrays.
     KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint32, np.uint32, np.int64, np.int32, np.uint8, np.uint8)
     positions: npt.NDArray[np.uint32]
     crcs: npt.NDArray[np.uint32]
@@ -277,14 +278,14 @@ class SegmentOutcomes:
 
     @property
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
-        """What is to be stored."""
+        """Return the arrays to store."""
         return self.positions, self.crcs, self.first_ordinals, self.counts, self.flags, self.bits
 
     def of(self, batches: BatchRows, path: str) -> KnownOutcomes:
-        """The outcomes of some batches (BATCH_ROW[batches]) of the segment.
+        """Return the outcomes of some batches (BATCH_ROW[batches]) of the segment.
 
         Raises:
-            CorruptBatchError: they are not the ones that were scanned.
+            CorruptBatchError: other batches were scanned there.
         """
         at = np.searchsorted(self.positions, batches["position"].astype(np.uint32))
         same = at < self.positions.size
@@ -310,7 +311,7 @@ class SegmentOutcomes:
         return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed, held)
 
     def between(self, start: int, end: int) -> SegmentOutcomes:
-        """Those of the batches between two positions."""
+        """Return the outcomes of the batches between two positions."""
         first, behind = np.searchsorted(self.positions, np.array([start, end], np.uint32)).tolist()
         firsts, counts = self.first_ordinals[first:behind], self.counts[first:behind]
         low = int(firsts[0]) // 8 if firsts.size else 0
@@ -326,7 +327,7 @@ class SegmentOutcomes:
 
     @property
     def superseded(self) -> Int64Array:
-        """int64[batches]: how many records of each are."""
+        """int64[batches]: number of superseded records."""
         superseded = np.empty(self.counts.size, np.int64)
         kernel.count_bits(self.bits, self.first_ordinals, self.counts.astype(np.int64), superseded)
         return superseded
@@ -342,7 +343,7 @@ class SegmentOutcomes:
 
     @property
     def unchanged(self) -> tuple[int, int] | None:
-        """See `NewestOffsets.unchanged`: every record stays, and nothing but its records decides over a batch."""
+        """See `NewestOffsets.unchanged`: every record stays, and no batch depends on more than its records."""
         unusual = self.flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS)
         stays = (self.flags & _STAYS_PLAIN != 0) & (unusual == 0)
         stays |= (self.flags & _STAYS_KEYED != 0) & (unusual & kernel.HAS_KEYLESS == 0)
@@ -352,9 +353,9 @@ class SegmentOutcomes:
 
     @property
     def plain_batches(self) -> BatchRows | None:
-        """BATCH_ROW[batches]: where they are and what they hold, if all are plain; None: headers say more of some.
+        """BATCH_ROW[batches]: positions and contents if all batches are plain; None if the headers of some are needed.
 
-        Plain ones are of magic 2, without transactions, markers and horizons.
+        A plain batch has magic 2, no transaction, marker or horizon.
         """
         if not (self.flags & _STAYS_PLAIN).all():
             return None
@@ -364,7 +365,7 @@ class SegmentOutcomes:
         return batches
 
     def mark(self, first: int, ordinals: npt.NDArray[np.uint32]) -> None:
-        """Mark records as superseded: ordinals that count from `first`, a multiple of 8."""
+        """Mark records as superseded by ordinals that count from `first`, a multiple of 8."""
         kernel.set_bits(ordinals, self.bits[first // 8 :])
 
 
@@ -374,12 +375,12 @@ def confirmed(
     known: KnownOutcomes,
     table: DirtyTable,
 ) -> KnownOutcomes:
-    """The outcomes of some batches, once the records that may be superseded are looked up.
+    """Return the outcomes of some batches after looking up the records that may be superseded.
 
     Args:
         batches: BATCH_ROW[batches].
-        decoded: decodes the batches that its argument, bool[batches], marks; a batch may come in several parts.
-        known: of the batches; its bits are not changed, as another thread may look at the same bytes.
+        decoded: decodes the batches that its argument, bool[batches], marks; a batch may be split into several parts.
+        known: outcomes of the batches so far; its bits are not changed, as another thread may read the same bytes.
         table: the dirty keys.
     """
     asked = known.unconfirmed & (known.superseded > 0)
@@ -400,7 +401,7 @@ def confirmed(
         nexts[index_of] = next_ordinals
         table.probe(key_hashes(columns, kinds != kernel.IGNORED, table.hash_secret), rows["offset"], kinds)
         kernel.clear_bits(ordinals, kinds, bits)
-        del columns, rows  # a large one must be gone before the next is decoded
+        del columns, rows  # free a large one before decoding the next
     superseded = np.empty(batches.size, np.int64)
     kernel.count_bits(bits, firsts, known.records, superseded)
     return KnownOutcomes(
@@ -410,11 +411,11 @@ def confirmed(
 
 @dataclass(frozen=True, slots=True)
 class ScannedRun:
-    """What the scan of a run found.
+    """The result of scanning a run.
 
     Attributes:
-        outcomes: what is superseded within each chunk is marked.
-        chunk_records: how many records each chunk has, but the last: a multiple of 8.
+        outcomes: outcomes; records superseded within their chunk are marked.
+        chunk_records: records per chunk, except the last: a multiple of 8.
         span: the offsets of its records.
     """
 
@@ -431,9 +432,9 @@ class RunScan:
     """Collects the keys of a run, window after window.
 
     Args:
-        chunk_records: how many records each chunk has, but the last: a multiple of 8.
-        keep: takes the survivors of each chunk, in log order; None: the records were looked up, so it is known which
-            of them are superseded.
+        chunk_records: records per chunk, except the last: a multiple of 8.
+        keep: receives the survivors of each chunk, in log order; None if the records were looked up, so that their
+            outcomes are known.
     """
 
     def __init__(self, chunk_records: int, keep: Callable[[Chunk], None] | None) -> None:
@@ -472,7 +473,7 @@ class RunScan:
         self._pieces, self._held = [], 0
 
     def _compared(self, keep: Callable[[Chunk], None]) -> UInt8Array:
-        """Compare the records of a chunk; a bit for each that is superseded by another one."""
+        """Compare the records of a chunk. Return a bit for each, set if another record supersedes it."""
         counts = np.zeros(kernel.BUCKETS, np.int64)
         for hashes, kinds in self._pieces:
             kernel.count_buckets(hashes, kinds, counts)
@@ -483,7 +484,7 @@ class RunScan:
         for hashes, kinds in self._pieces:
             kernel.scatter(hashes, kinds, first, ends, entries, ordinals)
             first += kinds.size
-        self._pieces = []  # make room for what is kept
+        self._pieces = []  # free memory for the survivors
         bits = np.zeros(-(-self._held // 8), np.uint8)
         kernel.dedupe(entries, ordinals, starts, bits)
         left = int(starts[-1])
@@ -491,7 +492,7 @@ class RunScan:
         return bits
 
     def finish(self) -> ScannedRun:
-        """What was found. Nothing may be added any more."""
+        """Return the result. Add nothing afterwards."""
         if self._held:
             self._close_chunk()
         none = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.int32), np.empty(0, np.uint8))
@@ -503,12 +504,12 @@ class RunScan:
 
 
 def first_bits(runs: Sequence[SegmentOutcomes]) -> list[int]:
-    """Where the ordinals of each run of a segment begin: its bits begin with a byte."""
+    """Return the first bit of each run of a segment; the bits of a run begin with a byte."""
     return list(itertools.accumulate([8 * run.bits.size for run in runs[:-1]], initial=0))
 
 
 def joined(runs: Sequence[SegmentOutcomes]) -> SegmentOutcomes:
-    """The outcomes of a segment of its runs, in log order."""
+    """Join the outcomes of a segment's runs, in log order."""
     if len(runs) == 1:
         return runs[0]
     firsts = first_bits(runs)
@@ -523,10 +524,11 @@ def joined(runs: Sequence[SegmentOutcomes]) -> SegmentOutcomes:
 
 
 def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
-    """Find what newer chunks supersede.
+    """Find the records that newer chunks supersede.
 
     Args:
-        chunks: survivors of each, or of the same range of buckets of each, in log order; their ordinals are changed.
+        chunks: survivors of each chunk, or of the same range of buckets of each, in log order; their ordinals are
+            changed.
 
     Returns:
         for each chunk uint32[superseded], the ordinals.
@@ -541,13 +543,13 @@ def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
 
 @dataclass(slots=True)
 class ScannedKeys:
-    """What a scan tells pass 2: the `NewestOffsets` of any number of keys.
+    """The result of a scan for pass 2: the `NewestOffsets` of any number of keys.
 
     Attributes:
-        latest_offset: records above it stay whatever their key.
+        latest_offset: records above it are kept whatever their key.
         segments: the outcomes, by the base offset of the segment.
-        survivors: the survivors of the chunks of segments, if they are kept; more of them may be superseded.
-        hash_secret: that keys the hashes of the survivors.
+        survivors: the survivors of the segments' chunks, if they are kept; more of them may be superseded.
+        hash_secret: secret of the survivors' hashes.
         table: the dirty keys, if outcomes are to be confirmed; see `confirmed`.
     """
 
@@ -570,6 +572,6 @@ class ScannedKeys:
         return self.segments[segment].batches
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
-        """See `NewestOffsets.get`. Never needed: the scan knows all records whose keys matter."""
+        """See `NewestOffsets.get`. Never needed: the scan has looked at all records whose keys matter."""
         assert not chosen.any(), "the scan decoded all of them"
         return np.full(columns.rows.size, NONE, np.int64)
