@@ -1,4 +1,4 @@
-"""Java begins to start before a command is loaded and planned, and is gone if nothing needs it."""
+"""Java begins to start before a command is loaded and planned, and is ended if the command does not need it."""
 
 from __future__ import annotations
 

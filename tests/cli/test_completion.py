@@ -1,4 +1,4 @@
-"""What a shell completes behind an option."""
+"""Completions of a shell behind an option."""
 
 from __future__ import annotations
 

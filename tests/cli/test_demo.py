@@ -1,4 +1,4 @@
-"""`cordwood demo`: the story it tells is what happened, fits a screen, and stands in the README."""
+"""`cordwood demo`: its text matches the log, fits a screen, and is quoted in the README."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder that a demo leaves, and what it prints."""
+    """The folder that a demo leaves, and its output."""
     folder = tmp_path_factory.mktemp("demo") / "my play"
     return folder, run("demo", "--dir", folder)
 
@@ -134,7 +134,7 @@ def test_a_folder_keeps_both_states_and_its_commands_run(
 def test_both_states_pass_verify_and_a_restored_one_is_not_accused(left: tuple[Path, str], tmp_path: Path) -> None:
     folder = left[0]
     assert run("verify", folder / BEFORE, folder / AFTER).endswith("All guarantees hold\n")
-    # Restored from a backup that keeps no modification times: written years after the clean, says the disk.
+    # Restored from a backup without modification times: its files look as if written years after the clean.
     restored = shutil.copytree(folder / BEFORE, tmp_path / BEFORE, copy_function=shutil.copyfile)
     said = run("verify", restored, folder / AFTER)
     assert "           1  not judged: delete horizons or old tombstones" in said

@@ -1,4 +1,4 @@
-"""`cordwood dump`: what it shows of logs and of every other kind of file."""
+"""`cordwood dump`: its output for logs and every other kind of file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
 
 Line = dict[str, Any]
 
-#: What each run of the tests looks at; the other fixtures wait for the slow tests.
+#: Fixtures of every test run; slow tests use the other ones.
 QUICK = (
     "kraft-before",
     "kraft-classic-after-3",
@@ -144,7 +144,7 @@ def test_records_are_those_that_a_consumer_read(name: str, isolation: Isolation)
             records.append(line)
         else:
             assert len(records) == line["records"]
-    # The consumers of old brokers did not know of leader epochs.
+    # The consumers of old brokers did not support leader epochs.
     knows_epochs = any(record["leader_epoch"] is not None for records in expected.values() for record in records)
     found: dict[tuple[str, int], list[Line]] = {partition: [] for partition in expected}
     for line in lines("--isolation", isolation, "--no-decode", fixture(name)):

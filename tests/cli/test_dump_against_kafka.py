@@ -1,4 +1,4 @@
-"""`cordwood dump --json` says what Kafka's own classes say, line by line: of all fixtures and of generated logs."""
+"""`cordwood dump --json` prints the same as Kafka's own classes, line by line: for all fixtures and generated logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERATED = 300
 
 
 def dumped(files: Sequence[Path]) -> dict[Path, list[Line]]:
-    """What the command says of each file."""
+    """The command's output for each file."""
     result = CliRunner().invoke(app, ["dump", "--json", "--no-decode", *map(str, files)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (0, 1), result.output
@@ -36,12 +36,12 @@ def dumped(files: Sequence[Path]) -> dict[Path, list[Line]]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """What the oracle reads when it is given a path."""
+    """The files that the oracle reads for a path."""
     return sorted(path.glob("*.log")) if path.is_dir() else [path]
 
 
 def as_kafka_says(lines: Sequence[Line]) -> Iterator[Line]:
-    """Our lines in the oracle's words. Nothing that the oracle tells is left out or taken from it."""
+    """Translate our lines into the oracle's words, with all of its fields and no others."""
     file = ""
     for line in lines:
         if line["type"] == "record":
@@ -57,17 +57,17 @@ def as_kafka_says(lines: Sequence[Line]) -> Iterator[Line]:
             told = {word: value for word, value in line.items() if word not in ("topic", "partition")}
             told |= {"file": file, "crc": f"{int(line['crc'], 16):x}"}
             if line["magic"] < 2:
-                # Kafka never counts what is in old formats, and has no attributes and base timestamp for them.
+                # Kafka never counts records in old formats, and has no attributes and base timestamp for them.
                 told["count"] = None
                 del told["attributes"], told["base_timestamp"]
             yield told
         elif line["size"] is not None and "zero bytes" not in line["what"]:
-            # Where Kafka's reader stops. At zeros it fails, and says nothing.
+            # The position where Kafka's reader stops. At zeros it fails without a message.
             yield {"type": "rest", "file": file, "position": line["position"], "size": line["size"]}
 
 
 def text(value: Any) -> Any:
-    """What is not plain ASCII as the oracle writes it."""
+    """Text that is not plain ASCII, as the oracle writes it."""
     if isinstance(value, str) and not all(" " <= character <= "~" for character in value):
         return {"hex": value.encode().hex()}
     return value

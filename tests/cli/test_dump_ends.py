@@ -1,4 +1,4 @@
-"""`cordwood dump` of the end of a log, and of what is appended meanwhile; records with some bytes; decoders."""
+"""`cordwood dump` of the end of a log and of later appends; records with given bytes; decoders."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_bytes_are_found_within_keys_and_values_only(tmp_path: Path) -> None:
     assert offsets("aaa") == [1]
 
 
-# ---- what is appended ------------------------------------------------------------------------------------------------
+# ---- Following appends -----------------------------------------------------------------------------------------------
 
 
 class Following:
@@ -122,7 +122,7 @@ class Following:
         return found
 
     def end(self) -> str:
-        """What it said besides, once it has ended."""
+        """The remaining output once it has ended."""
         _, errors = self.process.communicate(timeout=60)
         return errors
 
@@ -180,7 +180,9 @@ def test_committed_records_are_shown_when_their_transaction_ends(tmp_path: Path,
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object], *words: object) -> list[int]:
-    """The offsets that `dump --follow` shows while the steps are taken, one between two looks; then the log is gone."""
+    """The offsets that `dump --follow` shows while the test takes steps, one between two reads; then the log is
+    deleted.
+    """
 
     def take_next(_seconds: float) -> None:
         if next(steps, steps) is steps:

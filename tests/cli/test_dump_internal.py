@@ -1,4 +1,4 @@
-"""`cordwood dump` of Kafka's internal topics: by name, and as bytes where that is asked for or all there is."""
+"""`cordwood dump` of Kafka's internal topics: by name, and as bytes on request or without a decoder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(*words: str | Path, exits: int = 0) -> str:
 
 
 def records(*words: str | Path) -> list[str]:
-    """What the lines of records say behind offset and time."""
+    """The text of record lines after offset and time."""
     lines = [line for line in run(*words, "--records").splitlines() if line.startswith("record")]
     return [line.split(maxsplit=3)[3] for line in lines]
 

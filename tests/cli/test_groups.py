@@ -1,4 +1,4 @@
-"""`cordwood groups` and `cordwood transactions`: what they print, and how they end."""
+"""`cordwood groups` and `cordwood transactions`: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_only_the_logs_that_are_asked_for(cluster: Path) -> None:
     listing = cordwood.transactions(str(cluster), topics=["orders"], now_ms=int(NOW))
     assert listing.logs == 3
     assert {str(log.partition) for one in listing.transactions for log in one.logs} == {"orders-1"}
-    # Its coordinator knows payments-3 to be open in payments-0, which is not looked at.
+    # According to its coordinator payments-3 is open in payments-0, which is not read.
     listing = cordwood.transactions(str(cluster), partitions=["payments-1"], now_ms=int(NOW))
     assert [str(one) for one in listing.transactions] == ["payments-2: open, 1 log"]
 

@@ -1,4 +1,4 @@
-"""The command `cordwood clean --in-place`: what it says, and whom it gives way to."""
+"""The command `cordwood clean --in-place`: its output, and the processes that it yields to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.fs.acting import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
 
-#: Makes `.lock` anew, as fast as it can, and always holds the one that is there.
+#: Recreates `.lock`, as fast as it can, and always holds the current file.
 HOLD_ANEW = """
 import fcntl, os, sys
 held = None
@@ -38,7 +38,7 @@ while True:
         print("held", flush=True)
     held = newer
 """
-#: Holds a new `.lock` in the place of the one that is there.
+#: Replaces `.lock` once, and holds the new file.
 TAKE_OVER = HOLD_ANEW.replace("while True", "for _ in [1]") + "sys.stdin.read()\n"
 TOPICS = ("orders", "payments")
 READING = [("ls", "--json"), ("dump", "--json"), ("check", "--json"), ("plan", "--json")]
@@ -61,7 +61,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def once_a_task_writes(happens: Callable[[], object]) -> Acting:
-    """This machine's files; something happens before what a task wrote is durable, and so before it is swapped in."""
+    """This machine's files; an action happens before a task's output is durable, and so before it is swapped in."""
     happened: list[str] = []
 
     def before(verb: str, path: str) -> None:
@@ -99,16 +99,16 @@ def tree(directory: Path) -> dict[str, tuple[bytes, int, int]]:
 
 
 def segments(directory: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Without producer snapshots: those that are too many go with the load, as when a broker starts."""
+    """Files without producer snapshots: loading deletes superfluous snapshots, as when a broker starts."""
     return {name: one for name, one in tree(directory).items() if not name.endswith(".snapshot")}
 
 
 def logs(partition: Path) -> dict[str, tuple[int, bytes, int, int]]:
-    """What the broker itself leaves alone as long as nobody writes; epochs and indexes it may still be opening."""
+    """Log files, which the broker itself does not touch without appends; it may still be opening epochs and indexes."""
     return {name: (Path(name).stat().st_ino, *one) for name, one in tree(partition).items() if name.endswith(".log")}
 
 
-# ---- what it says ----------------------------------------------------------------------------------------------------
+# ---- Output ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("spark")

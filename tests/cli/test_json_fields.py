@@ -22,7 +22,7 @@ from tests.knobs import REWRITE
 FILE = Path(__file__).parent / "json_fields.txt"
 BROKER = "kraft-classic-before"
 NOW = ("--now", "1795300000000")
-#: By command, what follows it; DIR stands for a broker's directory. `pack`, which takes half a minute, is left out.
+#: Arguments of each command; DIR stands for a broker's directory. `pack`, which takes half a minute, is left out.
 COMMANDS = {
     "ls": ("DIR",),
     "dump": ("DIR", "--topic", "orders", "--limit", "9"),
@@ -47,7 +47,7 @@ COMMANDS = {
 
 
 def prepare(verb: str, logs: str, places: dict[str, str]) -> None:
-    """Make what a command needs besides a directory."""
+    """Make the inputs of a command besides a directory."""
     given: Any = {"engine": "here", "now_ms": int(NOW[1]), "topics": ["orders"]}
     if verb == "verify":
         cordwood.clean(logs, output=places["COPY"], **given)
@@ -74,7 +74,7 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def shown(verb: str, folder: Path) -> dict[str, set[str]]:
-    """The fields of what a command prints, each with its types."""
+    """The fields of a command's output, each with its types."""
     places = {"DIR": str(folder / "logs"), "INDEXES": str(folder / "indexes"), "COPY": str(folder / "copy")}
     places |= {"OLD": str(folder / "old"), "URL": "memory://fields/copy"}
     prepare(verb, places["DIR"], places)
@@ -91,7 +91,7 @@ def shown(verb: str, folder: Path) -> dict[str, set[str]]:
 
 
 def promised() -> dict[str, dict[str, set[str]]]:
-    """What the file says, by command."""
+    """The fields listed in the file, by command."""
     found: dict[str, dict[str, set[str]]] = {}
     for line in FILE.read_text().splitlines():
         verb, path, types = line.split()
@@ -115,7 +115,7 @@ def test_a_command_shows_the_fields_that_are_promised_and_no_unknown_ones(verb: 
     assert found == promised()[verb]
 
 
-#: What a thing is called in every document, and names for it that some had.
+#: The name of a thing in every document, and obsolete names for it.
 ONE_NAME = {
     "log_end_offset": {"next_offset", "end"},
     "now_ms": {"now", "as_of"},

@@ -58,7 +58,7 @@ def work() -> Iterator[dict[str, Any]]:
 
 
 def run(verb: str, directory: Path) -> str:
-    """Run one verb on the broker's directory; it must end well and say nothing on stderr."""
+    """Run one verb on the broker's directory; it must succeed without output on stderr."""
     done = CliRunner().invoke(app, [verb, str(directory), *COMMANDS[verb]])
     assert (done.exit_code, done.stderr) == (0, ""), f"cordwood {verb}: {done.exception!r}\n{done.output[-3000:]}"
     return done.stdout

@@ -32,7 +32,7 @@ def document(*words: object, exits: int = 0) -> dict[str, Any]:
 
 
 def du(path: Path) -> int:
-    """What a directory takes on the disk."""
+    """Size of a directory on the disk."""
     return int(subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True).stdout.split()[0])
 
 

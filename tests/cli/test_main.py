@@ -1,4 +1,4 @@
-"""How every command ends: what it says, its exit code, and never a traceback, whatever happens to its streams."""
+"""The end of every command: its message, its exit code, and no traceback, whatever happens to its streams."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_empty_path_is_not_taken_for_the_root_of_the_disk(verb: str) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_without_a_traceback(number: signal.Signals, code: int) -> None:
-    # A pipe that nobody reads holds it up.
+    # A full pipe without a reader blocks it.
     command = [sys.executable, "-m", "cordwood", "dump", *[str(fixture("kraft-classic-before"))] * 20]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None

@@ -48,7 +48,7 @@ def two(path: Path) -> Path:
     return path
 
 
-# ---- kinds of paths: each makes one in an empty folder, and returns what a user types --------------------------------
+# ---- Kinds of paths: each makes one in an empty folder, and returns the path that a user types -----------------------
 
 
 def log_directory(home: Path) -> Path:
@@ -245,7 +245,7 @@ def _paths(document: Any) -> set[str]:
     return {Path(one["path"]).name for one in document["partitions"]}
 
 
-#: Effect follows DIR, and the directories' names in what is printed.
+#: The effect of a command; its arguments follow DIR. Names of directories in the output are replaced.
 LISTING: Mapping[str, tuple[tuple[str, ...], Callable[[Any], set[str]]]] = {
     "ls": ((), _paths),
     "plan": (NOW, _paths),
@@ -260,7 +260,7 @@ LISTING: Mapping[str, tuple[tuple[str, ...], Callable[[Any], set[str]]]] = {
 
 
 def answer(verb: str, path: object, *more: object) -> tuple[int, Any, str]:
-    """The exit code of a command, its JSON, and its output with what it says on stderr."""
+    """The exit code of a command, its JSON, and its output including stderr."""
     done = CliRunner().invoke(app, [verb, str(path), *map(str, more), "--json"])
     assert done.exit_code in (0, 1, 2), (verb, done.output)
     try:
@@ -351,7 +351,7 @@ def test_every_command_refuses_what_is_no_log_in_the_same_words(
     path = kind(tmp_path)
     for verb, more in {**{verb: more for verb, (more, _) in LISTING.items()}, **OTHERS}.items():
         code, _, said = answer(verb, path, *more)
-        # It searches folders with whatever is in them.
+        # `erase-check` searches folders whatever their contents.
         if verb != "erase-check":
             assert (code, REFUSED[kind] in said) == (EXIT_REQUEST, True), (verb, said)
 

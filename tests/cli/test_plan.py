@@ -172,7 +172,7 @@ def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) 
 def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0)[:-1] + b"\xff"], [batch(3)])
     words = (tmp_path, "--config", "cleanup.policy=compact")
-    run(*words)  # that a checksum is wrong only reading tells
+    run(*words)  # only reading the batches finds a wrong checksum
     output = run(*words, "--exact", exits=1)
     assert "cannot be cleaned: orders-0\n  CRC-32C mismatch" in output
     assert f"in {tmp_path}/orders-0/00000000000000000000.log at position 0" in output

@@ -1,4 +1,4 @@
-"""`--rate`: what is read and written takes at least as long as it takes at the rate."""
+"""`--rate`: reads and writes take at least their size divided by the rate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = ("--config", "cleanup.policy=compact", "--high-watermark", "end", "--ign
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """Three partitions, of which the first is as large as the two others."""
+    """Three partitions; the first is as large as the other two together."""
     path = tmp_path / "logs"
     path.mkdir()
     for one in fixture("kraft-before").glob("orders-*"):
@@ -54,7 +54,7 @@ def test_a_copy_and_its_proof_are_no_faster_than_the_rate(spark: SparkSession, l
 def test_a_clean_in_place_is_no_faster_than_the_rate(spark: SparkSession, logs: Path) -> None:
     result, seconds = run("clean", logs, "--in-place", *PLAIN, "--rate", RATE)
     assert result["cleaned"] == 3
-    # It is read once more to be proved, and what was written is checked and proved.
+    # The proof reads the log once more, and the outputs are read for the check and for the proof.
     assert seconds >= (result["bytes_read"] + 2 * result["bytes_written"]) / RATE - SAVED
     assert not list(logs.rglob("*.cordwood*"))
 

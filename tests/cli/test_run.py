@@ -1,4 +1,4 @@
-"""`cordwood run` as a process: what it prints, how signals end it, and what it leaves."""
+"""`cordwood run` as a process: its output, its end by signals, and its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILES = 256
 
 
 def directory(tmp_path: Path) -> Path:
-    """A directory with a log of which most can go."""
+    """A directory with a log of mostly superseded records."""
     path = tmp_path / "logs"
     made_dirty(path, ONE.topic)
     return path
@@ -46,7 +46,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 def started(
     *words: str, files: int | None = None, program: Sequence[str] = ("-m", "cordwood", "run")
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process, which may open so many files."""
+    """A process with this limit on open files."""
     limit = [] if files is None else ["prlimit", f"--nofile={files}"]
     pipe = subprocess.PIPE
     with subprocess.Popen([*limit, sys.executable, *program, *words], stdout=pipe, stderr=pipe, text=True) as process:
@@ -57,7 +57,7 @@ def started(
 
 
 def lines_until(process: subprocess.Popen[str], wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """The JSON lines up to one that is wanted."""
+    """The JSON lines up to the wanted one."""
     found: list[dict[str, Any]] = []
     assert process.stdout is not None
     for line in process.stdout:
@@ -137,7 +137,7 @@ def test_a_thousand_idle_slow_and_resetting_clients_change_nothing(tmp_path: Pat
     assert (path / filenames.CLEAN_SHUTDOWN).exists()
 
 
-#: `cordwood run` on a disk that does not write recovery points, nor ever says so.
+#: `cordwood run` on a disk where writing recovery points blocks without an error.
 ON_A_DISK_THAT_HANGS = f"""
 import sys, time
 from cordwood.cli import main, run

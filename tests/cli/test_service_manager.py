@@ -1,4 +1,4 @@
-"""What `cordwood run` tells the service manager that started it, over a real socket."""
+"""Messages of `cordwood run` to the service manager that started it, over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cordwood simulate`: what it prints and writes."""
+"""`cordwood simulate`: its output and its files."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_folder_that_nothing_was_kept_in_is_wrong_usage(tmp_path: Path) -> Non
 
 #: Two days after the last of the fixtures was made.
 NOW_MS = 1_795_430_000_000
-#: Retention by size, which a broker's own metadata says nothing of.
+#: Retention by size, which a broker's own metadata does not contain.
 LIMIT = ["log.retention.bytes=5000", "log.retention.ms=-1"]
 #: For a broker that only starts and stops.
 STILL = {
@@ -207,7 +207,7 @@ def test_a_broker_that_only_started_and_stopped_is_no_reason_to_refuse(kafka_bro
 
 
 def read_before(name: str) -> Path:
-    """What a consumer read of a fixture."""
+    """A consumer's records of a fixture."""
     (found,) = PACKED.glob(f"*/{name}.read_committed.jsonl.gz")
     return found
 

@@ -1,4 +1,4 @@
-"""What a clean in place leaves in a partition when it is killed is passed over by whoever reads the directory."""
+"""Every reader of a directory skips the files of a killed clean in place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command:
 
 
 def _but_leftovers(shown: str) -> str:
-    """What a verb says without the room that files take, which `du` sees, and without what it says of leftovers."""
+    """A verb's output without disk usage, which `du` counts, and without its notes about leftovers."""
     return re.sub(r'"disk_(bytes|share)": [^,}]+|"usage": \{[^}]*\}|"cause": "[^"]*"', "", shown)
 
 

@@ -1,7 +1,8 @@
-"""Small files of every format, good ones, and what each of their bytes is for.
+"""Small valid files of every format, and the meaning of each of their bytes.
 
 A `Sample` is one file that can be damaged and read again: a `.log` inside a partition in memory, read through `Log`, or
-a small file, read by its decoder. `fields` names every stretch of it: whoever flips a byte can say what was hit.
+a small file, read by its decoder. `fields` names every range of it, so that a test that flips a byte can name the
+damaged field.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ class Field:
 
 @dataclass
 class Reading:
-    """What reading a file gave.
+    """Result of reading a file.
 
     Attributes:
-        facts: of the format's own kind; for a log its batches and its records.
-        damage: what was reported.
+        facts: decoded contents, of the format's own type; for a log its batches and its records.
+        damage: reported errors.
     """
 
     facts: Sequence[object]
@@ -63,15 +64,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Sample:
-    """A good file.
+    """A valid file.
 
     Attributes:
-        name: of the sample, for people.
+        name: readable name of the sample.
         group: the format, as the table of uncovered fields names it.
         file: its name.
         data: its bytes.
-        fields: what they are, in order, without holes.
-        open: makes a function that reads other bytes in the place of these.
+        fields: names of byte ranges, in order, without gaps.
+        open: makes a function that reads other bytes in their place.
     """
 
     name: str
@@ -143,7 +144,7 @@ def memory(files: dict[str, bytes]) -> MemoryFileSystem:
 
 
 def read_log(log: LogView) -> Reading:
-    """All batches and records of a log. Of a damaged one only the records: what its headers say proves nothing."""
+    """All batches and records of a log. Of a damaged log only the records: its headers prove nothing."""
     damage: list[DataError] = []
     records = tuple(log.records(isolation=None, on_damage=damage.append))
     batches = () if damage else tuple(log.batches(on_damage=damage.append))
@@ -324,7 +325,7 @@ def _repeated(*layout: tuple[str, int], start: int = 0) -> Callable[[bytes], lis
 
 
 def _words(*lines: Sequence[str]) -> Callable[[bytes], list[Field]]:
-    """The words of a text file by line, and what separates them; the last of `lines` goes for all further lines."""
+    """The words of a text file by line, and their separators; the last of `lines` applies to all further lines."""
 
     def fields(data: bytes) -> list[Field]:
         found = []
@@ -348,7 +349,7 @@ def _groups(pattern: str) -> Callable[[bytes], list[Field]]:
     return fields
 
 
-#: Group: what the bytes of such a file are for.
+#: Group: the fields of such a file.
 FIELDS: dict[str, Callable[[bytes], list[Field]]] = {
     "log, magic 2": log_fields,
     "offset index": _repeated(("entry's offset", 4), ("entry's position", 4)),
@@ -393,12 +394,12 @@ def _read_transaction_index(data: bytes, base_offset: int) -> tuple[object, list
 
 def _read_leader_epochs(data: bytes, base_offset: int) -> tuple[object, list[DataError]]:
     found = leader_epochs.decode(data)
-    # Kafka drops what does not increase; that an entry is gone is the finding.
+    # Kafka drops entries that do not increase; the finding reports the dropped entry.
     kept = leader_epochs.history(found).entries
     return kept, [CorruptFileError("entries do not increase")] if kept != found else []
 
 
-#: Group: how a small file is read by itself; (bytes, base offset) to what it says and what is wrong with it.
+#: Group: the reader of a small file by itself; (bytes, base offset) to its contents and its errors.
 _READERS: dict[str, Callable[[bytes, int], tuple[object, list[DataError]]]] = {
     "offset index": _read_offset_index,
     "time index": _read_time_index,

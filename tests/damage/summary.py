@@ -1,6 +1,6 @@
-"""What the damage tests tried, and what came of it: one tally per test, added up at the end of the run.
+"""Cases of the damage tests, and their results: one tally per test, added up at the end of the run.
 
-A test hands its tally over with `record_property`, which pytest carries to the process that writes the summary.
+A test passes its tally to `record_property`, and pytest carries it to the process that writes the summary.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Tally:
         what: flips or cuts.
         group: the format.
         reported: cases in which reading reported damage in the right place.
-        same: cases in which the same was read.
+        same: cases in which the contents were unchanged.
         torn: cut logs that read like one after a crash: all batches before the cut, no more.
         uncovered: cases that no checksum caught, by the field that was hit.
-        caught: those of them that a check of the log directory found, by the field.
-        checked: those that a check was asked about.
+        caught: uncovered cases that a check of the log directory found, by the field.
+        checked: uncovered cases for which a check ran.
     """
 
     what: str
@@ -63,7 +63,7 @@ def tallies(properties: Iterable[tuple[str, object]]) -> Iterator[Tally]:
 
 
 def lines_for(reporter: pytest.TerminalReporter) -> list[str]:
-    """The summary of all tests that this run, in however many processes, has come to the end of."""
+    """The summary of all tests that this run has finished, in all of its processes."""
     reports = [*reporter.getreports("passed"), *reporter.getreports("failed")]
     return table(list(tallies(one for report in reports if report.when == "call" for one in report.user_properties)))
 

@@ -1,6 +1,6 @@
-"""What a file claims costs nothing: memory is bounded by what it holds, not by what its headers say.
+"""False sizes cost no memory: memory is bounded by a file's size, not by the sizes in its headers.
 
-Every header here has a right checksum, so what it claims is believed until the bytes contradict it.
+Every header here has a right checksum, so a reader trusts it until the bytes contradict it.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ PACKED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 def test_a_batch_above_max_batch_bytes_is_damage_in_its_place(codec: Codec) -> None:
     before = encode_batch([Record(0, 1, b"before", b"")])
     log = LogView(PARTITION, fs=memory({f"{PARTITION}/{FILE}": before + bomb(codec, 12) + BEHIND}))
-    for limit in (MIB, 10 * MIB):  # below and above what is decoded at once
+    for limit in (MIB, 10 * MIB):  # below and above the size of one decoding step
         damage: list[Exception] = []
         keys = []
         for columns in log.columns(on_damage=damage.append, max_batch_bytes=limit):

@@ -1,8 +1,8 @@
-"""Flips that no checksum catches, in a whole log directory: `cordwood check` finds those for which another file, or the
-neighbours in the same one, say otherwise.
+"""Flips that no checksum catches, in a whole log directory: `cordwood check` finds a flip if another file, or a
+neighbour in the same file, contradicts it.
 
-The directory is a small one that a broker closed cleanly: a partition of two segments with transactions, two
-leaders and all its files, each agreeing with all others.
+The directory is a small one that a broker closed cleanly: a partition of two segments with transactions, two leaders
+and all its files, each consistent with all others.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SMALLER = {
     ("transaction index", "last stable offset"): "a search for aborted transactions ends later",
     ("offset checkpoint", "offset"): "less was flushed, cleaned or replicated: more work, nothing wrong",
 }
-#: Likewise, for one that makes it larger.
+#: The same for a flip that makes it larger.
 LARGER = {
     ("leader-epoch-checkpoint", "start offset"): "the oldest epoch may start anywhere: what was before was deleted"
 }
@@ -165,7 +165,7 @@ def check(fs: MemoryFileSystem) -> list[Finding]:
 
 
 def is_reported(fs: MemoryFileSystem, path: str, data: bytes) -> bool:
-    """Whether reading the file by itself already tells."""
+    """Whether reading the file by itself already reports the flip."""
     group = group_of(path)
     if group.startswith("log"):
         return bool(read_log(LogView(PARTITION, fs=fs)).damage)
@@ -174,7 +174,7 @@ def is_reported(fs: MemoryFileSystem, path: str, data: bytes) -> bool:
 
 
 def number(group: str, data: bytes, field: Field) -> int:
-    """What a field says, if it is a number; else 0."""
+    """The value of a numeric field; 0 for others."""
     found = data[field.start : field.end]
     if "checkpoint" not in group:
         return int.from_bytes(found, "big", signed=True)

@@ -1,5 +1,5 @@
-"""Every length that a small file of each format can be cut to: what is left reads as a torn tail, or is reported, and
-never gives anything but a part of what was there.
+"""Cut a small file of each format to every length: the remainder reads as a torn tail, or is reported, and yields only
+a part of the original contents.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNNOTICED = {
     "offset checkpoint": {"version", "line end", "count", "offset"},
     # A file without properties is one of version 0, which need not have any; a last value may be shorter.
     "meta.properties": {"comment", "key", "node id", "directory id", "line end", "version", "cluster id"},
-    # Its existence counts; Kafka takes one that it cannot parse for one without a broker epoch.
+    # Only its existence counts; Kafka treats an unparsable file as one without a broker epoch.
     ".kafka_cleanshutdown": {"version", "frame", "broker epoch"},
 }
 

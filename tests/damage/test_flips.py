@@ -1,5 +1,5 @@
 """Every byte of a small file of each format is flipped, in several ways; reading either reports it, or reads the same,
-or the byte lies in a field that no checksum covers. `UNCOVERED` lists those fields; nowhere else may a flip pass.
+or the byte is in a field that no checksum covers. `UNCOVERED` lists those fields; a flip elsewhere must be noticed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tests.damage.samples import Reading, Sample, entries, logs, small_files
 from tests.damage.summary import PROPERTY, Tally
 from tests.damage.uncovered import UNCOVERED, flipped
 
-#: Each single bit, and all of them. Of what a checksum covers as a block, fewer.
+#: Each single bit, and all of them. Fewer for bytes that one checksum covers as a block.
 PATTERNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
 FEWER_PATTERNS = (1, 128, 255)
 BLOCKS = ("records", "message under the CRC")
 SIZES = ("batch length", "message size")
-#: What says where a batch stands among the others.
+#: Fields that hold a batch's place among the other batches.
 ORDERED = ("base offset", "offset")
 
 
@@ -34,7 +34,7 @@ def records_of(reading: Reading) -> tuple[Record, ...]:
     return reading.facts[1]  # type: ignore[return-value]
 
 
-#: Given what was read, what should have been, the damaged bytes, the position of the flip and the name of its field.
+#: Arguments: the result, the expected result, the damaged bytes, the position of the flip and the name of its field.
 Judge = Callable[[Reading, Reading, bytes, int, str], None]
 
 
@@ -57,7 +57,7 @@ def try_all(sample: Sample, judge: Judge) -> Tally:
         else:
             assert name in allowed, f"flip {pattern:#x} of byte {position} ({name}) passes"
             tally.uncovered[name] += 1
-    # What follows a flip leaves no trace: the file as it was is read as it was.
+    # A flip leaves no state behind: the undamaged file still has its original contents.
     assert read(sample.data) == good
     return tally
 
@@ -68,7 +68,7 @@ def test_a_flip_in_a_log_is_reported_where_it_is_and_harms_no_other_batch(
 ) -> None:
     places = list(entries(sample.data))
     alone = sample.open()
-    # Of the samples none shares a record between batches, so records tell whose they are.
+    # No two batches of the samples share a record, so a record identifies its batch.
     own = {start: set(records_of(alone(sample.data[start:end]))) for start, end, _ in places}
     expected = set().union(*own.values())
 
@@ -77,8 +77,8 @@ def test_a_flip_in_a_log_is_reported_where_it_is_and_harms_no_other_batch(
         lost = own[start]
         read = set(records_of(found))
         if name in SIZES:
-            # No checksum covers the size either: a batch that seems longer takes with it what it seems to hold, and one
-            # that seems shorter may be followed by bytes that look like another.
+            # No checksum covers the size either: a batch that seems longer swallows the bytes behind it, and a batch
+            # that seems shorter may be followed by bytes that look like another batch.
             end = start + 12 + int.from_bytes(data[start + 8 : start + 12], "big")
             reach = max([end if end <= len(data) else 0, *(error.position or 0 for error in found.damage)])
             lost = lost.union(*(own[other] for other, _, _ in places if start <= other < reach))

@@ -1,7 +1,7 @@
-"""Directories full of nonsense: whatever the bytes, reading them ends, and raises nothing but Cordwood's own errors.
+"""Directories full of nonsense: reading any bytes ends, and raises only Cordwood's own errors.
 
-Bytes are random, or good files cut and put together again; half of the time every checksum is made right afterwards, so
-that nonsense gets past it and into the decoders.
+Bytes are random, or valid files cut and joined; half of the time all checksums are corrected afterwards, so that
+nonsense passes them and reaches the decoders.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ OFFSETS = st.none() | st.sampled_from(ODD_NUMBERS) | st.integers(-5, 200)
 
 
 def quietly(call: Callable[[], object]) -> None:
-    """Only errors of ours may come out, and each can say what it is."""
+    """Only Cordwood's errors may be raised, and each must format its message."""
     said = "no error"
     try:
         call()

@@ -1,4 +1,4 @@
-"""What a large record takes in memory little exceeds its size: each case measures a process of its own."""
+"""Reading a large record needs little more memory than its size: each case measures a process of its own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cordwood.types import Codec
 
 MB = 1_000_000
 LARGE = 150 * MB
-#: Of the record's size. What was read is held once, and some pieces of it more.
+#: Factor of the record's size. The bytes read are held once, and some parts of them twice.
 ALLOWED = 1.2
-#: What is let go goes back to the system at once. Else malloc keeps up to 64 MB of it, sometimes.
+#: Return freed memory to the system at once. Otherwise malloc sometimes keeps up to 64 MB of it.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(MB), "MALLOC_TRIM_THRESHOLD_": str(MB)}
 
 #: Does something with a small log, then with a large one, and prints how much more memory that took.
@@ -131,15 +131,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def memory_above(folder: Path, kind: str, codec: Codec, *arguments: str, size: int = LARGE) -> int:
-    """Bytes that a process takes for a large record, above what the same takes for a small one."""
+    """Memory in bytes that a process needs for a large record, beyond that for a small one."""
     return measured([write_log(folder, kind, codec, size) for size in (1000, size)], *arguments)
 
 
 def measured(paths: list[str], *arguments: str) -> int:
-    """Bytes that a process takes for the second log, above what it takes for the first.
+    """Memory in bytes that a process needs for the second log, beyond that for the first.
 
-    To compile a kernel that only large batches need takes 28 MB: a process that does counts for nothing, and the next
-    one has that kernel from the cache.
+    Compiling a kernel that only large batches need takes 28 MB: a process that compiles is not counted, and the next
+    one loads that kernel from the cache.
     """
     environment = {**os.environ, **MALLOC, "PYTHONPATH": os.pathsep.join(sys.path)}
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Damage in what says how a transaction ended: readers of committed data must not believe it in silence."""
+"""Damage in the records of a transaction's end: readers of committed data must report it."""
 
 from __future__ import annotations
 

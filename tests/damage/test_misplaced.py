@@ -58,7 +58,7 @@ def batch(number: int) -> bytes:
 
 
 def written(folder: Path, number: int | None = None, base_offset: int = 0) -> Path:
-    """A log, in which one batch has got another base offset."""
+    """A log with one batch whose base offset was changed."""
     folder.mkdir(parents=True)
     for first, end in SEGMENTS:
         writer = SegmentWriter(PosixFileSystem(), str(folder), RECORDS * first, IndexLimits(interval_bytes=300))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _BROKER = "set by the leader after the producer's CRC, so left out of it; caught by"
 _PLAIN = "no checksum in the whole file; caught by"
-#: Format and field: why nothing in the file itself tells, and which other file or neighbour does.
+#: Format and field: why the file itself does not reveal the flip, and which other file or neighbour does.
 UNCOVERED = {
     "log, magic 2": {
         "base offset": f"{_BROKER} the order of batches and the segment's name, for readers, too;"

@@ -1,4 +1,4 @@
-"""A clean that finds out by key indexes which batches to read: it leaves what a clean that reads everything leaves."""
+"""A clean that chooses the batches to read by key indexes: its output equals that of a clean that reads all batches."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_an_index_flipped_anywhere_or_cut_at_any_length_changes_no_result(tmp_pa
 
 
 def test_an_index_of_the_segment_as_it_was_is_not_used(tmp_path: Path, served: list[bool]) -> None:
-    # One batch in the middle has other keys now, and nothing else moved. Few batches are sampled: all are compared.
+    # One batch in the middle has other keys now, at the same position. Few batches are sampled: all are compared.
     log = some_log(tmp_path / "t-0")
     indexed(log)
     path = Path(log.segments[1].path)
@@ -239,7 +239,7 @@ def test_a_clean_in_place_uses_the_indexes_of_the_partition(tmp_path: Path, read
 
 
 def spread_log(folder: Path) -> LogView:
-    """A clean segment, and a dirty one that supersedes a record in every fourth batch of it."""
+    """A clean segment, and a dirty segment that supersedes a record in every fourth batch of the clean one."""
     size = BATCHES * RECORDS
     keys = [b"key-%d" % number for number in range(size)]
     clean = [batch(at, keys[at : at + RECORDS]) for at in range(0, size, RECORDS)]

@@ -1,4 +1,4 @@
-"""The second look at what a task wrote finds every way in which it can be something else."""
+"""The check of a task's output finds every kind of difference."""
 
 from __future__ import annotations
 

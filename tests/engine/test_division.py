@@ -1,4 +1,4 @@
-"""What a plan says about how each partition's clean is divided."""
+"""A plan's description of how each partition's clean is divided."""
 
 from __future__ import annotations
 

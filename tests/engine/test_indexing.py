@@ -1,4 +1,4 @@
-"""Key indexes of what a clean leaves are made of what its passes know; only what they do not know is read."""
+"""Key indexes of a clean's outputs are built from data of its passes; only missing parts are read."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def test_only_the_part_of_an_output_is_read_whose_keys_nobody_knows(tmp_path: Pa
     index_clean_segments(log)
     windows_read.clear()
     indexes = made(log, tmp_path / "out", probing=True, group_bytes=1 << 20)
-    # Three records of the dirty segment; and the rest, as the larger index has buckets of more bits than the old ones.
+    # Three records of the dirty segment; and the remaining reads, as the larger index has buckets of more bits than the
+    # old ones.
     assert windows_read == [400, 398, 400, 3]
     compare(indexes, log, tmp_path / "out")
 

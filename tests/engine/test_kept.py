@@ -1,4 +1,4 @@
-"""A group in which nothing changes is not written: its segment keeps its files."""
+"""A group without changes is not rewritten: its segment keeps its files."""
 
 from __future__ import annotations
 

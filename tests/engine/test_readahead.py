@@ -70,7 +70,7 @@ def test_a_large_window_is_worked_on_while_no_other_is_in_memory(segment: Segmen
 
     def work(shown: TrackedWindow) -> int:
         if shown.window.data.size == _LARGE_BYTES:
-            time.sleep(0.02)  # whoever reads on does so now
+            time.sleep(0.02)  # a reader that continues does so now
             seen.append((shown.window.position, sum(one() is not None for one in alive), len(alive)))
         return 0
 

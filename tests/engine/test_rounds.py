@@ -99,7 +99,7 @@ def test_what_has_waited_too_long_is_cleaned_however_little_is_dirty(tmp_path: P
 
 
 def test_a_segment_that_took_in_a_younger_one_may_be_too_young_for_the_next_round(tmp_path: Path) -> None:
-    # What is clean already may be of any age. Merged with what is dirty it keeps all of it from being cleaned again.
+    # The clean part may be of any age. Once merged with dirty data it keeps the whole segment from being cleaned again.
     log = make_log(
         tmp_path / "t-0", (0, [data(0, b"x", timestamp=100)]), (1, [data(at, b"%d" % at) for at in (1, 2)]), (3, [])
     )
@@ -114,7 +114,7 @@ def test_a_map_without_room_for_a_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_group_written_as_two_segments_replaces_its_sources_after_a_round(tmp_path: Path) -> None:
-    # The time index has room for so few entries that a merged output ends early and another begins; the next round
+    # The time index has room for few entries, so that a merged output ends early and another begins; the next round
     # reads both, and has a group for each.
     folder = tmp_path / "t-0"
     batches = [[data(at, b"%d" % at, timestamp=at) for at in (low, low + 1)] for low in (0, 2, 4)]
@@ -133,7 +133,7 @@ def test_group_written_as_two_segments_replaces_its_sources_after_a_round(tmp_pa
 
 
 def script(seed: int) -> dict[str, Any]:
-    """A log of random batches, then what a cleaner thread does until it finds nothing more to do."""
+    """A log of random batches, then rounds of a cleaner thread until no log is cleanable."""
     choose = random.Random(seed)
     keys = choose.choice([4, 12, 40])
     config = {

@@ -1,4 +1,4 @@
-"""Ranges of batches that stay as they are share their blocks with the segment they come from, where a disk can."""
+"""Unchanged ranges of batches share their blocks with the source segment, on disks that can share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def clean(log: LogView, fs: PosixFileSystem | MemoryFileSystem, target: str) -> 
 
 
 class Sharing(PosixFileSystem):
-    """Says that its disk shares blocks, whatever it is."""
+    """Reports that its disk shares blocks, on any disk."""
 
     def shares_blocks(self, path: str) -> bool:
         return True

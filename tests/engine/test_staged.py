@@ -1,4 +1,4 @@
-"""A partition cleaned by many tasks: what they hand each other may be lost, cut or in the wrong place."""
+"""A partition cleaned by many tasks: data passed between them may be lost, truncated or in the wrong place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass 2 leaves out batches that are superseded whole; what comes out is the same as if it read them."""
+"""Pass 2 skips batches that are superseded whole; the output is the same as if it read them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_is_left_out_makes_no_difference(segments: list[list[tuple[str, lis
 
 
 def superseded_log(folder: Path, **fields: int) -> LogView:
-    """A segment of 40 batches of 10 KB, of which the first and the last stay."""
+    """A segment of 40 batches of 10 KB; the first and the last stay."""
     batches = [
         encode_batch([Record(at, NOW_MS, b"%d" % at if at in (0, 39) else b"k", bytes(10_000))], **fields)  # type: ignore[arg-type]
         for at in range(40)
@@ -126,7 +126,7 @@ def test_a_range_without_a_segment_leaves_everything(tmp_path: Path) -> None:
 
 
 class Scanned:
-    """What a scan found before the file was changed."""
+    """The result of a scan before the file was changed."""
 
     def __init__(self, log: LogView) -> None:
         asked = request(log, producers=Producers())

@@ -1,4 +1,4 @@
-"""What a task reads before it cleans, and what it does with damage. The rules themselves: `tests/cleaning`."""
+"""Reads of a task before it cleans, and its reaction to damage. The rules themselves: `tests/cleaning`."""
 
 from __future__ import annotations
 

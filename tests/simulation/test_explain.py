@@ -1,4 +1,4 @@
-"""`cordwood.explain`: what it says would have become of a log, against what does become of it."""
+"""`cordwood.explain`: its predictions for a log, compared with a simulation."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ BATCH_RECORDS, RECORD_BYTES = 4, 120
 
 @dataclass(frozen=True)
 class Case:
-    """What is written to a log, its configs, and others that are asked about."""
+    """A log's workload, its configs, and other configs to explain."""
 
     workload: Workload
     configs: Mapping[str, str]
     other: Mapping[str, str]
-    #: By how much an answer may differ from what is so, as a part of it.
+    #: Largest relative error of an answer.
     off: float = 0.15
 
 

@@ -1,4 +1,4 @@
-"""Simulations with and without garbage, beside a model in plain Python that knows nothing of logs and cleaners."""
+"""Simulations with and without garbage, beside a model in plain Python without logs and cleaners."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Model:
-    """A log as lists of records, each the number of its append; what a clean writes is counted."""
+    """A log as lists of records, each the number of its append; counts the records that cleans write."""
 
     def __init__(self, share: float | None) -> None:
         self.share = share
@@ -103,7 +103,7 @@ def model(skew: float, share: float | None) -> float:
     """Records that cleans write, for each that is appended."""
     source = np.random.default_rng(3)
     found = Model(share)
-    # A key of the simulation stands for as many as its scale says, which are next to each other in rank.
+    # A key of the simulation stands for `SCALE` keys, which are next to each other in rank.
     ranks = np.arange(1, KEYS * SCALE + 1).reshape(KEYS, SCALE)
     weights = np.cumsum((1.0 / ranks**skew).sum(axis=1))
     count = round(RATE * 86_400 / SCALE)

@@ -1,8 +1,7 @@
 """A simulated month of many partitions with mixed policies: each stays as small as its configs promise.
 
-Eleven partitions go through four days; with `pytest -m month`, 220 through thirty, which takes half an hour. The
-promises are stated here once more, from the segments of each log and from what was written to it; nothing of the
-engine's own rules is used.
+Eleven partitions run for four days; with `pytest -m month`, 220 for thirty, which takes half an hour. This module
+states the promises once more, from the segments of each log and from its appends, without the engine's own rules.
 """
 
 from __future__ import annotations
@@ -71,18 +70,18 @@ TOPICS = {
         "40/h", {"cleanup.policy": "compact,delete", "retention.ms": RETENTION_MS}, keys=2_000, tombstones=0.1
     ),
 }
-#: What a partition gets in an hour, headers included: batches of five.
+#: Bytes per partition and hour, headers included: batches of five.
 HOUR_BYTES = 40 * (RECORD_BYTES + 61 / BATCH_RECORDS)
 
 
 @dataclass
 class Month:
-    """What a partition was like over time.
+    """History of a partition.
 
     Attributes:
         member: its log.
-        sizes: of the log at each step.
-        cleans, read_bytes, written_bytes: of the cleaner.
+        sizes: size of the log at each step.
+        cleans, read_bytes, written_bytes: the cleaner's totals.
     """
 
     member: Member
@@ -101,7 +100,7 @@ def closed(member: Member) -> tuple[LogSegment, ...]:
 
 
 def dirty_share_is_bounded(member: Member, checkpoint: int, now_ms: int) -> None:
-    """What may be cleaned is no dirtier than `min.cleanable.dirty.ratio`."""
+    """The cleanable range is no dirtier than `min.cleanable.dirty.ratio`."""
     config, cleaned_at_ms = member.log.config, now_ms - STEP_MS
     clean = [one for one in closed(member) if one.base_offset < checkpoint]
     dirty = []
@@ -229,7 +228,7 @@ def stays_are_bounded(months: Mapping[str, Sequence[Month]], now_ms: int) -> Non
 
 
 def run(months: Mapping[str, Sequence[Month]], world: World, days: int) -> int:
-    """Go through it, with each promise asked for after each step, and return the most that the disk held."""
+    """Run the simulation, check each promise after each step, and return the largest use of the disk."""
     by_member = {id(one.member): one for group in months.values() for one in group}
     cleaner = world.manager.cleaner
     assert cleaner is not None

@@ -1,4 +1,4 @@
-"""What became of each record, against a plain model of all that was written, and what is in the segments."""
+"""The fate of each record, compared with a plain model of all appends, and with the segments' contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOPICS = {
 
 
 class Model:
-    """All that was written, one record after the other, from what is handed to the recorder."""
+    """All appended records, one after the other, from the arguments of the recorder."""
 
     def __init__(self, member: Member) -> None:
         self.records: dict[int, tuple[int, bool, bool]] = {}
@@ -108,5 +108,5 @@ def test_stays_are_times_between_steps_and_tasks() -> None:
         world.run(40 * HOUR_MS)
         deleted = member.recorder.deleted(world.now_ms)
         assert deleted is not None
-        # 8 kB to 11 kB of records of 100 bytes, of which 20 come in an hour; batches of 5 have a header each.
+        # 8 kB to 11 kB of records of 100 bytes, 20 of them per hour; batches of 5 have a header each.
         assert 3 * HOUR_MS < deleted.median_ms <= deleted.max_ms < 6 * HOUR_MS  # type: ignore[operator]

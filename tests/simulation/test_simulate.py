@@ -1,4 +1,4 @@
-"""What a topic's disk will be: against arithmetic, at several scales, and with two sets of configs."""
+"""The predicted disk usage of a topic: compared with arithmetic, at several scales, and with two sets of configs."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_retention_by_size_keeps_at_least_that_size() -> None:
 
 @pytest.mark.parametrize("ratio", [0.5, 0.25])
 def test_the_cleaner_writes_what_the_dirty_ratio_says(ratio: float) -> None:
-    # Each clean leaves the last values; the next one is due when so much more is dirty.
+    # Each clean leaves the last values; the next one is due when the dirty part is `dirty` times as large.
     keys, size = 500_000, 1000
     found = simulated(
         "cleanup.policy=compact",

@@ -1,4 +1,4 @@
-"""What was written to a log, as far as the log tells: against what really was written."""
+"""A workload derived from a log, compared with the real one."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_key_that_is_updated_often_gets_more_of_what_went() -> None:
     assert 0.5 < (drawn["key"] == 0).mean() < 0.95
 
 
-# ---- which time, and what comes before -------------------------------------------------------------------------------
+# ---- Times, and records before the range -----------------------------------------------------------------------------
 
 
 def trace_of(found: Iterable[tuple[int, int, int]], start_offset: int = 0) -> Trace:
@@ -158,7 +158,7 @@ def test_what_retention_has_deleted_is_what_the_log_has_over_again_in_whole_days
     assert apart.min() > 0 and apart.max() <= HOUR_MS + 1, "no hole, and no overlap"
     assert (apart < HOUR_MS - 1).sum() <= 4, "but for the seams one an hour"
     assert made["ms"][0] - span.begin_ms < HOUR_MS
-    # An hour of the day is what it is two days later.
+    # An hour of the day has the same traffic two days later.
     by_time = {int(row["ms"]): int(row["key"]) for row in made}
     earlier = [ms for ms in by_time if ms + 2 * DAY_MS < NOW]
     assert len(earlier) > 24 and all(by_time[ms + 2 * DAY_MS] == by_time[ms] for ms in earlier)

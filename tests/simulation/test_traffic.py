@@ -1,4 +1,4 @@
-"""What is written to a log: the records that were drawn, in batches as a producer encodes them."""
+"""Simulated traffic of a log: the drawn records, in batches as a producer encodes them."""
 
 from __future__ import annotations
 

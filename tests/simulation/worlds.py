@@ -19,7 +19,7 @@ from cordwood.types import TopicPartition
 
 @dataclass(frozen=True)
 class Topic:
-    """What is written to each partition of a topic, and its configs."""
+    """The workload of each partition of a topic, and its configs."""
 
     workload: Workload
     configs: Mapping[str, str]

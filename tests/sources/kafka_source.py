@@ -62,7 +62,7 @@ def sorted_rows(frame: DataFrame) -> pa.Table:
 
 
 class Producer:
-    """Kafka's Java client, which stays: it is given commands one by one while a test looks at what they do."""
+    """Kafka's Java client, which keeps running: it gets commands one by one while a test checks their effects."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
@@ -102,7 +102,9 @@ class Producer:
 
 @contextmanager
 def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
-    """A broker with a topic of two partitions, from which retention deletes all the time; and a producer to it."""
+    """A broker with a topic of two partitions, whose old segments retention deletes all the time; and a producer to
+    it.
+    """
     broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
     settings = {"internal.segment.bytes": "12000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
     with Producer(directory) as producer:

@@ -39,7 +39,7 @@ CONFIG = (
 
 
 class Writer:
-    """A log manager on a file system, whose clock only moves when it is told to."""
+    """A log manager on a file system, whose clock moves only when the test moves it."""
 
     def __init__(self, fs: LocalFileSystem | None = None, root: str = ROOT, config: Sequence[str] = CONFIG) -> None:
         self.now_ms = NOW_MS
@@ -174,7 +174,7 @@ def expected_rows(fs: Store, isolation: Isolation, root: str = ROOT) -> list[Row
 def read_rows(
     fs: Store, options: Mapping[str, str], conditions: Sequence[Condition] = (), root: str = ROOT
 ) -> tuple[list[Row], ReadCounts]:
-    """What the tasks of a batch read, one after the other, and what it took."""
+    """The rows of a batch's tasks, one after the other, and their counts."""
     parsed = parse({"path": root, **options})
     names = column_names(parsed)
     plan = plan_batch(parsed, fs, names, conditions)
@@ -184,7 +184,7 @@ def read_rows(
 def read_plan(
     fs: Store, plan: BatchPlan, options: ReadOptions, names: tuple[str, ...], conditions: Sequence[Condition] = ()
 ) -> tuple[list[Row], ReadCounts]:
-    """What the tasks of a plan read."""
+    """The rows of a plan's tasks."""
     counts = ReadCounts()
     rows: list[Row] = []
     for one in (one for task in plan.tasks for one in task):

@@ -23,7 +23,7 @@ from tests.sources.kafka_source import STILL, from_kafka, from_logs, sorted_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Directories that brokers of 4.3.1 left, in whatever state.
+#: Directories that brokers of 4.3.1 left, in various states.
 FIXTURES = [
     *(f"kraft-{name}" for name in ("before", "after", "before-2", "after-2")),
     *(f"kraft-classic-{name}" for name in ("before", "after", "before-2", "after-2", "before-3", "after-3")),
@@ -35,7 +35,7 @@ FIXTURES = [
 
 @dataclass(frozen=True)
 class Facts:
-    """What a consumer found in a directory: per partition, its first offset, its end, and times of its records."""
+    """A consumer's view of a directory: per partition, its first offset, its end, and times of its records."""
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -150,9 +150,9 @@ def served(broker: Broker, name: str, tmp_path: Path) -> str:
 def compare(
     spark: SparkSession, address: str, path: Path, options: Mapping[str, str], why: str, damaged_ends: Ends | None
 ) -> int:
-    """Read both ways; what is refused by one must be refused by the other. Returns the number of rows.
+    """Read both ways, and return the number of rows; both must refuse the same reads.
 
-    `damaged_ends` are given of a directory with damage: where a broker's recovery has cut its logs.
+    `damaged_ends` are given for a directory with damage: the ends of its logs after a broker's recovery.
     """
     theirs, ours = (
         _rows_or_error(read)

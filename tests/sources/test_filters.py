@@ -78,7 +78,7 @@ def random_conditions(rows: Sequence[Row], source: random.Random) -> list[Condit
 
 
 def make_key_indexes(fs: LocalFileSystem, source: random.Random) -> None:
-    """Key indexes of most segments, some of which are spoiled, stale or do not cover the end."""
+    """Key indexes of most segments; some are damaged, stale or do not cover the end."""
     for partition in PARTITIONS:
         for segment in LogView(f"{ROOT}/{partition}", fs=fs).segments:
             index = build(segment, new_secret(), 1 << 30) if segment.size_bytes else None
@@ -115,11 +115,11 @@ def test_filtering_early_leaves_what_filtering_afterwards_leaves(number: int, mo
             assert counts.records == len(wanted)
 
 
-# ---- what is not read ------------------------------------------------------------------------------------------------
+# ---- Skipped data ----------------------------------------------------------------------------------------------------
 
 
 class Watched(WrappedStore):
-    """Notes which ranges of which `.log` files are read."""
+    """Notes the ranges of `.log` files that are read."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -169,9 +169,9 @@ def batch_records(first: int) -> list[Record]:
 BATCH_BYTES = len(encode_batch(batch_records(0)))
 INTERVAL = 4 * BATCH_BYTES
 SEGMENT = 20 * BATCH_BYTES
-#: A look at a header, of which there are two for each end of a range.
+#: Bytes read to decode a header, two for each end of a range.
 LOOK = 4200
-#: What is read beside the batches that hold wanted offsets: the entries of an index are so far apart.
+#: Bytes read besides the batches with wanted offsets: the distance of index entries.
 SLACK = 2 * (INTERVAL + 2 * LOOK)
 #: The end of a log is looked for in its headers, which are read in pieces of this size.
 PIECE = 64 << 10
@@ -223,7 +223,7 @@ def test_of_other_offsets_no_more_is_read_than_the_index_leaves_open(large: Writ
     sizes = logs_of(large.fs, "orders-0")
     (holder,) = (path for path in sorted(sizes) if path.endswith(f"{2000:020}.log"))
     *_, last = sorted(sizes)
-    # Of the last one its end, to know where the log ends.
+    # The end of the last segment, to find the end of the log.
     assert set(watched.reads) == {holder, last}
     assert watched.bytes_of(holder) <= 2 * BATCH_BYTES + SLACK < sizes[holder]
     assert watched.bytes_of(last) <= PIECE < sizes[last]
@@ -277,7 +277,7 @@ def test_of_other_keys_no_more_is_read_than_the_key_indexes_leave_open(covers_al
     assert counts.batches == len(rows)
     assert (counts.segments, counts.segments_skipped) == (len(rows), len(sizes) - len(rows))
     assert counts.bytes_skipped >= sum(sizes.values()) - len(rows) * 2 * BATCH_BYTES
-    # A filter skips nothing where no index may be believed.
+    # A filter skips no data without a valid index.
     _, again, counts = read_watched(writer, rare, useIndexes="false")
     assert again == rows
     assert counts.batches_skipped == counts.segments_skipped == 0

@@ -31,7 +31,7 @@ SEGMENTS = ("internal.segment.bytes=1000", "index.interval.bytes=100", "log.clea
 
 
 class Query:
-    """A query of a stream, without Spark: its checkpoint, and what it wrote."""
+    """A query of a stream, without Spark: its checkpoint, and its output."""
 
     def __init__(self, fs: LocalFileSystem, **options: str) -> None:
         self.fs = fs

@@ -1,4 +1,4 @@
-"""Options have the names, forms and refusals of Kafka's source, and words of their own for what is wrong."""
+"""Options have the names, forms and refusals of Kafka's source, and Cordwood's own error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage, lost offsets, and where reading ends: a batch fails in words, or goes on and counts."""
+"""Damage, lost offsets, and the end of a read: a batch fails with a message, or continues and counts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_damage_behind_the_last_whole_batch_is_told_and_a_torn_batch_is_not() ->
         file.write(end, b"\xff" * 300)
     with pytest.raises(CorruptBatchError, match=rf"in {last} at position {end}"):
         read_rows(fs, {})
-    # Whoever asks for less does not meet it.
+    # A read of fewer offsets does not reach the damage.
     rows, _ = read_rows(fs, {"endingOffsets": '{"orders":{"0":80}}'})
     assert offsets(rows) == list(range(80))
 

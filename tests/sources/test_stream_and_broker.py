@@ -49,7 +49,7 @@ def values_of(number: int, source: random.Random, size_bytes: int = 200) -> dict
 
 
 def has_read(spark: SparkSession, query: StreamingQuery, table: str, count: int) -> bool:
-    """Whether a query wrote so many rows to a table, or ended."""
+    """Whether a query wrote at least `count` rows to a table, or ended."""
     return not query.isActive or spark.table(table).count() >= count
 
 
@@ -170,7 +170,7 @@ def test_a_query_that_is_killed_again_and_again_reads_each_record_once(
             finally:
                 query.kill()
             write(KILLS + number)
-            # What is written between two kills is far less than what stays, and every second query gets further.
+            # Appends between two kills are far smaller than the retained data, and every second query makes progress.
             assert log_start_offset(directory) <= read_up_to(planned)
         query = Follower(directory, folder, "now")
         try:

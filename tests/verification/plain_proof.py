@@ -1,7 +1,7 @@
-"""The proof of a clean, in plain Python: what each meaning of a violation says, looked up record by record.
+"""The proof of a clean, in plain Python: each violation's meaning, looked up record by record.
 
-Twin of `cordwood.verification`, for two states of a log with the same segments. It answers which kinds of violations
-there are. Nothing is shared but the names of the kinds.
+Twin of `cordwood.verification`, for two states of a log with the same segments. It returns the kinds of violations
+found. The two share only the names of the kinds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.verification.planting import State, Stored
 
 @dataclass(frozen=True)
 class Rules:
-    """What a clean may change.
+    """Permitted changes of a clean.
 
     Attributes:
-        limit: nothing from this offset on.
+        limit: first offset that a clean may not change.
         new_horizon_ms: the delete horizon that a batch may get.
         active_since_ms: producers whose last batch is older are forgotten, unless a transaction of theirs is open.
     """
@@ -165,7 +165,7 @@ def _is_marker(one: Stored) -> bool:
 
 
 def _fate(state: State, one: Stored) -> ControlType | None:
-    """How the transaction of a batch ended: as the next marker of its producer says. None: it is open."""
+    """The end of a batch's transaction, by the next marker of its producer; None if it is open."""
     pid, last = one.header.producer_id, one.header.last_offset
     markers = (other.header for other in _all(state) if _is_marker(other))
     return next(
@@ -194,9 +194,9 @@ def _keys(before: State, after: State, rules: Rules) -> Iterator[Kind]:
 
 
 def _transactions(before: State, after: State, _rules: Rules) -> Iterator[Kind]:
-    """Whether a consumer sees of each batch what it saw, wherever it starts to read.
+    """Whether a consumer sees each batch as before, wherever it starts to read.
 
-    A broker tells it the aborted transactions that reach its first offset; it skips their producer's batches from their
+    A broker sends it the aborted transactions that reach its first offset; it skips their producer's batches from their
     first offset on, up to the ABORT marker.
     """
     entries = [entry for some in after.aborted.values() for entry in some]
@@ -224,7 +224,7 @@ def _transactions(before: State, after: State, _rules: Rules) -> Iterator[Kind]:
 
 
 def _producers(before: State, after: State, rules: Rules) -> Iterator[Kind]:
-    """Whether the batches are there from which a broker rebuilds what it knows of active producers."""
+    """Whether the batches from which a broker rebuilds the state of active producers still exist."""
     for known in before.producers:
         if known.timestamp < rules.active_since_ms and known.current_transaction_first_offset == NONE:
             continue

@@ -1,4 +1,4 @@
-"""Logs as lists of batches that a test takes apart, changes and writes again: to plant what a clean must not do."""
+"""Logs as lists of batches that a test decodes, changes and writes again: to plant violations of a clean."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def copy_tree(source: Path, target: Path) -> Path:
 
 
 def cleaned_example(folder: Path, spark: SparkSession) -> tuple[Path, CleanResult]:
-    """The example in `before`, and what a right clean makes of it in `after`, each as partition `t-0`."""
+    """The example in `before`, and the output of a correct clean in `after`, each as partition `t-0`."""
     before = example().write(folder / "before" / "t-0")
     result = cordwood.clean(
         str(folder / "before"),

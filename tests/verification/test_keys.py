@@ -1,4 +1,4 @@
-"""Keys of a log in parts: whatever the parts, chunks and hash ranges, the same is judged as of the whole log."""
+"""Keys of a log in parts: for all parts, chunks and hash ranges, the verdict is that for the whole log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cordwood.verification.keys import KeyEntries, KeyRules, Uncommitted, judge_
 from cordwood.verification.pairs import Count, ViolationKind
 from cordwood.verification.scratch import Kept, Scratch
 
-#: Key, whether it has a value, whether it is there after the clean, whether it may be gone if it is a tombstone.
+#: Key, whether it has a value, whether it exists after the clean, whether it may be dropped if it is a tombstone.
 Made = tuple[bytes, bool, bool, bool]
 RECORDS = st.lists(
     st.tuples(st.sampled_from([b"", b"a", b"b", b"a key of more bytes"]), st.booleans(), st.booleans(), st.booleans()),
@@ -68,7 +68,7 @@ def chunks_of(
 
 
 def expected(records: list[Made], hidden: set[int]) -> Counter[str]:
-    """What is so, key by key."""
+    """The expected counts, key by key."""
     found: Counter[str] = Counter()
     for key in {key for key, *_ in records}:
         mine = [one[1:] for at, one in enumerate(records) if one[0] == key and at not in hidden]

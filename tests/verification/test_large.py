@@ -1,4 +1,6 @@
-"""Large values are replaced by digests: all else of a record stays, and values that differ have other digests."""
+"""Large values are replaced by digests: the other fields of a record stay, and different values have different
+digests.
+"""
 
 from __future__ import annotations
 
@@ -34,5 +36,5 @@ def test_only_large_values_are_replaced(made) -> None:
             assert replace(now, value=record.value) == record
             by_value[record.value] = now.value
     assert len(set(by_value.values())) == len(by_value)
-    # The same secret gives the same digests, whatever lies around the value.
+    # The same secret gives the same digests, whatever records surround the value.
     assert list(to_records(*digests.replace(columns.data, columns.rows[-1:]))) == found[-1:]

@@ -1,4 +1,6 @@
-"""Files that tasks of a proof write for each other are spoilt: it comes to the same, or says that it cannot."""
+"""Files that tasks of a proof write for each other are damaged: the proof has the same result or fails with an
+error.
+"""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def add_producers(state: State, *, forgotten: int) -> None:
     state.producers = list(known.values())
 
 
-# ---- what a clean leaves ---------------------------------------------------------------------------------------------
+# ---- Correct cleans --------------------------------------------------------------------------------------------------
 
 
 def limit_of(state: State) -> int:
@@ -158,7 +158,7 @@ def limit_of(state: State) -> int:
 
 
 def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: bool) -> State:
-    """What a right clean leaves, by the plain cleaner."""
+    """The output of a correct clean, by the plain cleaner."""
     log = [
         StoredSegment(
             base,
@@ -196,7 +196,7 @@ def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: boo
     return after
 
 
-# ---- what no clean may do, and what it may ---------------------------------------------------------------------------
+# ---- Forbidden and permitted changes ---------------------------------------------------------------------------------
 
 
 def _batch(draw: st.DrawFn, state: State, *, filled: bool = False) -> Stored | None:
@@ -376,7 +376,7 @@ EDITS: tuple[Callable[[st.DrawFn, State, State], None], ...] = (
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[State, State, Rules, bool]:
-    """A log, what a clean left of it, what it may have changed, and whether it is known to be right."""
+    """A log, the output of a clean, its permitted changes, and whether it is known to be correct."""
     before = draw(logs())
     limit = limit_of(before)
     for_good = draw(st.booleans())
@@ -430,8 +430,8 @@ def test_the_proof_finds_what_its_plain_twin_finds(scene) -> None:
     if is_right:
         assert not found
     if Kind.ORDER in expected:
-        # What else is wrong depends on which of two places counts.
+        # Which further kinds are found depends on which of two places counts.
         assert found
     else:
-        # A snapshot above the end of a log is none.
+        # A snapshot above the end of a log is ignored.
         assert found - ({Kind.PRODUCER_STATE} if Kind.END_OFFSET in expected else set()) == expected

@@ -1,4 +1,4 @@
-"""`verify` proves every clean of Kafka's own cleaner: what it refused would be refused of us, too."""
+"""`verify` proves every clean of Kafka's own cleaner; a rule that Kafka breaks would fail correct cleans of ours."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
 
 
 def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]]:
-    """By the number of its step, what was there before and after each clean."""
+    """The files before and after each clean, by the number of its step."""
     for one in found:
         before, after = (folder / f"{when}-{one.number}" for when in ("before", "after"))
         if one.step["op"] == "clean" and one.cleaned and not why_not(one, before):
@@ -78,7 +78,7 @@ def pair_of(one: Round, line: Step, before: Path, after: Path) -> Pair:
         Side(str(before), was.log_start_offset),
         Side(str(after), LogView(str(after), fs=PosixFileSystem()).log_start_offset),
         first_uncleanable=line["first_uncleanable"],
-        # A script may clean at another time than its broker's, by which that forgets producers.
+        # A script may clean at a time that differs from its broker's clock, by which the broker expires producers.
         now_ms=max(one.now_ms, one.clock_ms),
         legacy_horizon_ms=clean[-1] - retention_ms if clean else None,
         new_horizon_ms=one.now_ms + retention_ms,

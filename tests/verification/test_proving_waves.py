@@ -84,7 +84,8 @@ def test_a_clean_in_a_wave_for_each_segment_is_proved(spark: SparkSession, tmp_p
     assert not result.with_fate(Fate.FAILED), result.text()
     assert result.in_place is not None
     assert result.in_place.waves == 4
-    # Each wave is proved against all of the log: what it drops may matter to a record that an earlier wave kept.
+    # Each wave is proved against the whole log: a record that it drops may matter to a record that an earlier wave
+    # kept.
     assert result.in_place.verified == 16 + 12 + 12 + 11
     kept = [(record.offset, record.key) for record in LogView(str(tmp_path / "t-0"), fs=PosixFileSystem()).records()]
     assert kept == [(4, b"e"), (5, b"b"), (6, b"t"), (7, b"f"), (9, b"g"), (10, b"c"), (12, b"d"), (13, b"h"),

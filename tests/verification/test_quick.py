@@ -1,4 +1,4 @@
-"""The quick pass finds what the careful pass finds, or leaves the range to it."""
+"""The quick pass finds the same as the careful pass, or leaves the range to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.verification.proving import verify_pairs
 from tests.verification.wrong_results import wrong_results
 
 BYTES = st.one_of(st.none(), st.binary(max_size=3), st.sampled_from([b"x" * 40, b"x" * 39 + b"y"]))
-#: Key, value, header, of the batch before; what the clean makes of it: stays, goes, or is another.
+#: Key, value, header, of the batch before; and its fate in the clean: it stays or is dropped.
 MADE = st.tuples(BYTES, BYTES, st.booleans(), st.sampled_from(["stays", "stays", "goes"]))
 BATCH = st.tuples(
     st.lists(MADE, max_size=6), st.sampled_from(["same", "horizon", "gone"]), st.sampled_from(list(TimestampType))
@@ -40,7 +40,7 @@ BATCH = st.tuples(
 
 
 def states_of(made: list[Any], changed: int = -1) -> tuple[bytes, bytes, list[Record], set[int]]:
-    """Both states, the records before, and the offsets of those that stay.
+    """Both states, the records before, and the offsets of kept records.
 
     Args:
         changed: offset of a record whose value is another in the state after.
@@ -77,9 +77,9 @@ def _another(value: bytes | None) -> bytes:
 
 
 def compared(before: BatchWindow, after: BatchWindow, cut: int) -> tuple[int, int, list[int], set[int]]:
-    """The status; records that are there; offsets of the entries; and those of entries that went.
+    """Return the status; the records found; offsets of all entries; and offsets of dropped ones.
 
-    The batches after come in two windows, as if the first one ended at `cut`.
+    The batches after the clean are given in two windows, as if the first ended at `cut`.
     """
     count = int(before.batches["record_count"].sum())
     entries, newest = np.zeros(count, ENTRY), np.zeros(after.batches.size, np.int64)
@@ -160,7 +160,7 @@ def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cleaned(tmp_path: Path, many_ranges: None) -> tuple[Path, State]:
-    """The example, and what a right clean leaves of it."""
+    """The example, and the output of a correct clean."""
     before, _ = cleaned_example(tmp_path, InThisProcess())  # type: ignore[arg-type]
     return before, State.read(tmp_path / "after" / "t-0", 63)
 

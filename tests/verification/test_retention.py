@@ -54,7 +54,7 @@ def test_what_is_planned_is_accepted_and_one_segment_more_is_not(
     facts = [segment_facts(segment) for segment in log.segments]
     asked = {"retention.bytes": bytes_kept, "retention.ms": ms_kept}
     chosen: list[int] = []
-    # What a rule leaves may have to go for a rule before it, the next time.
+    # The retained records of one rule may let an earlier rule drop more, the next time.
     while len(chosen) < len(facts):
         left = facts[len(chosen) :]
         start = max(log.log_start_offset, left[0].base_offset)

@@ -36,13 +36,13 @@ HORIZON = NOW + 86_400_000
 
 @dataclass(frozen=True)
 class Plant:
-    """Something that a clean must not do.
+    """A forbidden change.
 
     Attributes:
-        what: in words.
-        do: does it to the state after.
-        found: the violations of which at least one has to be named.
-        cleaned: it is done to what a clean left, else to the log as it was, which is all right, too.
+        what: description.
+        do: changes the state after.
+        found: violations; at least one of them has to be reported.
+        cleaned: whether to change a clean's output, or the unchanged log, which is also a valid result.
     """
 
     what: str
@@ -155,7 +155,7 @@ PLANTS = (
     Plant("a batch is in two segments", twice_in_segments, {B.ORDER}),
     Plant("a batch is there that never was", invented, {B.INVENTED, B.BATCH_INVENTED}),
     Plant("an offset is there twice", offset_twice, {B.TWICE}, cleaned=False),
-    # what batches say
+    # batch headers
     Plant("another leader epoch", header(44, leader_epoch=0), {B.BATCH_EPOCH}),
     Plant("another producer", header(16, producer_id=8), {B.BATCH_PRODUCER}),
     Plant("another producer epoch", header(16, producer_epoch=4), {B.BATCH_PRODUCER}),
@@ -233,7 +233,7 @@ PLANTS = (
         record(12, key=b"\0\0\0\0"),
         {B.COMMITTED_HIDDEN},
     ),
-    # what may not be touched
+    # data outside the cleaned range
     Plant("a value above is another", record(60, value=b"9"), {B.UNTOUCHED}),
     Plant("a record above is gone", drop(60), {B.UNTOUCHED}),
     Plant(
@@ -293,7 +293,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
 
 @pytest.fixture(scope="module")
 def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
-    """What comes of each plant, all in one run."""
+    """The verdict on each plant, all in one run."""
     states = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
     pairs = []
     for number, plant in enumerate(PLANTS):
@@ -367,8 +367,8 @@ def test_many_violations_are_counted_and_some_are_named(spark: SparkSession, tmp
 
 
 def test_the_epoch_of_a_marker_that_was_emptied_may_be_forgotten(spark: SparkSession, tmp_path: Path) -> None:
-    # Since transactions of version 2 each ends with a marker of a new epoch. A clean leaves its header, of which a
-    # broker that loads the log, without a snapshot there, learns nothing.
+    # Since transactions of version 2 each ends with a marker of a new epoch. A clean leaves only its header, from which
+    # a broker that loads the log without a snapshot there cannot restore the epoch.
     expired = marker(1, 1, ControlType.ABORT, producer_epoch=3, delete_horizon_ms=NOW - 1000)
     first = data(0, "a=1", producer_id=1, producer_epoch=2, base_sequence=0)
     before = State({0: [first, expired], 2: [data(2, "end=1")]})
@@ -381,7 +381,7 @@ def test_the_epoch_of_a_marker_that_was_emptied_may_be_forgotten(spark: SparkSes
 
 
 def test_the_last_batch_of_a_producer_that_the_broker_did_not_know_may_go(spark: SparkSession, tmp_path: Path) -> None:
-    # Kafka keeps it for what it knows, not for what the log holds; and it knows what its last snapshot says.
+    # Kafka keeps it because of its producer state, not because of the log; and that state is the last snapshot's.
     batches = [data(at, f"a={at}", producer_id=at, producer_epoch=0, base_sequence=0) for at in range(4)]
     before = State({0: [*batches, data(4, "a=4")], 5: [data(5, "end=1")]}, end=6)
     before.producers = [ProducerEntry(3, 0, 0, 3, 0, NOW, -1, -1)]
@@ -524,7 +524,7 @@ def test_what_kafka_cleaned_is_proved(kafkas: KafkasPair, spark: SparkSession, t
     pair = kafkas
     settings = tmp_path / "server.properties"
     settings.write_text(pair.server_properties)
-    # A broker goes on writing the metadata log, and moving a partition to another directory.
+    # A broker continues to write the metadata log, and to move a partition to another directory.
     moving = facts(pair.family).get("moving", "").rpartition("-")[0]
     topics = {
         one.topic_partition.topic for one in cordwood.ls(str(fixture(pair.after))).partitions if one.topic_partition
@@ -617,7 +617,7 @@ def test_what_is_wrong_around_a_log_is_noticed(
     marks = {TopicPartition(name, 0): 60 for name in "tu"}
     (before / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode(marks))
     (before / filenames.CLEANER_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("t", 0): 0}))
-    # Without it a broker rebuilds the indexes, and it does not matter what is in them.
+    # Without this file a broker rebuilds the indexes, and their contents do not matter.
     (before / filenames.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
     after = copy_tree(before, tmp_path / "after")
     settings: dict[str, Any] = {

@@ -15,13 +15,13 @@ from tests.verification.proving import verify_pairs
 from tests.verification.wrong_results import wrong_results
 
 HORIZON = NOW + 86_400_000
-#: A run plants one in so many.
+#: One in this number of runs plants an error.
 EVERY = 4
 
 
 @pytest.fixture(scope="module")
 def cleaned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, State]:
-    """The example, and what a right clean leaves of it."""
+    """The example, and the output of a correct clean."""
     folder = tmp_path_factory.mktemp("wrong")
     before, _ = cleaned_example(folder, spark)
     return before, State.read(folder / "after" / "t-0", 63)

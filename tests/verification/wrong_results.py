@@ -106,10 +106,10 @@ def _invented(offset: int) -> Change:
 
 
 def record_kinds(state: State, kept_last: set[int]) -> Iterator[Wrong]:
-    """What goes wrong with records that a clean has kept.
+    """Kinds of errors in records that a clean has kept.
 
     Args:
-        kept_last: offsets of records that are the last of their keys, and may not go.
+        kept_last: offsets of the last records of their keys, which must stay.
     """
     for stored, record in _records(state):
         offset, header = record.offset, stored.header
@@ -143,7 +143,7 @@ def record_kinds(state: State, kept_last: set[int]) -> Iterator[Wrong]:
 
 
 def batch_kinds(state: State) -> Iterator[Wrong]:
-    """What goes wrong with batches that a clean has kept."""
+    """Kinds of errors in batches that a clean has kept."""
     for base, entries in state.segments.items():
         for number, stored in enumerate(entries):
             header = stored.header
