@@ -1,6 +1,6 @@
-"""What all tests share: Hypothesis' settings and seed, Kafka as a fixture, and how much a run left out.
+"""Shared by all tests: Hypothesis' settings and seed, Kafka as a fixture, and the number of tests that a run left out.
 
-Tests that use `kafka_oracle` or `kafka_broker` carry the marker `kafka`, and the latter `broker`, without saying so.
+Tests that use `kafka_oracle` or `kafka_broker` get the marker `kafka`, and the latter also `broker`, automatically.
 `make test` leaves out `kafka` and `slow`; `make check-kafka` runs just those.
 """
 
@@ -23,7 +23,7 @@ from tests import crashes, kafka_tools, knobs, summary
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
-# A kernel's first call compiles it, so the time of one example says nothing. A derandomized test derives its examples
+# A kernel's first call compiles it, so the time of one example means little. A derandomized test derives its examples
 # from its own source.
 settings.register_profile(
     "cordwood",
@@ -50,7 +50,7 @@ _waiting = pytest.StashKey[int]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis draw by the run's seed, too, before its plugin reads the option; and let Ctrl-C reach tests."""
-    # A shell without job control starts what stands before `&` with SIGINT ignored, which all children would inherit.
+    # A shell without job control starts a command before `&` with SIGINT ignored, which all children would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if knobs.IS_FRESH and config.getoption("--hypothesis-seed") is None:
@@ -66,7 +66,7 @@ def kafka_oracle() -> kafka_tools.Oracle:
 
 @pytest.fixture
 def kafka_broker() -> Iterator[kafka_tools.Broker]:
-    """A real broker; like `kafka_oracle`, and whatever it started ends with the test."""
+    """A real broker; like `kafka_oracle`. All processes that it started end with the test."""
     _need_kafka()
     broker = kafka_tools.Broker()
     yield broker
@@ -89,7 +89,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
-    """A new folder on another file system than `tmp_path`'s; the test is skipped where there is none."""
+    """A new folder on another file system than `tmp_path`'s; the test is skipped if there is no other file system."""
     shared_memory = Path("/dev/shm")
     if not shared_memory.is_dir() or shared_memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is one file system only")
@@ -153,7 +153,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say what tests tried and counted, how many slow tests did not run, and what repeats the run."""
+    """Print the tests' cases and counts, the number of slow tests that did not run, and the command that repeats the
+    run.
+    """
     for lines in (lines_for, crashes.lines_for, mutants.lines_for, summary.lines_for):
         for line in lines(terminalreporter):
             terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""Power cuts: every state that one could leave, how many were looked at, and the line that says so after a run."""
+"""Power cuts: every state that one could leave, the number of checked states, and their line after a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import knobs
 from tests.fs.trees import tree
 
 PROPERTY = "power cuts"
-#: Up to so many changes that may be lost every subset is tried.
+#: Largest number of unsynced changes for which every subset is tried.
 EXHAUSTIVE = 12
 #: The long tests cut before every so-manieth operation.
 EVERY = knobs.step(48)
@@ -25,21 +25,21 @@ State = frozenset[tuple[str, int]]
 
 @dataclass
 class Cuts:
-    """The states that power cuts during an act can leave; each that differs from all others is given out once.
+    """The states that power cuts during an act can leave; each distinct state is returned once.
 
-    A state that was right at first may be a loss later: `known` says what counts as lost by now.
+    A state that was right at first may be a loss later: `known` returns the promises until now.
 
     Attributes:
         start: the file system before the act, all of it durable.
-        act: what is cut off after each of its operations.
-        sampled: states per cut where there are too many for all.
-        seed: of these.
-        subsets_max: exhaustive up to so many changes.
-        every: cut only before every so-manieth operation, and where `always` says so.
+        act: changes the file system; the power is cut after each of its operations.
+        sampled: number of states per cut where there are too many to try all.
+        seed: seed of these samples.
+        subsets_max: largest number of changes for which every subset is tried.
+        every: distance in operations between two cuts, besides those that `always` adds.
         always: whether the power is cut in this state in any case.
-        known: what the act has been promised so far; states are told apart by it, too.
-        states: how many there were.
-        different: how many of them differ in names or files.
+        known: returns the promises made to the act until now; states with different promises are distinct.
+        states: number of states.
+        different: number of states that differ in names or files.
     """
 
     start: MemoryFileSystem
@@ -77,7 +77,7 @@ class Cuts:
 
 
 def names_of(fs: MemoryFileSystem) -> State:
-    """All there is, as a value: paths, and a number that stands for what is there."""
+    """All files as a value: paths, and a number for each file's contents."""
     return frozenset((path, hash(data)) for path, data in tree(fs).items())
 
 
@@ -87,7 +87,7 @@ def durable(fs: MemoryFileSystem) -> MemoryFileSystem:
 
 
 def lines_for(reporter: pytest.TerminalReporter) -> list[str]:
-    """The summary of all tests that this run, in however many processes, has come to the end of."""
+    """The summary of all tests that this run has finished, in all of its processes."""
     reports = [*reporter.getreports("passed"), *reporter.getreports("failed")]
     found: dict[str, tuple[int, int]] = {}
     for report in reports:

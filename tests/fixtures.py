@@ -1,8 +1,8 @@
 """Data directories that real brokers wrote, unpacked once per test run.
 
-`tests/data/fixtures` holds them packed: per directory a tar, what a consumer read from it, and per family a JSON file
-with the facts (topics, configs, sizes, when it was cleaned). Tests treat what `fixture` returns as read-only; `copy_of`
-gives a directory that may be changed.
+`tests/data/fixtures` holds them packed: per directory a tar and a consumer's records, and per family a JSON file with
+the facts (topics, configs, sizes, time of the clean). Tests treat the result of `fixture` as read-only; `copy_of` gives
+a directory that may be changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def unpacked(archive: Path) -> Path:
         if not target.exists():
             aside = Path(tempfile.mkdtemp(dir=UNPACKED))
             with tarfile.open(archive) as tar:
-                # Set, not given as an argument: Python 3.11 knows that only from its fourth release on.
+                # Set as an attribute, as Python 3.11 supports the argument only from its fourth release on.
                 tar.extraction_filter = getattr(tarfile, "tar_filter", lambda member, path: member)
                 tar.extractall(aside)
             aside.rename(target)
@@ -66,7 +66,7 @@ def copy_of(path: Path, target: Path) -> Path:
 
 
 def facts(family: str) -> dict[str, Any]:
-    """What is known of a family of fixtures, such as `kraft`: its topics, their configs, its archives."""
+    """Facts of a family of fixtures, such as `kraft`: its topics, their configs, its archives."""
     return dict(json.loads(_packed(family, ".json").read_text()))
 
 

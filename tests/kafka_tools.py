@@ -35,7 +35,7 @@ PROFILES = (
 
 
 class KafkaToolError(AssertionError):
-    """One of the programs did not end as the test expects; carries what it printed."""
+    """One of the programs failed, or succeeded unexpectedly; carries its output."""
 
 
 @functools.cache
@@ -98,13 +98,13 @@ class Oracle:
 
 
 class Broker:
-    """A real broker; `broker --help` in `tests/kafka` lists its verbs. Those that outlive their test are killed."""
+    """A real broker; `broker --help` in `tests/kafka` lists its verbs. Verbs that outlive their test are killed."""
 
     def __init__(self) -> None:
         self._started: list[Path] = []
 
     def __call__(self, verb: str, *words: Word) -> str:
-        """Run one verb and return what it printed, without the last line break."""
+        """Run one verb and return its output, without the last line break."""
         return _run([FOLDER / "broker", verb, *words]).rstrip("\n")
 
     def start(self, directory: Path, *words: Word, **settings: object) -> str:

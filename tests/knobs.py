@@ -1,4 +1,4 @@
-"""What the environment says about a run of the tests. A run without any of these is a function of the commit.
+"""Environment variables of a test run. A run without any of these is a function of the commit.
 
 CORDWOOD_SEED           seed of random logs, scripts and examples; `now` takes the time, and the last lines show it
 CORDWOOD_EFFORT         multiplies counts: logs, scripts, kills, power cuts, seconds; `full` takes the full counts
@@ -23,7 +23,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 FIXED_SEED = 20_261_122
-#: A run takes one of so many items of a long list.
+#: A run takes one of this number of items of a long list.
 _SHARE = 24
 
 
@@ -51,7 +51,7 @@ def scaled(usual: int, full: int) -> int:
 
 
 def step(usual: int) -> int:
-    """Of a sequence in which a run takes every `usual`-th: how far apart they are at this run's effort."""
+    """Distance of items that a run takes of a sequence, at this run's effort; `usual` at effort 1."""
     return max(1, round(usual / EFFORT))
 
 

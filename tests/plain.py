@@ -1,4 +1,4 @@
-"""A record batch read in plain Python: what the fast readers are measured against. Magic 2, not compressed.
+"""A record batch read in plain Python: the twin of the fast readers. Magic 2, not compressed.
 
 base_offset i64 | length i32 | leader_epoch i32 | magic i8 | crc u32 | attributes i16 | last_offset_delta i32
 base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 | base_sequence i32 | count i32 | records

@@ -106,7 +106,7 @@ def test_a_misspelt_argument_is_refused_with_the_one_that_was_meant() -> None:
 
 
 def test_a_call_without_any_path_is_refused() -> None:
-    """Paths may come from a pattern that matches nothing; what was found in nothing would look like a good answer."""
+    """Paths may come from a pattern that matches no file; an empty result would look like a good answer."""
     needed: dict[str, Any] = {
         "get": {"keys": ["a"]},
         "erase_check": {"keys": ["a"]},

@@ -63,7 +63,9 @@ def in_comments(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def shown() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """By number: where Cordwood does a case, as links of the page; and scenarios in which only Kafka does it."""
+    """By number: the places where Cordwood does a case, as links of the page; and scenarios in which only Kafka does
+    it.
+    """
     ours: dict[str, list[str]] = defaultdict(list)
     kafkas: dict[str, list[str]] = defaultdict(list)
     for path in sorted(TESTS.rglob("test_*.py")):

@@ -1,4 +1,4 @@
-"""Charts as SVG: that they are XML, and that what is in them stands where it should."""
+"""Charts as SVG: valid XML, with each element in its place."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def in_kafkas_words(value: Value) -> str:
 
 
 def metadata(topic: str = "orders", /, **texts: str) -> Layer:
-    """A topic's configs in the metadata log; underscores stand for dots."""
+    """A topic's configs in the metadata log; underscores replace dots."""
     return Layer(
         Source(SourceKind.TOPIC, "__cluster_metadata-0", topic),
         {name.replace("_", "."): text for name, text in texts.items()},
@@ -446,7 +446,8 @@ def test_override_value_may_hold_colons_and_the_last_override_counts() -> None:
 
 
 def test_server_properties_are_read_as_java_reads_them() -> None:
-    # To Java a line that is only continued has not begun an entry, so a comment may follow; and no comment goes on.
+    # In Java an empty line with a continuation has not begun an entry, so a comment may follow; and comments have no
+    # continuation.
     layer = server_properties(b"\\\n# \\\nlog.roll.ms=3\nlog.retention.ms = \\\n  1\\u0030", "/x/f")
     assert dict(layer.texts) == {"log.roll.ms": "3", "log.retention.ms": "10"}
 

@@ -21,7 +21,7 @@ def test_test_names_have_at_most_80_characters() -> None:
 
 
 def test_no_module_imports_from_a_test_module() -> None:
-    # What several modules need is in a helper module, whose name says what it holds.
+    # Names used by several modules belong in a helper module that is named after its contents.
     found = [
         f"{path.relative_to(TESTS)}: {node.module}"
         for path in sorted(TESTS.rglob("*.py"))

@@ -1,4 +1,4 @@
-"""The documentation says what is so: its commands, examples, layouts, tables and links are held against the program.
+"""The documentation is correct: its commands, examples, layouts, tables and links are compared with the program.
 
 Each page's examples run in a folder with the demo log unpacked, in the order of the page:
 
@@ -7,8 +7,8 @@ Each page's examples run in a folder with the demo log unpacked, in the order of
     sh          its `cordwood` lines run, up to a pipe, and must succeed
     python      with `>>>` a doctest; else it must run
 
-`CORDWOOD_REWRITE=1` writes what console examples print, boxes and generated tables into the pages, to be reviewed
-as a diff.
+`CORDWOOD_REWRITE=1` writes what console examples print, boxes and generated tables into the pages, to be reviewed as a
+diff.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rela
 
 
 def agrees(page: Path, found: str, wanted: str, what: str) -> None:
-    """What a page says must be what is so; or is made so."""
+    """Compare a page's text with the program's, or rewrite it."""
     if found == wanted:
         return
     if REWRITE:
@@ -88,7 +88,7 @@ def options(verb: str) -> dict[str, Any]:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next of its level; without blocks."""
+    """The text under a heading, up to the next heading of its level; without blocks."""
     level = heading.split()[0]
     pattern = rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)"
     found = re.search(pattern, without_blocks(text), re.MULTILINE | re.DOTALL)
@@ -152,7 +152,7 @@ class Shell:
         self.code = 0
 
     def run(self, line: str) -> str:
-        """What a line prints, on either stream."""
+        """The output of a line, on either stream."""
         if line == "echo $?":
             return f"{self.code}\n"
         if not line.startswith("cordwood "):
@@ -174,12 +174,12 @@ def trimmed(text: str) -> str:
 
 
 def without_sizes(text: str) -> str:
-    """A text without its sizes, and without what they add to the width of columns."""
+    """A text without sizes, and without their effect on the width of columns."""
     return re.sub(" +", " ", re.sub(r"\d[\d,.]* [kMG]?B", "size", text))
 
 
 def shows(expected: str, actual: str) -> bool:
-    """Whether a page shows what was printed; … stands for anything."""
+    """Whether a page shows the output; … stands for any text."""
     return re.fullmatch(re.escape(expected).replace("…", ".*?"), actual, re.DOTALL) is not None
 
 
@@ -270,7 +270,7 @@ def test_examples_are_really_compared(demo: Path) -> None:
 
 
 class _Missing:
-    """Finds no zstandard, and says so as Python does."""
+    """Finds no zstandard, and raises Python's usual error."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "zstandard":
@@ -330,7 +330,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert seen.issuperset(page.resolve() for page in PAGES)
 
 
-#: What is only true on the machine or in the network that something was written on.
+#: Patterns of text that depends on the machine or network where it was written.
 ELSEWHERE = re.compile(
     r"(?<![\w.:/~-])/(?:home|Users|root|work|workspace|mnt)(?![\w-])"  # someone's folder
     r"|\.\./shared"
@@ -399,7 +399,7 @@ def named(path: str) -> Any:
 
 
 def fixed_fields(source: str) -> tuple[list[tuple[int, str]], list[str]]:
-    """(position, type) of each field that the code knows, and their names if it has some."""
+    """(position, type) of each field in the code, and the fields' names if it has some."""
     layout, _, names = source.partition(" of ")
     first, _, more = layout.partition(" + ")
     known = named(first)

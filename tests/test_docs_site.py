@@ -19,7 +19,7 @@ TASKS = sorted(path.stem for path in (ROOT / "docs/tasks").glob("*.md"))
 
 
 class Html(HTMLParser):
-    """The links of a page, the anchors in it, and what it loads."""
+    """The links of a page, its anchors, and the resources that it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

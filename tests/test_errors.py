@@ -18,13 +18,13 @@ SENTENCES = {"what", "why", "meaning", "args"}
 #: Methods that answer a question about a text.
 QUESTIONS = {"startswith", "endswith", "find", "index", "count", "match", "search", "fullmatch"}
 ALLOWED = {
-    # Only leaves out words that the line above has already said.
+    # Only leaves out words that are already in the line above.
     "one.what == MEANINGS[one.kind]",
     # Adds the name of the file, unless it is there already.
     "name in finding.what",
-    # Of a job that failed in Java, Spark says nothing but words.
+    # For a job that failed in Java, Spark's exception has no attribute, only a message.
     "_FULL not in str(error)",
-    # What an S3 server answers, in its own code: the library has no other access to it.
+    # An S3 server's own error code: the library gives no other access to it.
     "re.search('<Code>([A-Za-z]+)</Code>', str(error))",
     # An answer that broke off is no error of its own kind in that library.
     "'response body' not in str(error)",

@@ -1,4 +1,4 @@
-"""The programs of `examples/`: each runs, and does what its head says."""
+"""The programs of `examples/`: each runs, and does as its docstring describes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_broker_takes_commands_and_ends_with_its_test(kafka_broker: Broker, tmp_
     data = tmp_path / "data"
     address = kafka_broker.start(data, log_cleaner_enable="false")
     assert address.startswith("127.0.0.1:")
-    # A topic is there as soon as the controller says so, its directory when somebody can write to it.
+    # A topic exists as soon as the controller reports it, its directory when the partition accepts writes.
     commands: list[dict[str, object]] = [
         {"do": "create_topic", "topic": "t", "partitions": 1, "config": {}},
         {"do": "producer", "id": "p", "config": {}},

@@ -1,4 +1,4 @@
-"""A run of the tests is a function of the commit unless fresh data is asked for."""
+"""A run of the tests is a function of the commit unless a variable requests fresh data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def told(expression: str, **environment: str) -> object:
-    """What an expression over `knobs` gives in a process with these variables."""
+    """The value of an expression over `knobs` in a process with these variables."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("CORDWOOD_")}
     code = f"import json; from tests import knobs; print(json.dumps({expression}))"
     command = [sys.executable, "-c", code]

@@ -1,8 +1,8 @@
-"""What we decode and encode again is the same bytes: shown for every file of every fixture.
+"""Decoding and encoding yields the same bytes, for every file of every fixture.
 
-A `.log` is taken apart into values (headers and records) and put together from these alone. What stands between the
-batches (a torn tail) stays as bytes. Compressed bytes depend on a library's version, so of a compressed batch the
-header, without its size and CRC, and the decompressed records are compared.
+A `.log` is decoded into values (headers and records) and encoded from these alone. Bytes between the batches (a torn
+tail) stay as they are. Compressed bytes depend on a library's version, so of a compressed batch the header, without its
+size and CRC, and the decompressed records are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WITHOUT_FORMAT = (filenames.LOCK,)
 
 
 def kind_of(name: str) -> str | None:
-    """What a file of a log directory or partition is; None for one that nothing here could encode."""
+    """The kind of a file in a log directory or partition; None for a file without an encoder."""
     if name in filenames.OFFSET_CHECKPOINTS:
         return "offset checkpoint"
     if name in FORMATS or name in WITHOUT_FORMAT or name == filenames.BOOTSTRAP_CHECKPOINT:
@@ -129,7 +129,7 @@ def comparable(data: bytes, batch: Batch) -> tuple[bytes, ...]:
 
 
 def differences(path: Path, seen: Counter[str]) -> Iterator[tuple[int, str]]:
-    """Positions of the entries of a file that are not encoded as they were, and counts of what was looked at."""
+    """Positions of the entries of a file that are not encoded as before, and counts of compared entries."""
     original = path.read_bytes()
     position = 0
     with PosixFileSystem().open(str(path)) as file:

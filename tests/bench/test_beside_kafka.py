@@ -1,4 +1,4 @@
-"""A comparison of speeds says something only if both did the same."""
+"""A comparison of speeds is only valid if both sides had the same result."""
 
 from __future__ import annotations
 

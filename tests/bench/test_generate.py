@@ -1,4 +1,4 @@
-"""Generated logs are logs, with what was asked for in them."""
+"""Generated logs are valid, with the requested properties."""
 
 from __future__ import annotations
 

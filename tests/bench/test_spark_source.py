@@ -1,4 +1,4 @@
-"""`cordwood bench --source` counts what was written."""
+"""`cordwood bench --source` counts the appended records."""
 
 from __future__ import annotations
 

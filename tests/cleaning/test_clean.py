@@ -32,7 +32,7 @@ RECORDS = st.lists(
 )
 CODECS = st.sampled_from([Codec.NONE] * 6 + [Codec.GZIP, Codec.LZ4])
 #: First offset whose keys a clean reads: None for the checkpoint, or this number of offsets before the end; 1000 covers
-# all.
+#: all.
 STARTS = st.sampled_from([None, None, 1000, 3, 6])
 #: What happens to a log, in the order of how often it does.
 EVENTS = st.one_of(

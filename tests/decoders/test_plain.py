@@ -11,7 +11,7 @@ import pytest
 from cordwood.decoders.plain import PLAIN
 
 UUID = "f81d4fae-7dec-11d0-a765-00a0c91e6bf6"
-#: Decoder, bytes, and what they are; or the words of a problem.
+#: Decoder, bytes, and the decoded value; or the words of a problem.
 CASES: list[tuple[str, bytes, Any]] = [
     ("utf8", "Zürich".encode(), "Zürich"),
     ("utf8", b"", ""),

@@ -77,7 +77,7 @@ def test_avro_messages_of_several_schemas_are_rows_of_the_newest(tmp_path: Path)
     assert json.loads(values[0]["parent"])["price"] == "1.50"
     assert values[1] is None
     assert (values[2]["id"], values[2]["name"], values[2]["tags"]) == (3, None, [])
-    # Defaults are what a column of that type holds.
+    # Default values are of the column's type.
     assert (values[2]["at"], values[2]["price"]) == (datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), Decimal("2.56"))
     assert values[3:] == [None, None, None]
     assert problems[3] == f"{folder} has no schema 9"

@@ -1,4 +1,4 @@
-"""What is built from the project, and an environment that has nothing but it."""
+"""Packages built from the project, and an environment that has only one of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def locked_versions() -> str:
 
 
 class Environment:
-    """A bare virtual environment outside the project, with one wheel and what it needs."""
+    """A bare virtual environment outside the project, with one wheel and its dependencies."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self.folder = folder
@@ -36,12 +36,12 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=SECONDS_MAX)
         constraints = folder / "constraints.txt"
         constraints.write_text(locked_versions())
-        # The index is the one that pip is configured with.
+        # pip's configured index applies.
         command = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-input"]
         subprocess.run([*command, "-c", str(constraints), str(wheel)], check=True, timeout=SECONDS_MAX)
 
     def run(self, *words: str, code: int = 0) -> str:
-        """What one of its programs prints, started in its folder, which has nothing of the project."""
+        """The output of one of its programs, started in its folder, which has no file of the project."""
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("CORDWOOD_", "PYTHONPATH"))
         }

@@ -1,4 +1,4 @@
-"""The wheel and the sdist are whole, and the wheel works in an environment that has nothing else."""
+"""The wheel and the sdist are complete, and the wheel works in an environment with only its dependencies."""
 
 from __future__ import annotations
 

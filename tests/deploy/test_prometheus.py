@@ -51,11 +51,11 @@ def test_no_alert_is_without_a_test() -> None:
     assert alerts == set(fired) == set(silent)
 
 
-# ---- what a Prometheus has -------------------------------------------------------------------------------------------
+# ---- Metrics in a Prometheus -----------------------------------------------------------------------------------------
 
 
 def directory(path: Path) -> Path:
-    """Two dirty logs, one of which is damaged where only the cleaner looks."""
+    """Two dirty logs, one of them damaged at a place that only the cleaner reads."""
     made_dirty(path, "good", "bad")
     damage(path / "bad-0")
     return path
@@ -145,7 +145,9 @@ def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """One that knows two: the demo, where all is well and logs grow; and one with a log that cannot be cleaned."""
+    """A Prometheus that scrapes two targets: the demo, where all is well and logs grow; and one with a log that cannot
+    be cleaned.
+    """
     folder = tmp_path_factory.mktemp("prometheus")
     logs = directory(folder / "logs")
     with ExitStack() as stack:
@@ -159,7 +161,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def queries() -> list[tuple[str, str]]:
-    """The dashboard's, by panel; its variables stand for what Grafana puts in their place."""
+    """The dashboard's queries, by panel; its variables are replaced as Grafana replaces them."""
     found = []
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel["targets"]:

@@ -1,4 +1,4 @@
-"""The unit for systemd, as far as a machine without a running systemd can tell."""
+"""The unit for systemd, as far as it can be tested on a machine without a running systemd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How work is cut, and that whatever happens to one partition comes back as a value."""
+"""Work is divided into tasks, and any failure of one partition is returned as a value."""
 
 from __future__ import annotations
 

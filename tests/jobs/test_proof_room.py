@@ -1,4 +1,4 @@
-"""What is planned for the files of a proof is enough for them, and not much more."""
+"""The planned room for the files of a proof is enough, and little more than they need."""
 
 from __future__ import annotations
 

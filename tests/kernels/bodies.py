@@ -1,4 +1,4 @@
-"""Bodies of batches that were changed by hand, and what a slow reader finds in them."""
+"""Bodies of batches that were changed by hand, and their errors by a slow reader."""
 
 from __future__ import annotations
 

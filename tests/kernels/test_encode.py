@@ -51,7 +51,7 @@ def test_kept_records_are_encoded_as_the_plain_encoder_encodes_them(made, data, 
         for group, batch, horizon in zip(kept, batches, horizons, strict=True)
         if group
     ]
-    # The batches stand behind one of which nothing was decoded.
+    # The batches follow one that was not decoded.
     batches, chosen, index_of = np.append(batches[:1], batches), np.append(True, chosen), np.arange(len(groups)) + 1
     room = measure_bodies(columns.data.ctypes.data, columns.rows, keep, index_of, chosen) + 61 * len(groups)
     target = np.zeros(room + 8, np.uint8)

@@ -12,12 +12,12 @@ from cordwood.kernels.escape import ESCAPED_BYTES_MAX, escape
 #: Behind the target; bytes that the kernel must not touch.
 GUARD = b"\xa5" * 16
 
-#: Bytes at the limits of the rules for UTF-8, and those that ASCII escapes.
+#: Bytes at the limits of the rules for UTF-8, and bytes that ASCII escapes.
 LIMITS = bytes.fromhex(
     "00 09 0a 0d 1f 20 22 5c 7e 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff"
 )
 
-#: What a value is made of: any bytes, bytes at limits, text, and runs that the kernel copies 8 bytes at a time.
+#: Parts of a value: any bytes, bytes at limits, text, and runs that the kernel copies 8 bytes at a time.
 parts = st.one_of(
     st.binary(max_size=12),
     st.lists(st.sampled_from(LIMITS), max_size=12).map(bytes),

@@ -24,7 +24,7 @@ SECRET = bytes(range(16))
 
 
 def kernel(keys: list[bytes | None], secret: bytes) -> list[bytes | None]:
-    """The hash of each key, all from one buffer; None of None."""
+    """The hash of each key, all from one buffer; None for None."""
     data = np.frombuffer(b"".join(key or b"" for key in keys) + bytes(8), np.uint8)
     sizes = np.array([-1 if key is None else len(key) for key in keys], np.int32)
     starts = np.array([0, *np.cumsum(np.maximum(sizes, 0))][: len(keys)], np.int32)

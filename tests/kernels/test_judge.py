@@ -1,4 +1,4 @@
-"""What becomes of records, against the rules told one by one; and renewed headers, against batches encoded anew."""
+"""The fate of records, compared with the rules one by one; and renewed headers, compared with batches encoded again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reason(flags, record, offset: int, latest_offset: int) -> str:
 @given(BATCHES, st.integers(0, 3), st.booleans(), st.integers(-1, 30), st.integers(0, 9))
 def test_records_are_judged_as_the_rules_say(made, gap, deletes_for_good, latest_offset, first_ordinal) -> None:
     sizes = [len(batch) for _, batch in made]
-    # The batches stand among others, of which nothing is decoded.
+    # The batches are among others that are not decoded.
     index_of = np.arange(len(made)) * (gap + 1)
     room = int(index_of[-1]) + 1
     masks = np.zeros((4, room), np.bool_)
@@ -109,7 +109,7 @@ def test_a_renewed_header_is_the_one_of_a_batch_made_of_what_stays(groups, data,
     rules = np.zeros(count, judge.BATCH_RULES)
     rules["first_ordinal"], rules["tombstone_fate"] = -1, judge.KEPT
     anew, due = (np.array([data.draw(st.booleans()) for _ in groups]) for _ in range(2))
-    # What is kept is what is not superseded.
+    # Kept records are those not superseded.
     keyed = columns.rows.copy()
     keyed["key_size"] = 1
     found, newest = np.zeros((count, judge.FINDINGS), np.int64), np.where(keep, -1, 2**62)
@@ -125,7 +125,7 @@ def test_a_renewed_header_is_the_one_of_a_batch_made_of_what_stays(groups, data,
             assert renewed[at] == read.batches[at]
             continue
         stay = [record for record, kept in zip(group, keep[columns.rows["batch"] == at], strict=True) if kept]
-        # A reader of such a batch knows no other time of its records.
+        # To a reader, all records of such a batch have that time.
         stay = [replace(record, timestamp=9) for record in stay] if late else stay
         expected = window(
             encode_batch(

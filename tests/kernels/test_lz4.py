@@ -1,4 +1,4 @@
-"""Frames that the kernel takes give what the plain reader gives; what it leaves alone costs nothing but time."""
+"""Frames that the kernel accepts decode as in the plain reader; frames that it leaves to that reader only cost time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX = 1 << 20
 
 
 def kernel(frames: list[bytes], *, room: int = MAX, enough: int = MAX, frame_max: int = MAX) -> list[bytes]:
-    """What the kernel makes of frames, as far as it goes."""
+    """The kernel's output for frames, up to the first that it does not accept."""
     data = np.frombuffer(b"".join(frames) + bytes(1), np.uint8)
     ends = np.cumsum([len(frame) for frame in frames], dtype=np.int64)
     starts = ends - [len(frame) for frame in frames]
@@ -30,7 +30,7 @@ def kernel(frames: list[bytes], *, room: int = MAX, enough: int = MAX, frame_max
     return [target[a:b].tobytes() for a, b in itertools.pairwise(bounds)]
 
 
-#: Runs, repeats near and far, noise: every way in which a block says something.
+#: Runs, repeats near and far, noise: every way in which a block encodes bytes.
 PARTS = st.one_of(
     st.binary(max_size=30),
     st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(1, 600)),

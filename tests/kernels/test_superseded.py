@@ -46,7 +46,7 @@ def superseded(records) -> list[bool]:
 
 
 def chunk(records, pieces: int):
-    """Scatter and deduplicate a chunk that comes in pieces; return its hashes, ordinals, starts and bits."""
+    """Scatter and deduplicate a chunk given in pieces; return its hashes, ordinals, starts and bits."""
     hashes = np.array([key for key, _ in records], np.uint64).reshape(-1, 2)
     kinds = np.array([kind for _, kind in records], np.uint8)
     edges = np.linspace(0, kinds.size, pieces + 1).astype(int).tolist()

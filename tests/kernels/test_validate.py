@@ -21,7 +21,7 @@ RECORDS = st.lists(
 
 
 def slow(body: bytes, count: int, own: int | None) -> tuple[int, int] | None:
-    """The largest timestamp and what is found; None: the records cannot be read."""
+    """The largest timestamp and the findings; None if the records are unreadable."""
     found, largest = 0, -1
     try:
         records = list(read_body(body, count, 0, BASE))

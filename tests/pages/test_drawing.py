@@ -1,4 +1,4 @@
-"""Rectangles of a treemap are as large as what they stand for."""
+"""Areas of a treemap's rectangles are proportional to their values."""
 
 from __future__ import annotations
 

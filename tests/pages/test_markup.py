@@ -1,4 +1,4 @@
-"""What goes into a page is escaped when it goes in."""
+"""Text is escaped when it is put into a page."""
 
 from __future__ import annotations
 

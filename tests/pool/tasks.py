@@ -32,14 +32,14 @@ def append(path: str, text: str) -> None:
 
 
 def begun(path: str) -> int:
-    """How often this was called with the path before, by whatever process."""
+    """Number of earlier calls with the path, in any process."""
     with open(path, "ab") as file:
         file.write(b".")
     return Path(path).stat().st_size - 1
 
 
 def killed(path_and_times: tuple[str, int]) -> int:
-    """Kill the worker so many times; then return how often."""
+    """Kill the worker `times` times; then return the number of calls."""
     path, times = path_and_times
     before = begun(path)
     if before < times:
@@ -48,7 +48,7 @@ def killed(path_and_times: tuple[str, int]) -> int:
 
 
 def stopped(path_and_times: tuple[str, int]) -> int:
-    """Stop the worker so many times, as a disk that does not answer; then return how often."""
+    """Stop the worker `times` times, as a disk does that does not answer; then return the number of calls."""
     path, times = path_and_times
     before = begun(path)
     if before < times:
@@ -70,12 +70,12 @@ def fails_oddly(_: object) -> None:
 
 
 def gone(_: object) -> None:
-    """What a file raises that ends too early, and a socket as well."""
+    """Raise the exception of a file that ends too early, and of a closed socket."""
     raise EOFError("the end")
 
 
 def sleeps(path: str) -> None:
-    """Say that this runs, and sleep."""
+    """Record the call, and sleep."""
     begun(path)
     threading.Event().wait(600)
 

@@ -1,4 +1,4 @@
-"""Cleans in a pool leave what Spark leaves; what is Spark's own is refused."""
+"""Cleans in a pool have the same output as on Spark; options that only Spark has are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is killed or lost in whichever stage of a clean in a pool: the result is the same, and nothing is left."""
+"""Kills and losses in every stage of a clean in a pool: the result is the same, and no file is left over."""
 
 from __future__ import annotations
 

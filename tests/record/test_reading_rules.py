@@ -1,7 +1,7 @@
-"""What Kafka 4.3.1 reads, and what it rejects, in batches that no good client writes.
+"""Batches that no good client writes, and Kafka 4.3.1's reading of them.
 
-Each row was given to Kafka's own classes once; the last column is what they read, None where they threw. The comparison
-with Kafka in `tests/cli/test_dump_against_kafka.py` covers what clients do write.
+Each row was given to Kafka's own classes once; the last column is the records they read, or None where they threw. The
+comparison with Kafka in `tests/cli/test_dump_against_kafka.py` covers batches that clients write.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def stay(median_ms: float, *, most_ms: float | None = None, max_ms: float | None
     return Stay(100, 0, 0.0, median_ms, most, most if max_ms is None else max_ms)
 
 
-#: A compacted partition in which nothing is worth a word but its first clean.
+#: A compacted partition that gets no note except about its first clean.
 PLAIN = Outcome(
     label="A",
     configs={},

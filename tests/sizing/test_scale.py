@@ -1,4 +1,4 @@
-"""At which scale a topic is simulated."""
+"""The scale at which a topic is simulated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_batches_are_smaller_where_a_segment_would_hold_too_few() -> None:
     assert workload.records_per_batch == 10 > scale.batch_records == 3
     (note,) = scale.notes
     assert note == "batches have 3 records rather than 10, as a segment is so small"
-    # What is appended takes the same room: the batch's header is shared by fewer.
+    # Appended records have the same size: fewer of them share a batch header.
     assert scale.record_bytes + 61 / 3 == pytest.approx(1024 + 61 / 10, abs=1)
 
 

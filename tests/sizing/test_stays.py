@@ -13,7 +13,7 @@ NOW = 100
 
 
 def stay(*pairs: tuple[int, int | None], lost: dict[int, int] | None = None, factor: float = 1) -> Stay | None:
-    """Of things with a begin and an end; `lost` has the times at which some of them became something else."""
+    """The stay of things with a begin and an end; `lost` has the times at which some of them became something else."""
     began, ended = (np.array([one[i] if one[i] is not None else NEVER for one in pairs], np.int64) for i in (0, 1))
     lost_ms = None if lost is None else np.array([lost.get(i, NEVER) for i in range(len(pairs))])
     return Stay.of(began, ended, NOW, factor, lost_ms=lost_ms)
@@ -29,9 +29,9 @@ def test_if_all_have_gone_the_figures_are_theirs() -> None:
 
 
 def test_what_is_still_there_counts_as_longer_and_not_as_gone() -> None:
-    # Half of all were gone after 10; the other half was seen for 10, and not longer.
+    # Half of all ended after 10; the other half was observed for 10, and not longer.
     assert stay((80, 90), (90, None)) == Stay(2, 1, 10, median_ms=10, most_ms=None, max_ms=10)
-    # What was only seen for a moment says nothing of the others.
+    # Things observed only for a moment do not count for the other ones.
     assert stay((10, 40), (20, 60), (99, None), (99, None)) == Stay(4, 2, 30, 30, 40, max_ms=40)
     assert stay((0, None), (50, None)) == Stay(2, 2, None, None, None, max_ms=100)
 

@@ -1,4 +1,4 @@
-"""What is written to a topic: rates as people write them, and which keys records have."""
+"""Workloads of a topic: rates as people write them, and the distribution of keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_tombstones_take_less_than_other_records() -> None:
 
 
 def test_batches_are_those_of_a_producer_with_defaults() -> None:
-    assert Workload(rate="100").records_per_batch == 1  # nothing else comes within 5 ms
+    assert Workload(rate="100").records_per_batch == 1  # no other record arrives within 5 ms
     assert Workload(rate="2000").records_per_batch == 10
     assert Workload(rate="2000", partitions=4).records_per_batch == 2
     assert Workload(rate="100m").records_per_batch == 16  # 16 KiB

@@ -47,13 +47,13 @@ class LoggedRecord:
 
 @dataclass
 class RandomLog:
-    """A partition's directory, and what is in it.
+    """A partition's directory, and its contents.
 
     Attributes:
-        path: of the directory.
-        records: all, in log order.
+        path: path of the directory.
+        records: all records, in log order.
         log_start_offset: lowest offset that counts.
-        last_stable_offset: where what counts ends.
+        last_stable_offset: end of the offsets that count.
     """
 
     path: Path
@@ -78,7 +78,7 @@ class RandomLog:
 
 
 def replay_of_consumer(records: Iterable[ConsumedRecord], partition: int, end_offset: int) -> dict[bytes, Row]:
-    """The same of what a consumer has read."""
+    """The replay of a consumer's records."""
     found: dict[bytes, Row] = {}
     for offset, key, value in records:
         if key is not None and offset < end_offset:

@@ -1,4 +1,4 @@
-"""What a coordinator's log stands for, beside a plain replay of it as Kafka does it, on random logs."""
+"""The state in a coordinator's log, compared with a plain replay as in Kafka, on random logs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Step = tuple[str, int, list[Pair]]
 
 
 def log_of(folder: Path, steps: list[Step]) -> tuple[LogView, int]:
-    """A log: batches of data, of a producer's transaction or of none (NONE), and markers that end transactions."""
+    """A log: batches of data, in a producer's transaction or outside of any (NONE), and markers that end
+    transactions.
+    """
     batches, offset = [], 0
     for kind, producer, pairs in steps:
         if kind == "data":
@@ -38,7 +40,7 @@ def log_of(folder: Path, steps: list[Step]) -> tuple[LogView, int]:
 
 
 def replay(steps: list[Step]) -> tuple[dict[bytes, tuple[int, bytes]], dict[tuple[bytes, int], tuple[int, bytes]]]:
-    """Record by record, as Kafka's OffsetMetadataManager does it: what is committed, and what is pending."""
+    """Replay record by record, as Kafka's OffsetMetadataManager does: return the committed and the pending offsets."""
     committed: dict[bytes, tuple[int, bytes]] = {}
     pending: dict[int, dict[bytes, tuple[int, bytes]]] = {}
     offset = 0

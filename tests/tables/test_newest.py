@@ -87,7 +87,7 @@ def digest_in(line: dict[str, Any], what: str) -> bytes | None:
 
 
 def committed(name: str, topic: str) -> dict[int, list[ConsumedRecord]]:
-    """What a real consumer read of a topic, by partition; where there was none, what a reader gets."""
+    """A real consumer's records of a topic, by partition; without a consumer, our reader's records."""
     found: dict[int, list[ConsumedRecord]] = {}
     if list(PACKED.glob(f"*/{name}.read_committed.jsonl.gz")):
         for one in reads(name, "read_committed"):
@@ -102,7 +102,7 @@ def committed(name: str, topic: str) -> dict[int, list[ConsumedRecord]]:
 
 
 def _consumed(log: LogView) -> Iterator[ConsumedRecord]:
-    """What a reader gets, up to a batch that a crash cut off."""
+    """Our reader's records, up to a batch that a crash cut off."""
     with suppress(CorruptBatchError):
         for one in log.records(isolation="read_committed"):
             yield one.offset, digest(one.key), digest(one.value)
@@ -130,7 +130,7 @@ def places_of(name: str, topic: str) -> dict[int, LocatedPartition]:
 
 
 def refusal_of(name: str, topic: str, random: Random) -> CorruptBatchError | None:
-    """Compare the tables of a topic; returns what damage says that ends it, if there is any."""
+    """Compare the tables of a topic; return the message of damage that ends the read, if there is any."""
     try:
         compare_tables(name, topic, random)
     except CorruptBatchError as error:
@@ -205,13 +205,13 @@ def test_a_clean_of_ours_changes_no_table_but_for_expired_tombstones(tmp_path: P
     assert cordwood.open_log(str(after)).size_bytes < cordwood.open_log(str(before)).size_bytes
     whole = table_of(before)
     assert table_of(after, deletes=False) == table_of(before, deletes=False)
-    # What is gone are tombstones, and nothing else.
+    # Only tombstones were dropped.
     left = table_of(after)
     assert left.items() <= whole.items()
     assert all(row[1] is None for key, row in whole.items() if key not in left)
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals --------------------------------------------------------------------------------------------------------
 
 
 def test_points_that_a_log_does_not_have_are_refused_in_words(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.knobs import REQUIRE_KAFKA
 
-#: A function body that returns what is serious or critical, of each rule the elements. The rows of a table are alike,
-#: and axe-core takes milliseconds for each cell, so it looks at the first few.
+#: A function body that returns serious and critical violations, with the elements of each rule. The rows of a table
+#: are alike, and axe-core takes milliseconds for each cell, so it looks at the first few.
 _FINDINGS = """
 return axe.run({exclude: ['tbody tr:nth-child(n+16)']}, {resultTypes: ['violations']}).then(found => {
   if (found.passes.length < 5) throw new Error('too few rules were run')

@@ -79,7 +79,7 @@ class Browser:
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:
-        """What a function body returns, run beside the page; a page's policy does not hold it back."""
+        """Run a function body beside the page, outside the page's policy; return its result."""
         return self._command("POST", "/execute/sync", {"script": script, "args": []})
 
     def await_change(self, script: str, before: Any) -> None:
@@ -141,7 +141,7 @@ class Browser:
         self._command("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 
     def console(self) -> list[str]:
-        """What the browser has complained about since the last call."""
+        """The browser's messages since the last call."""
         return [one["message"] for one in self._command("POST", "/se/log", {"type": "browser"})]
 
     def screenshot(self, path: Path) -> None:

@@ -40,5 +40,5 @@ def groups_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def printed_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A file with what a command printed, by its name in `results.COMMANDS`."""
+    """Return a function that gives a file with a command's output, by its name in `results.COMMANDS`."""
     return functools.cache(lambda command: printed_by(command, tmp_path_factory.mktemp("printed")))

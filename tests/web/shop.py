@@ -19,12 +19,12 @@ _DAYS, _BATCH_RECORDS, _SEGMENT_BYTES, _SEED = 28, 25, 500_000, 5
 
 @dataclass(frozen=True)
 class Topic:
-    """What a topic has.
+    """Contents of a topic.
 
     Attributes:
-        keys: how many differ; 0: all do.
-        value_bytes: of a record, on average.
-        cleaned: the part of each log that a cleaner has been over.
+        keys: number of distinct keys; 0 if every record has its own.
+        value_bytes: mean size of a record's value.
+        cleaned: cleaned fraction of each log.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The HTTP server: what hangs, fails or is asked wrongly keeps no other client waiting."""
+"""The HTTP server: hanging, failing and invalid requests keep no other client waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cordwood.web.http_server import CONNECTIONS_MAX, HOST, Answer, HttpServer, 
 
 
 class Served:
-    """A server with an answer that is there, one that fails, and one that takes until it is let."""
+    """A server with an answer that is ready, one that fails, and one that blocks until the test releases it."""
 
     def __init__(self) -> None:
         self.may_end, self.calls = threading.Event(), 0

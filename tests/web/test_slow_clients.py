@@ -36,7 +36,7 @@ class Server:
     pid: int
 
     def status(self, name: str) -> int:
-        """A number that the kernel knows of the process: `Threads`, or `VmRSS` in kB."""
+        """A number in the kernel's status of the process: `Threads`, or `VmRSS` in kB."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 

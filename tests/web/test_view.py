@@ -1,4 +1,4 @@
-"""The pages of `view`, from a real server: what they show, and what they refuse."""
+"""The pages of `view`, from a real server: their contents, and their refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client() -> Iterator[Client]:
         yield found
 
 
-# ---- what they show --------------------------------------------------------------------------------------------------
+# ---- Contents of the pages -------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_a_node_says_what_its_commands_say(client: Client) -> None:

@@ -1,4 +1,6 @@
-"""Pages of logs in an object store: what the commands say of the same URL, read by ranges, and nothing is written."""
+"""Pages of logs in an object store: they match the commands' output for the same URL, read by ranges, and write no
+object.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a partition, and what it zooms into, from a real server."""
+"""The page of a partition, and its zoomed views, from a real server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client() -> Iterator[Client]:
         yield found
 
 
-# ---- what commands say -----------------------------------------------------------------------------------------------
+# ---- Compared with commands ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*PARTITIONS, STRAY])
@@ -121,7 +121,7 @@ def test_records_are_found_by_offset_time_and_key(client: Client) -> None:
         assert ask(client, "find", path, **wrong).status == 400
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", ["partition", "partition.json", "batches", "records.json", "find", "get.json"])

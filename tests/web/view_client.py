@@ -43,7 +43,7 @@ class Got:
 
 
 class Client:
-    """Asks a server."""
+    """A client of a server."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
