@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.joined import JoinedSegment, join
+from cordwood.engine.joined import join
 from cordwood.engine.keys import DirtySection
 from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.joined import JoinedSegment
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.plan import (
     HeaderFacts,
@@ -14,11 +15,12 @@ from cordwood.cleaning.plan import (
     SegmentFacts,
 )
 from cordwood.cleaning.rewrite import ActiveProducers
-from cordwood.errors import RequestError
+from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.clean_state import believed_checkpoint
+from cordwood.storage.log.joined import joined, part_numbers, parts_of
 from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error
@@ -205,7 +207,7 @@ class _HeaderTable:
         """`replay`: gets all batches, too."""
         self._replay = replay
         self._now_ms = now_ms
-        self._waiting: list[tuple[int, BatchRows]] = []
+        self._waiting: list[tuple[npt.NDArray[np.int64], BatchRows]] = []
         self._rows = 0
         self._first = np.full(segments, NONE)
         self._is_seen = np.zeros(segments, bool)
@@ -213,9 +215,9 @@ class _HeaderTable:
         self._largest = {name: np.full(segments, NONE) for name in _LARGEST}
         self.damage = [""] * segments
 
-    def add(self, index: int, rows: BatchRows) -> None:
-        """Take in the next headers of a segment; segments come in the order of the log."""
-        self._waiting.append((index, rows.copy()))  # the rows lie in a buffer with room for those of a whole window
+    def add(self, indexes: npt.NDArray[np.int64], rows: BatchRows) -> None:
+        """Take in the next headers, each with the index of its segment; segments come in the order of the log."""
+        self._waiting.append((indexes, rows.copy()))  # the rows lie in a buffer with room for those of a whole window
         self._rows += rows.size
         if self._rows >= _ROWS_AT_ONCE:
             self._add_up()
@@ -223,11 +225,9 @@ class _HeaderTable:
     def _add_up(self) -> None:
         if not self._waiting:
             return
-        indexes, parts = zip(*self._waiting, strict=True)
+        owners, rows = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting, self._rows = [], 0
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self._replay.add(rows)
-        owners = np.repeat(np.array(indexes), [part.size for part in parts])
         starts = np.flatnonzero(np.diff(owners, prepend=NONE))
         owners = owners[starts]
         is_new = ~self._is_seen[owners]
@@ -275,21 +275,31 @@ _SUMS = tuple(field.name for field in fields(HeaderFacts) if field.name not in (
 def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[HeaderFacts]:
     """Return the facts of each segment, and replay its batches."""
     log, table = loaded.log, _HeaderTable(len(loaded.segments), replay, now_ms)
-    for index, one in enumerate(loaded.segments):
-        segment, last = one.segment, one is loaded.segments[-1]
-        # What a load cuts off is not read.
-        end = one.size_bytes if one.cut_bytes else None
-        # Of the active segment only open transactions matter.
-        if last and replay.start >= replay.end:
-            continue
+    indexes = {one.segment.base_offset: index for index, one in enumerate(loaded.segments)}
+    # What a load cuts off is not read.
+    ends = {one.segment.base_offset: one.size_bytes for one in loaded.segments if one.cut_bytes}
+    *closed, active = (one.segment for one in loaded.segments)
+
+    def read(segment: Segment) -> None:
+        first, end = indexes[segment.base_offset], ends.get(segment.base_offset)
         try:
             with segment.open() as file:
                 for item in read_headers(file, base_offset=segment.base_offset, end=end, search=not log.live):
                     if not isinstance(item, Gap):
-                        table.add(index, item)
+                        table.add(first + part_numbers(segment, item["position"]), item)
                     # At the log's end it may be what a stop leaves.
-                    elif not last or (item.kind is GapKind.DAMAGE and not log.live):
-                        table.damage[index] = table.damage[index] or str(gap_error(segment, item))
+                    elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
+                        table.damage[first] = table.damage[first] or str(gap_error(segment, item))
         except RequestError as error:
-            table.damage[index] = str(error)
+            table.damage[first] = str(error)
+
+    for segment in joined(closed, apart=ends):
+        try:
+            read(segment)
+        except CorruptBatchError:
+            for part in parts_of(segment):
+                read(part)
+    # Of the active segment only open transactions matter.
+    if replay.start < replay.end:
+        read(active)
     return table.facts()

@@ -26,7 +26,6 @@ from cordwood.cleaning.thinning import thin
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions
 from cordwood.engine.indexing import IndexMaker, Written
-from cordwood.engine.joined import JoinedSegment, part_numbers, parts_of
 from cordwood.engine.readahead import (
     TrackedWindow,
     decode_batches,
@@ -42,6 +41,7 @@ from cordwood.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.joined import JoinedSegment, part_numbers, parts_of
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView

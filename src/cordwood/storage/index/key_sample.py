@@ -23,13 +23,14 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS, KeyIndex
 from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.index.probe import hashes_in
+from cordwood.storage.log.joined import joined, parts_of
 from cordwood.storage.log.segment import Segment, locate_damage
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -143,10 +144,18 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
 
 
 def _whole(segments: Sequence[Segment]) -> Iterator[tuple[Segment, BatchWindow]]:
-    for segment in segments:
-        for item in segment.windows():
-            if not isinstance(item, Gap):
-                yield segment, item
+    for segment in joined(segments):
+        try:
+            yield from _windows(segment)
+        except CorruptBatchError:
+            for part in parts_of(segment):
+                yield from _windows(part)
+
+
+def _windows(segment: Segment) -> Iterator[tuple[Segment, BatchWindow]]:
+    for item in segment.windows():
+        if not isinstance(item, Gap):
+            yield segment, item
 
 
 def _pieces(segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, BatchWindow]]:

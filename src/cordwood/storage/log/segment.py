@@ -62,6 +62,10 @@ class Segment:
         """The `.log` file."""
         return self.fs.open(self.path)
 
+    def place_of(self, position: int) -> tuple[str, int]:
+        """Return the file that holds a position, and the position in it."""
+        return self.path, position
+
     @property
     def key_index_path(self) -> str:
         """Where its key index is, if it has one."""
@@ -218,6 +222,9 @@ def locate_damage(on_damage: OnDamage, segment: Segment) -> OnDamage:
     """A callback that adds the segment's path to each error, and passes it on."""
 
     def placed(error: DataError) -> None:
-        on_damage(error.at(segment.path))
+        path = segment.path
+        if error.position is not None:
+            path, error.position = segment.place_of(error.position)
+        on_damage(error.at(path))
 
     return placed
