@@ -1,1 +1,1 @@
-"""Cleans one partition on Spark, in a thread or in a test. Nothing here starts a task."""
+"""Clean one partition: on Spark, in a thread or in a test. Nothing here starts a task."""

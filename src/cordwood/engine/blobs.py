@@ -1,10 +1,10 @@
-"""Checked files of sections, in which tasks of one clean pass results to each other.
+"""Checked files of sections, by which tasks of one clean pass results to each other.
 
     file         section section … directory        section: see `engine.sections`
     directory    JSON: for each section its name, position, size in bytes, CRC-32C
 
-A `Blob` has the position and the CRC of the directory, so a reader accepts exactly the bytes that the writer made. If a
-file is lost or damaged, the task that wrote it runs again. It need not survive a crash.
+A `Blob` has the position and the CRC of the directory, so a reader accepts exactly the bytes that the writer wrote. If
+a file is lost or damaged, the task that wrote it runs again. Blobs need not survive a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cordwood.kernels.layout import U8Array
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A file of sections, complete.
+    """A complete file of sections.
 
     Attributes:
         directory: position of the directory.
@@ -71,7 +71,7 @@ class BlobReader:
     """Reads a file of sections.
 
     Raises:
-        LostSectionError: from every method: the file is gone, or not as it was written.
+        LostSectionError: from every method: the file is missing, or differs from what its writer recorded.
     """
 
     def __init__(self, fs: TargetStore, blob: Blob) -> None:
@@ -94,8 +94,8 @@ class BlobReader:
         return data
 
     def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
-        """The arrays of that section, which have these types."""
-        # The directory's CRC was right, so that its numbers are the writer's.
+        """Return the arrays of that section, which have these types."""
+        # The directory's CRC was correct, so its numbers are the writer's.
         return sections.decode(self._read(*self._sections[name]), kinds)
 
     def close(self) -> None:

@@ -1,15 +1,14 @@
-"""Pass 1 of a segment with a key index: only batches are read that may have a record with a dirty key.
+"""Pass 1 of a segment with a key index: read only batches that may have a record with a dirty key.
 
     dirty keys ──► index: candidates ──► their batches, and all that the index does not cover
                                             └─ read, decoded, looked up in the table of the dirty keys
-    headers of all batches ──► compared with the index, followed by the trackers ──► what `scan_part` would find
+    headers of all batches ──► compared with the index, followed by the trackers ──► same result as `scan_part`
 
-The index says where to look. That a record is superseded is decided by the hash of its key under the secret of this
-clean, as without an index. One such record is enough to know that the segment is rewritten: what else may go is looked
-up in pass 2, which reads and decodes it anyway (`cleaning.superseded.confirmed`). A clean that may spare the segment
-(`engine.sparing`) looks up all. An index that is missing, torn, or of
-any other batches than those in the file is not used, and neither is one of entries of magic 0 and 1, which have no
-exact counts. Then the segment is scanned.
+The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
+this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
+pass 2, which reads and decodes the segment anyway (`cleaning.superseded.confirmed`). A clean that may spare the segment
+(`engine.sparing`) looks up all. An index is not used if it is missing or torn, if it was made from other batches than
+those in the file, or if it has entries of magic 0 and 1, which have no exact counts. Then the segment is scanned.
 """
 
 from __future__ import annotations
@@ -49,22 +48,22 @@ from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 
-#: Sees the batches of a run, window after window; says which of them are decoded, and from which offset on the records
-#: of each supersede others (see `window_keys`).
+#: Called with the batches of a run, window after window. Returns which of them are decoded, and for each the first
+#: offset whose record supersedes others (see `window_keys`).
 Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 
 
 def scan_by_index(
     segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int, *, finds_all: bool = False
 ) -> ScannedRun | None:
-    """Find the superseded records of a segment by its key index; None, and nothing marked, without one to be believed.
+    """Find the superseded records of a segment by its key index. Without a usable one, return None and mark nothing.
 
     Args:
         mark: called once, with the batches of the whole segment.
         table: the dirty keys, in which candidates are looked up.
         now_ms: the time of the clean.
         chunk_records: see `ScannedRun`; there are no chunks.
-        finds_all: all candidates are looked up, even if one of them says that the segment is rewritten.
+        finds_all: look up all candidates, even after one proves that the segment is rewritten.
 
     Raises:
         CorruptBatchError: a batch that is read is damaged.
@@ -78,7 +77,7 @@ def scan_by_index(
     firsts = np.cumsum(counts, dtype=np.int64) - counts
     bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
     looked_up, found_flags = np.zeros(batches.size, np.bool_), np.zeros(batches.size, np.uint8)
-    # `_batches` has seen that batches ascend.
+    # `_batches` has checked that batches ascend.
     span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
     at, ordinals = _candidates(index, table, wanted, firsts)
     covered = np.arange(batches.size) < index.lengths.size
@@ -90,14 +89,14 @@ def scan_by_index(
                 looked_up[places] = True
                 found_flags[places] |= keys.flags
                 span.ascending = span.ascending and keys.span.ascending
-                # Decoding compares the count of a batch of magic 2 with its header.
+                # Decoding has compared the count of a batch of magic 2 with its header.
                 shifts = firsts[places] - np.cumsum(keys.counts) + keys.counts
                 numbers = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
                 set_bits(numbers[superseded].astype(np.uint32), bits)
                 if chosen is candidates and bits.any() and not finds_all:
                     break
             if bits.any() and not finds_all:
-                # It will be rewritten, and what is left is looked up then.
+                # The segment will be rewritten; pass 2 looks up the other candidates.
                 break
     unconfirmed = candidates & ~looked_up
     set_bits(ordinals[unconfirmed[at]].astype(np.uint32), bits)
@@ -121,7 +120,7 @@ def _index(segment: Segment, table: DirtyTable) -> KeyIndex | None:
 
 
 def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:
-    """BATCH_ROW[batches]: all of a segment, if those that the index covers are the ones that it was made of."""
+    """BATCH_ROW[batches]: all of a segment; None if the index was made from other batches."""
     found = [np.empty(0, BATCH_ROW)]
     with segment.open() as file:
         for item in headers_in_order(read_headers(file, base_offset=segment.base_offset), segment.order()):
@@ -142,11 +141,11 @@ def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:
 def _candidates(
     index: KeyIndex, table: DirtyTable, wanted: BoolArray, firsts: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """The records in wanted batches that may have a dirty key: their batches, and their ordinals.
+    """Return the records in wanted batches that may have a dirty key: their batches and their ordinals.
 
     Args:
         wanted: bool[batches].
-        firsts: int64[batches], the ordinal of the first record of each.
+        firsts: int64[batches], ordinal of each batch's first record.
     """
     found = find(index, table.index_hashes).ordinals
     ends = np.cumsum(index.counts, dtype=np.int64)
@@ -156,7 +155,7 @@ def _candidates(
 
 
 def _flags(batches: BatchRows, wanted: BoolArray, looked_up: BoolArray, index: KeyIndex, now_ms: int) -> UInt8Array:
-    """uint8[batches]: of those that are not looked up, the index says whether there may be a tombstone."""
+    """uint8[batches]: flags; for batches that were not looked up, the index tells whether there may be a tombstone."""
     flags = flags_of(batches, wanted, now_ms)
     may_have = has_flag(batches, DELETE_HORIZON) | bool(index.header.flags & Flag.TOMBSTONES)
     flags[wanted & ~looked_up] |= UNREAD
@@ -172,7 +171,9 @@ def _looked_up(
     table: DirtyTable,
     now_ms: int,
 ) -> Iterator[tuple[Int64Array, WindowKeys, BoolArray]]:
-    """By windows: the indexes of the batches that were looked up, their keys, and which of their records go."""
+    """Yield, per window, the indexes of the looked-up batches, their keys, and which of their records are
+    superseded.
+    """
     if not looked_up.any():
         return
     edges = np.append(batches["position"], batches["position"][-1] + batches["size_bytes"][-1]).astype(np.int64)
@@ -181,7 +182,7 @@ def _looked_up(
 
     def windows() -> Iterator[TrackedWindow]:
         for window in Staying(segment, edges, is_read).windows():
-            # The trackers have seen the headers already.
+            # The trackers have already followed the headers.
             yield TrackedWindow(segment, window, np.zeros(window.batches.size, np.bool_), [])
             del window
 

@@ -1,7 +1,8 @@
-"""Another process checks the files that a task wrote, before any of them counts.
+"""Check a task's output files in another process, before any of them counts.
 
-It compares only bytes on disk with the figures that the task returned: files and their lengths, CRC and position of
-every batch, sums of batches, records and bytes, indexes against batches. It shares no code with deciding and writing.
+The check compares only bytes on disk with the figures that the task returned: files and their lengths, CRC and position
+of every batch, sums of batches, records and bytes, indexes against batches. It shares no code with deciding and
+writing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 
-#: Outputs that are read within some milliseconds are not worth the threads.
+#: Outputs below this size are read within milliseconds, so threads do not pay.
 _ALONE_BYTES = 32 << 20
-#: The fields of every batch that are kept until the segment's indexes are compared.
+#: Fields of every batch that are kept for comparison with the segment's indexes.
 _KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
 
 
@@ -33,7 +34,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
     Args:
         files: (name, bytes) of the outputs.
         cleaned: the task's figures.
-        last_end: where the last group ends; no output reaches beyond.
+            last_end: end of the last group; no output extends beyond it.
     """
     found = [(info.name, info.size_bytes) for info in fs.list(folder)]
     if found != sorted(files):
@@ -44,7 +45,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
     if sorted(segments) != sorted(bases):
         yield f"the segments are {sorted(segments)}, and should be {sorted(bases)}"
         return
-    # Outputs of one group end where the next group's sources begin.
+    # Outputs of one group end before the next group's sources begin.
     ends = [
         end
         for group, after in zip(cleaned.outputs, [*(some[0] for some in cleaned.replaced[1:]), None], strict=True)
@@ -59,7 +60,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         size_bytes += segments[base].size_bytes
     counts, kept = cleaned.counts, cleaned.kept_counts
     if cleaned.rounds > 1:
-        return  # they are those of all rounds together
+        return  # they are sums over all rounds
     for what, is_there, said in (
         ("batches", batches + kept.batches_verbatim, counts.batches_read - counts.batches_dropped),
         ("records", records + kept.records_kept, counts.records_kept),
@@ -71,7 +72,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The sums and the faults of a segment."""
+    """Totals and faults of a segment."""
 
     batches: int
     records: int
@@ -79,7 +80,7 @@ class _Seen:
 
 
 def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
-    """Read the segments, two at a time unless they are too few or small."""
+    """Read the segments, two at a time unless they are too few or too small."""
     if len(segments) == 1 or sum(segment.size_bytes for segment in segments) < _ALONE_BYTES:
         return list(map(_look_at, segments, ends))
     with ThreadPoolExecutor(2) as pool:
@@ -93,7 +94,7 @@ def _look_at(segment: Segment, end: int) -> _Seen:
 
 
 def _batches(segment: Segment) -> tuple[BatchRows, str]:
-    """The rows of all batches, `_KEPT` only; or none, and the fault that is no whole, valid batch."""
+    """Return `_KEPT` of all batches and an empty fault; or no rows, and the fault of the first invalid batch."""
     none = np.empty(0, BATCH_ROW)[_KEPT].copy()
     parts = [none]
     with segment.open() as file:
@@ -108,7 +109,7 @@ def _batches(segment: Segment) -> tuple[BatchRows, str]:
 
 
 def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str]:
-    """Order of the batches, and the indexes against them."""
+    """Check the order of the batches, and the indexes against them."""
     starts, lasts = rows["base_offset"], rows["last_offset"]
     if (lasts < starts).any() or (starts[1:] <= lasts[:-1]).any():
         yield "offsets do not ascend"
@@ -128,7 +129,7 @@ def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str
 
 
 def _names(keys: np.ndarray, values: np.ndarray, asked: np.ndarray, said: np.ndarray, *, between: bool = False) -> bool:
-    """Whether every asked key is there (or the next one is taken, with `between`) and has the value that is said."""
+    """Whether every asked key exists (with `between`: the next higher key counts) and has the given value."""
     at = np.searchsorted(keys, asked)
     if not keys.size or at.max() >= keys.size:
         return False

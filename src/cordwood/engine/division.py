@@ -1,7 +1,7 @@
-"""Decides how the clean of a partition is divided, and how its keys are compared.
+"""Decide how the clean of a partition is divided, and how its keys are compared.
 
-One task cleans it, or many tasks, each of which scans a run of the log. Superseded records are found by comparing all
-of them in chunks; or, if little is dirty, by looking them up in a table of the dirty keys.
+One task cleans the partition, or many tasks, each of which scans a run of the log. Superseded records are found by
+comparing all of them in chunks; or, if little is dirty, by looking them up in a table of the dirty keys.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from cordwood.text import bytes_text
 STAGED_BYTES_MIN = 64 << 20
 #: The smallest run, except at the end of a segment; a smaller one is not worth a task.
 RUN_BYTES_MIN = 64 << 20
-#: Runs of a partition per core: few, as the survivors of each have to be merged; more than one, to keep cores busy.
+#: Runs of a partition per core: few, as the survivors of each run have to be merged; more than one, to keep cores busy.
 _RUNS_PER_CORE = 2
-#: Records are looked up if at most one of so many is dirty. Each dirty record is then read twice, which takes about as
-#: long as sorting eight clean ones into chunks.
+#: Records are looked up if at most one of `_LITTLE` is dirty. Each dirty record is then read twice, which takes about
+#: as long as sorting eight clean ones into chunks.
 _LITTLE = 8
-#: … of a clean that may leave garbage: only one task at a time knows all of it.
+#: The same for a clean that may leave garbage: only one task at a time has all facts about it.
 _LITTLE_WITH_GARBAGE = 2
-#: A task that reads so much, or more, has threads that read and decode ahead of it.
+#: A task that reads at least this many bytes has threads that read and decode ahead of it.
 _THREADED_BYTES = 64 << 20
-#: How many cores it keeps busy, on average.
+#: Average number of cores that such a task keeps busy.
 _CORES_OF_A_TASK = 1.6
 
 
 def tasks_at_once(sizes: Sequence[int], cores: int) -> int:
-    """How many tasks run at once, so that all cores are busy and no two tasks want the same one.
+    """Return how many tasks to run at once, so that all cores are busy and no two tasks compete for one.
 
-    With more, they take turns, and drive each other's bytes from the caches. On two cores one task at a time cleans
-    2 GB as soon as two do, in a fifth less CPU time.
+    More tasks would take turns and evict each other's bytes from the caches. On two cores, one task at a time cleans 2
+    GB
+    as fast as two do, in a fifth less CPU time.
 
     Args:
-        sizes: bytes that the tasks read.
+        sizes: bytes that each task reads.
     """
     threaded = sum(size for size in sizes if size >= _THREADED_BYTES)
     return max(1, int(cores / _CORES_OF_A_TASK + 0.5)) if 2 * threaded > sum(sizes) else cores
 
 
 def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
-    """The task as one that looks up records if that is better. It may yet be divided, so a core's share counts."""
+    """Make the task look up records if that is better. It may yet be divided, so use one core's share of memory."""
     whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
     memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
     dirty, leaves = task.first_uncleanable - task.first_dirty, task.garbage_share > 0
@@ -59,13 +60,13 @@ def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
 def _table_keys(
     dirty_part: float, dirty: int, memory: MemoryShare | None, *, is_limited: bool, leaves_garbage: bool
 ) -> int:
-    """The most keys of a table in which records are looked up; 0: there is none.
+    """Return the maximum number of keys of a table in which records are looked up; 0 for no table.
 
     Args:
-        dirty_part: which part of the log is dirty.
-        dirty: how many offsets are.
+        dirty_part: dirty share of the log.
+        dirty: number of dirty offsets.
         memory, is_limited: see `_reason`.
-        leaves_garbage: whether the clean may.
+        leaves_garbage: whether the clean may leave garbage.
     """
     little = _LITTLE_WITH_GARBAGE if leaves_garbage else _LITTLE
     fits = memory is None or table_bytes(dirty) <= memory.size_bytes
@@ -76,9 +77,9 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
     """Whether a partition is cleaned by many tasks; see `_reason`.
 
     Args:
-        task: cleans the partition, with its share of the memory.
-        total_bytes: what the tasks of all partitions read.
-        cores: tasks that run at once.
+        task: task for the whole partition, with its share of the memory.
+        total_bytes: bytes that the tasks of all partitions read.
+        cores: number of tasks that run at once.
     """
     settings = task.settings
     if task.garbage_share and task.probing:
@@ -91,12 +92,12 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
 
 
 def run_bytes(size_bytes: int, cores: int) -> int:
-    """How large a run should be, in a partition of which the tasks read `size_bytes` (each byte twice)."""
+    """Return the size of a run, in a partition whose tasks read `size_bytes` (each byte twice)."""
     return max(RUN_BYTES_MIN, size_bytes // 2 // (_RUNS_PER_CORE * cores))
 
 
 def with_divisions(plan: Plan, cores: int) -> Plan:
-    """Return a plan that says how each partition's clean is divided on so many cores of this machine."""
+    """Return the plan with each partition's division on `cores` cores of this machine."""
     chosen = [one.compaction for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
     sizes = [read_bytes(one) for one in chosen]
     total_bytes, cores = sum(sizes), tasks_at_once(sizes, cores)
@@ -132,16 +133,16 @@ def _division(
 def _reason(
     size_bytes: int, records: int | None, memory: MemoryShare | None, is_limited: bool, total_bytes: int, cores: int
 ) -> str:
-    """Why a partition is cleaned by many tasks; empty if one task cleans it.
+    """Return why a partition is cleaned by many tasks; empty if one task cleans it.
 
     Many tasks clean it if other cores would be idle while one works, or if one task needs more than its memory.
 
     Args:
-        records: upper bound of the records to remember; None: unknown, or they fit.
-        memory: what one task may use; None: no limit.
+        records: upper bound of the records to remember; None if unknown, or if they fit.
+        memory: memory that one task may use; None for no limit.
         is_limited: Kafka's offset map is used. It is filled in log order, by one task.
-        total_bytes: what the tasks of all partitions read.
-        cores: tasks that run at once.
+        total_bytes: bytes that the tasks of all partitions read.
+        cores: number of tasks that run at once.
     """
     if is_limited:
         return ""

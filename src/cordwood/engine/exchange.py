@@ -1,10 +1,10 @@
-"""Scans and merges by many tasks, which exchange blobs: checked files in a folder that all of them see.
+"""Scan and merge with many tasks, which exchange blobs: checked files in a folder that all of them see.
 
     scan     a run          superseded within each chunk; survivors of the chunks, by hash range  ──► a blob
-    merge    hash ranges    what newer chunks of any run of the log supersede                        ──► a blob
+    merge    hash ranges    records that newer chunks of any run of the log supersede                ──► a blob
     then     any task       reads its part of both: the outcomes of its own runs
 
-The folder is in the work folder of a clean, or in the bucket that a copy is made in. A blob is named by the attempt
+The folder is in the work folder of a clean, or in the bucket of a new copy. The name of a blob contains the attempt
 that writes it. A task returns the blob's name, length and checksum, and its readers accept nothing else. If a blob is
 lost or damaged, the task that wrote it runs again; then the task that missed it does.
 
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 #: A merge of fewer entries is not worth a task.
 MERGE_ENTRIES = 1 << 20
-#: Into so many ranges the hashes are cut; a merge takes some of them, one after the other.
+#: Number of ranges into which the hashes are cut; a merge processes some of them, one after another.
 RANGES = 64
-#: The same for a log of more records than that, so that the survivors of all chunks in one range stay few.
+#: The same for logs of more records than this, so that the survivors of all chunks in one range stay few.
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: The section of a scan's blob with the outcomes of the run.
 _OUTCOMES = "outcomes"
@@ -49,12 +49,12 @@ _OUTCOMES = "outcomes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTask(ABC):
-    """A part of a segment as a task scans it; a value that can be pickled.
+    """A part of a segment that a task scans; a value that can be pickled.
 
     Attributes:
-        start, end: positions of its first batch, and behind its last one; None: the segment's end.
-        size_bytes: what the task reads.
-        how: to scan, and `ranges`, into how many the hashes are cut: the same for all runs of a log.
+        start, end: position of its first batch, and end of its last one; None for the segment's end.
+        size_bytes: bytes that the task reads.
+        how: parameters of the scan, and `ranges`, the number of hash ranges: the same for all runs of a log.
     """
 
     log: CountedLog
@@ -72,40 +72,40 @@ class RunTask(ABC):
 
     @abstractmethod
     def scan(self, keep: Callable[[Chunk], None]) -> ScannedRun:
-        """Scan it.
+        """Scan the run.
 
         Args:
-            keep: takes the survivors of each chunk, in log order.
+            keep: receives the survivors of each chunk, in log order.
         """
 
 
-# ---- values that tasks are sent, and return --------------------------------------------------------------------------
+# ---- arguments and results of tasks ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BlobFolder:
-    """Where the tasks of a log write blobs. A value that can be pickled."""
+    """The folder in which the tasks of a log write blobs. A value that can be pickled."""
 
     location: Location[TargetStore]
     path: str
 
     def create(self, kind: str) -> BlobWriter:
-        """A new blob, with a unique name."""
+        """Create a blob with a unique name."""
         return BlobWriter(self.location.open(), f"{self.path}/{uuid4().hex}.{kind}")
 
     def open(self, blob: Blob) -> BlobReader:
-        """A blob that another task wrote."""
+        """Open a blob that another task wrote."""
         return BlobReader(self.location.open(), blob)
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedBlob:
-    """What the scan of a run left.
+    """Result of scanning a run.
 
     Attributes:
         blob: survivors of its chunks, and the outcomes.
         ranges: see `RunTask`.
-        chunk_records: records of each chunk, but the last.
+        chunk_records: records per chunk, except the last.
         span: the offsets of the records.
     """
 
@@ -119,7 +119,7 @@ class ScannedBlob:
 
 @dataclass(frozen=True, slots=True)
 class MergedBlob:
-    """What a merge found: the section run.chunk.range of its blob has the superseded ordinals of that chunk.
+    """Result of a merge: section run.chunk.range of its blob has the superseded ordinals of that chunk.
 
     Attributes:
         low, high: the ranges [low, high).
@@ -132,11 +132,11 @@ class MergedBlob:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcomes:
-    """Where a task reads the outcomes of some runs of a log. A value that can be pickled.
+    """Location of the outcomes of some runs of a log. A value that can be pickled.
 
     Attributes:
-        runs: what the scans left, by number of the run.
-        merged: what all merges of the log found; empty: nothing had to be merged.
+        runs: results of the scans, by number of the run.
+        merged: results of all merges of the log; empty if nothing had to be merged.
     """
 
     folder: BlobFolder
@@ -144,10 +144,10 @@ class RunOutcomes:
     merged: tuple[MergedBlob, ...]
 
     def load(self) -> dict[int, SegmentOutcomes]:
-        """The outcomes by number of the run.
+        """Read the outcomes by number of the run.
 
         Raises:
-            LostSectionError: a blob is gone or damaged.
+            LostSectionError: a blob is missing or damaged.
         """
         with ExitStack() as files:
             merged = {
@@ -159,10 +159,10 @@ class RunOutcomes:
             return {number: self._of_run(number, run, merged) for number, run in self.runs.items()}
 
     def survivors(self, number: int, first: int) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]]:
-        """The survivors of the chunks of a run whose ordinals count from `first` on; see `Chunk.survivors`.
+        """Yield the survivors of the chunks of a run, with ordinals counted from `first`; see `Chunk.survivors`.
 
         Raises:
-            LostSectionError: the blob is gone or damaged.
+            LostSectionError: the blob is missing or damaged.
         """
         run = self.runs[number]
         with closing(self.folder.open(run.blob)) as reader:
@@ -180,21 +180,21 @@ class RunOutcomes:
 
 
 def _part(*numbers: int) -> str:
-    """The name of a section."""
+    """Return the name of a section."""
     return ".".join(map(str, numbers))
 
 
-# ---- what the driver knows -------------------------------------------------------------------------------------------
+# ---- state of the driver ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class LogScan:
-    """How far the scan of a log is.
+    """Progress of a log's scan.
 
     Attributes:
-        tasks: scan its runs, in log order.
-        scanned: what the scans left, by number of the run.
-        merged: what the merges found, by their ranges [low, high).
+        tasks: tasks that scan its runs, in log order.
+        scanned: results of the scans, by number of the run.
+        merged: results of the merges, by their ranges [low, high).
     """
 
     folder: BlobFolder
@@ -204,7 +204,7 @@ class LogScan:
 
     @property
     def is_merged(self) -> bool:
-        """Whether all runs are scanned, and all ranges merged. Nothing is merged if there is only one chunk."""
+        """Whether all runs are scanned and all ranges are merged. A single chunk needs no merge."""
         if len(self.scanned) < len(self.tasks):
             return False
         return self._chunks < 2 or sum(high - low for low, high in self.merged) == self.tasks[0].ranges
@@ -215,16 +215,16 @@ class LogScan:
 
     @property
     def spans(self) -> list[Span]:
-        """The offsets of all runs, in log order."""
+        """Return the offsets of all runs, in log order."""
         return [self.scanned[number].span for number in range(len(self.tasks))]
 
     @property
     def entries(self) -> int:
-        """What the scans left."""
+        """Number of surviving entries of all scans."""
         return sum(run.entries for run in self.scanned.values())
 
     def merges(self, cores: int) -> list[MergeTask]:
-        """The merges that are still to be done, once all runs are scanned."""
+        """Return the merges that are still to be done, once all runs are scanned."""
         if self.is_merged:
             return []
         runs = tuple(self.scanned[number] for number in range(len(self.tasks)))
@@ -234,17 +234,17 @@ class LogScan:
         return [MergeTask(self.folder, runs, *edge) for edge in edges if edge not in self.merged]
 
     def outcomes(self, numbers: Iterable[int]) -> RunOutcomes:
-        """The outcomes of some runs, once all that is to be merged is."""
+        """Return the outcomes of some runs, once all necessary merges are done."""
         return RunOutcomes(self.folder, {at: self.scanned[at] for at in numbers}, tuple(self.merged.values()))
 
     def forget(self, path: str) -> None:
-        """Let what was in a lost blob be made again."""
+        """Discard the results that were in a lost blob, so that they are made again."""
         self.scanned = {at: found for at, found in self.scanned.items() if found.blob.path != path}
         self.merged = {key: found for key, found in self.merged.items() if found.blob.path != path}
 
 
 def scan_missing(each: Each, logs: Sequence[LogScan]) -> list[tuple[LogScan, int, Failure]]:
-    """Scan the runs that are not scanned; what failed, each with its log and the number of the run."""
+    """Scan the runs that are not scanned yet; return failures, each with its log and the number of the run."""
     places = [(log, at) for log in logs for at in range(len(log.tasks)) if at not in log.scanned]
     tasks = [_ScanTask(log.tasks[at], log.folder) for log, at in places]
     failures = []
@@ -258,7 +258,7 @@ def scan_missing(each: Each, logs: Sequence[LogScan]) -> list[tuple[LogScan, int
 
 
 def merge_missing(each: Each, logs: Sequence[LogScan], cores: int) -> dict[LogScan, Failure]:
-    """Run the missing merges of scanned logs; returns the failures by log."""
+    """Run the missing merges of scanned logs; return the failures by log."""
     places = [(log, task) for log in logs for task in log.merges(cores)]
     tasks = [task for _, task in places]
     failures: dict[LogScan, Failure] = {}
@@ -285,7 +285,7 @@ P = TypeVar("P", bound=_HasPath)
 
 
 def each_caught(each: Each, do: Callable[[P], Any], items: Sequence[P], sizes: Sequence[int]) -> list[Any]:
-    """Run a function on each item; the results, and a `Failure` in the place of each error."""
+    """Run a function on each item; return the results, with a `Failure` in place of each error."""
     return each(functools.partial(_caught, do), items, sizes)
 
 
@@ -320,7 +320,7 @@ def scan_into_blob(run: RunTask, folder: BlobFolder) -> ScannedBlob:
     """Scan a run into a new blob: a section for each range of each chunk, and one for the outcomes.
 
     Raises:
-        CorruptBatchError: a batch is damaged; or the run does not begin or end where a batch does.
+            CorruptBatchError: a batch is damaged, or the run does not begin or end at a batch boundary.
     """
     chunks = entries = 0
     with closing(folder.create("scan")) as writer:
@@ -352,17 +352,17 @@ class MergeTask:
 
     @property
     def path(self) -> str:
-        """Where the blobs are, for errors."""
+        """The folder of the blobs, for errors."""
         return self.folder.path
 
     @property
     def size_bytes(self) -> int:
-        """A measure of what is read."""
+        """Approximate bytes that the merge reads."""
         return sum(run.entries for run in self.runs) * (self.high - self.low)
 
 
 def merge_blobs(task: MergeTask) -> MergedBlob:
-    """Merge ranges, one after the other: memory holds the entries of one range of all runs."""
+    """Merge ranges one after another: memory holds the entries of one range of all runs."""
     places = [(run, chunk) for run, one in enumerate(task.runs) for chunk in range(one.chunks)]
     with ExitStack() as files:
         readers = [files.enter_context(closing(task.folder.open(run.blob))) for run in task.runs]

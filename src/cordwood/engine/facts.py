@@ -1,4 +1,4 @@
-"""The facts of a log that need no record: sizes, times, producers, transactions, batch headers."""
+"""Collect the facts of a log without decoding records: sizes, times, producers, transactions, batch headers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from cordwood.types import NONE
 
 
 def segment_facts(segment: Segment) -> SegmentFacts:
-    """Return what planning needs of a segment whose indexes are complete, as those of a clean's outputs are."""
+    """Return the facts of a segment whose indexes are complete, like those of a clean's outputs."""
     return loaded_facts(trusted(segment))
 
 
 def loaded_facts(segment: LoadedSegment) -> SegmentFacts:
-    """Return what planning needs of a segment, as a load leaves it."""
+    """Return the facts of a segment as a load leaves it."""
     files = segment.segment.files
     return SegmentFacts(
         segment.segment.base_offset,
@@ -51,14 +51,14 @@ def loaded_facts(segment: LoadedSegment) -> SegmentFacts:
 
 
 def cleanable_facts(log: LogView, first_uncleanable: int, now_ms: int) -> list[SegmentFacts]:
-    """The facts of the segments that a clean may rewrite, which a load has made or leaves as they are."""
+    """Return the facts of the segments that a clean may rewrite; a load has already repaired them if necessary."""
     some = [segment for segment in log.segments if segment.base_offset < first_uncleanable]
     return [loaded_facts(loaded_segment(segment, now_ms)) for segment in some]
 
 
 def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
-    """Producer state at the end of a log: its newest readable snapshot, and the batches behind it."""
-    # A snapshot above the end is of batches that were truncated; a broker removes it when it loads the log.
+    """Return the producer state at the end of a log: its newest readable snapshot plus the batches after it."""
+    # A snapshot above the end belongs to truncated batches; a broker removes it when it loads the log.
     end = log.next_offset if log.recovery.snapshots else 0
     producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
     for batches in headers_from(log, start):
@@ -67,16 +67,16 @@ def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EX
 
 
 def active_producers(producers: Producers) -> ActiveProducers:
-    """The same as columns."""
+    """Convert the producers to columns."""
     rows = producers.rows()
     columns = (rows[name].astype(np.int64) for name in ("producer_id", "last_offset", "producer_epoch"))
     return ActiveProducers(*columns)
 
 
 def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:
-    """What the transaction indexes know of aborted transactions that reach into [from_offset, upper_bound).
+    """Return the transaction indexes' entries for aborted transactions that reach into [from_offset, upper_bound).
 
-    Without an upper bound it is the end of the segment that holds `from_offset`; looking for that takes its time.
+    Without an upper bound, use the end of the segment that holds `from_offset`; finding that end takes time.
     """
     found: list[AbortedTransaction] = []
     for segment in log.transaction_indexed_from(from_offset):
@@ -91,14 +91,14 @@ def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None
 
 
 def first_timestamp(segment: Segment) -> int:
-    """The largest time of a segment's first batch, by which it rolls; NONE without any."""
+    """Return the largest timestamp of a segment's first batch, by which it rolls; NONE without batches."""
     with segment.open() as file:
         for item in read_headers(file, base_offset=segment.base_offset, search=False):
             return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
     return NONE
 
 
-#: In smaller segments all batches are counted that are old, in larger ones those in front of the first younger one.
+#: In smaller segments all old batches are counted, in larger ones those before the first younger one.
 _COUNTED_BYTES = 16 << 20
 
 
@@ -125,7 +125,7 @@ def old_bytes(segment: Segment, horizon_ms: int) -> int:
 
 
 def segment_end_offset(segment: Segment) -> int:
-    """The offset behind the last batch of a segment, looked for from its last index entry on."""
+    """Return the offset after the last batch of a segment, found by reading from its last index entry on."""
     with segment.open() as file:
         start = segment.position_of(file, segment.base_offset + MAX_OFFSETS)
     return next_offset(segment.fs, segment.path, segment.base_offset, start)
@@ -136,7 +136,7 @@ def segment_end_offset(segment: Segment) -> int:
 
 @dataclass
 class _Replay:
-    """Producers at the high watermark, from the newest readable snapshot below it and the batches behind that."""
+    """Producers at the high watermark, from the newest readable snapshot below it and the batches after that."""
 
     producers: Producers
     start: int
@@ -188,7 +188,7 @@ def log_facts(
 
 
 def _first_unstable_offset(log: LogView, transaction: OpenTransaction) -> int | None:
-    """Base offset of the first batch from a transaction's start and the log start on; None if none is there.
+    """Return the base offset of the first batch at or after both a transaction's start and the log start, or None.
 
     Source: Kafka UnifiedLog.maybeIncrementFirstUnstableOffset, which reads a batch there and takes its offset.
     """
@@ -196,15 +196,15 @@ def _first_unstable_offset(log: LogView, transaction: OpenTransaction) -> int | 
     return next((int(item.batches["base_offset"][0]) for _, item in windows if not isinstance(item, Gap)), None)
 
 
-#: Headers of segments are added up when there are this many, so that small segments take no arrays of their own.
+#: Number of batch headers that are summed up at once, so that small segments need no arrays of their own.
 _ROWS_AT_ONCE = 8192
 
 
 class _HeaderTable:
-    """What the batch headers of each segment add up to, by the index of the segment: see `HeaderFacts`."""
+    """Totals over the batch headers of each segment, by the index of the segment: see `HeaderFacts`."""
 
     def __init__(self, segments: int, replay: _Replay, now_ms: int) -> None:
-        """`replay`: gets all batches, too."""
+        """`replay`: also receives all batches."""
         self._replay = replay
         self._now_ms = now_ms
         self._waiting: list[tuple[npt.NDArray[np.int64], BatchRows]] = []
@@ -216,8 +216,8 @@ class _HeaderTable:
         self.damage = [""] * segments
 
     def add(self, indexes: npt.NDArray[np.int64], rows: BatchRows) -> None:
-        """Take in the next headers, each with the index of its segment; segments come in the order of the log."""
-        self._waiting.append((indexes, rows.copy()))  # the rows lie in a buffer with room for those of a whole window
+        """Add the next headers, each with the index of its segment; call it in log order."""
+        self._waiting.append((indexes, rows.copy()))  # the rows are views of a buffer for a whole window
         self._rows += rows.size
         if self._rows >= _ROWS_AT_ONCE:
             self._add_up()
@@ -276,7 +276,7 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
     """Return the facts of each segment, and replay its batches."""
     log, table = loaded.log, _HeaderTable(len(loaded.segments), replay, now_ms)
     indexes = {one.segment.base_offset: index for index, one in enumerate(loaded.segments)}
-    # What a load cuts off is not read.
+    # Bytes that a load cuts off are not read.
     ends = {one.segment.base_offset: one.size_bytes for one in loaded.segments if one.cut_bytes}
     *closed, active = (one.segment for one in loaded.segments)
 
@@ -287,7 +287,7 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
                 for item in read_headers(file, base_offset=segment.base_offset, end=end, search=not log.live):
                     if not isinstance(item, Gap):
                         table.add(first + part_numbers(segment, item["position"]), item)
-                    # At the log's end it may be what a stop leaves.
+                    # At the log's end the gap may be a normal effect of a stop.
                     elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
                         table.damage[first] = table.damage[first] or str(gap_error(segment, item))
         except RequestError as error:
@@ -299,7 +299,7 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
         except CorruptBatchError:
             for part in parts_of(segment):
                 read(part)
-    # Of the active segment only open transactions matter.
+    # For the active segment only open transactions matter.
     if replay.start < replay.end:
         read(active)
     return table.facts()

@@ -1,14 +1,15 @@
-"""Makes key indexes of what a clean leaves, for the next one: see `storage.index`.
+"""Make key indexes of the segments that a clean leaves, for the next clean: see `storage.index`.
 
-An index is made of each segment that is written, and of each that stays as it is and has none. It lies beside the
-outputs, synced, until its segment is in place. What an output has of a segment is a part of it:
+An index is made of each segment that is written, and of each unchanged segment that has none. It is stored beside the
+outputs, synced, until its segment is in place. An output's keys are collected part by part, by source segment:
 
     pass 1 hashed all keys under the secret of the indexes: survivors of its chunks  ──┐
-    a key index spoke for the segment, and has the hashes                              ├─► those that pass 2 left,
+    pass 1 used the segment's key index, which has the hashes                          ├─► those kept by pass 2,
     neither: the part of the output is read                                          ──┘   with their new ordinals
 
-Pass 2 says of each batch that it writes which one of the segment it was, and how many records are left. If as many are
-as were not superseded, those are; if not, as some had another reason to go, the part is read.
+For each batch that it writes, pass 2 reports the source batch and the number of kept records. If all records that were
+not superseded are kept, their hashes are known; if fewer are, as some were dropped for another reason, the part is
+read.
 
 Without memory or room for an index there is none, which costs the next clean time, and nothing else.
 """
@@ -53,23 +54,23 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 
-#: For the keys of a segment, if the clean has no limit of its own.
+#: Memory for the keys of a segment if the clean has no limit.
 _MEMORY_BYTES = 1 << 30
-#: Memory per record: its hash and ordinal twice, while an index is sorted, and its number before.
+#: Memory per record: its hash and ordinal twice, while an index is sorted, and its number before that.
 _RECORD_BYTES = 32
-#: The fields of a batch that matter here. Its position is the one in the segment that it was read from.
+#: The batch fields in use. The position is the one in the source segment.
 _FIELDS = ["position", "size_bytes", "last_offset", "base_timestamp", "record_count", "crc", "attributes", "magic"]
 _ROW = np.dtype([(name, BATCH_ROW[name]) for name in _FIELDS])
-#: So many batches are noted whatever their size: a few MB.
+#: Index at least this many batches, which takes a few MB.
 _FEW_BATCHES = 1 << 16
 
 
 @dataclass(slots=True)
 class Written:
-    """What was written to an output, part by part.
+    """Batches written to an output, part by part.
 
     Attributes:
-        parts: the segments that were read, and of each what was written of its batches, in pieces.
+        parts: source segments, each with the batches written from it, in pieces.
     """
 
     parts: list[tuple[Segment, list[BatchRows]]] = field(default_factory=list)
@@ -78,7 +79,7 @@ class Written:
     _is_given_up: bool = False
 
     def add(self, segment: Segment, batches: BatchRows) -> None:
-        """Note batches that were written; their positions are those in the segment."""
+        """Record batches that were written; their positions are those in the source segment."""
         self._batches += batches.size
         self._bytes += int(batches["size_bytes"].sum())
         if self._is_given_up or not batches.size:
@@ -95,7 +96,7 @@ class IndexMaker:
     """Makes the indexes of a clean in a new folder.
 
     Attributes:
-        paths: of those that were made; none if the disk is full.
+        paths: paths of the indexes that were made; none if the disk is full.
     """
 
     def __init__(self, fs: TargetStore, folder: str, secret: bytes, memory: MemoryShare | None) -> None:
@@ -105,7 +106,7 @@ class IndexMaker:
         self._is_full = False
 
     def of_output(self, path: str, base_offset: int, written: Written, newest: NewestOffsets) -> None:
-        """Make the index of a segment that was written."""
+        """Make the index of a written segment."""
 
         def make() -> KeyIndex | None:
             with self._fs.open(path) as file:
@@ -114,7 +115,7 @@ class IndexMaker:
         self._keep(make, base_offset)
 
     def of_kept(self, segment: Segment, newest: NewestOffsets) -> None:
-        """Make the index of a segment that stays as it is, unless it has one that is believed."""
+        """Make the index of an unchanged segment, unless it has a valid one."""
         outcomes = _outcomes(newest, segment)
         was_used = outcomes is None or (outcomes.flags & UNREAD).any()
         if was_used and has_index(segment, self._secret):
@@ -132,12 +133,12 @@ class IndexMaker:
         self._keep(make, segment.base_offset)
 
     def of_log(self, before: LogView, outputs: LogView, kept: Iterable[int]) -> None:
-        """Make the indexes of all outputs, and of segments that stay and have none, by reading them."""
+        """Make the indexes of all outputs, and of unchanged segments without one, by reading them."""
         stay = [one for one in before.segments if one.base_offset in kept and not has_index(one, self._secret)]
         for segment in [*outputs.segments, *stay]:
 
             def make(segment: Segment = segment) -> KeyIndex | None:
-                # This clean has compared their checksums, or has just written them.
+                # This clean has verified their checksums, or has just written them.
                 windows = segment_windows_from(segment, 0, Checks.DEFERRED)
                 return build(segment, self._secret, RECORD_BYTES * self._records_max, windows)
 
@@ -149,14 +150,14 @@ class IndexMaker:
         try:
             index = make()
         except (DataError, TooManyRecordsError, OSError):
-            # A batch whose records cannot be decoded; too many of them; or what is read is gone.
+            # A batch whose records cannot be decoded; too many records; or the segment is missing.
             return
         if index is None or not is_worth_keeping(index):
             return
         self._create(key_index_name(base_offset), functools.partial(create_index, index=index))
 
     def of_pending(self, found: PendingRecords) -> None:
-        """Write the pending records of a segment that stays as it is."""
+        """Write the pending records of an unchanged segment."""
         if not self._is_full:
             self._create(pending_name(found.header.base_offset), functools.partial(create_pending, found=found))
 
@@ -196,13 +197,13 @@ class IndexMaker:
     def _known(
         self, segment: Segment, rows: BatchRows, newest: NewestOffsets, first: int, bits: int
     ) -> list[Keys] | None:
-        """The keys of what was written of a segment, if they are known.
+        """Return the keys of the batches written from a segment, or None if they are unknown.
 
         Args:
-            rows: what was written.
-            newest: what pass 1 found.
-            first: the ordinal of the first record.
-            bits: that are needed of a hash, besides those of a tag.
+            rows: the written batches.
+            newest: result of pass 1.
+            first: ordinal of the first record.
+            bits: number of hash bits needed besides those of a tag.
         """
         outcomes, data = _outcomes(newest, segment), ~is_control(rows)
         numbers = None if outcomes is None else _numbers(outcomes, rows, data, first)
@@ -222,7 +223,7 @@ class IndexMaker:
                 found.append(_taken(keys, numbers))
         except LostSectionError:
             return None
-        # Each record has a key, or pass 2 would not have left it.
+        # Each kept record has a key, or pass 2 would have dropped it.
         return found if sum(keys.hashes.size for keys in found) == int(rows["record_count"][data].sum()) else None
 
 
@@ -231,13 +232,13 @@ def _outcomes(newest: NewestOffsets, segment: Segment) -> SegmentOutcomes | None
 
 
 def _numbers(outcomes: SegmentOutcomes, rows: BatchRows, data: BoolArray, first: int) -> U32Array | None:
-    """uint32[records]: the ordinals of a segment's records in the output, see `kernel.renumber`; None: not known.
+    """uint32[records]: ordinals of a segment's records in the output, see `kernel.renumber`; None if unknown.
 
     Args:
-        outcomes: what pass 1 found of the segment.
-        rows: what was written of it.
-        data: bool[rows], those that are no markers.
-        first: the ordinal of the first of their records.
+        outcomes: result of pass 1 for the segment.
+        rows: the batches written from it.
+        data: bool[rows], batches other than markers.
+        first: ordinal of their first record.
     """
     firsts = first + np.cumsum(rows["record_count"], dtype=np.int64) - rows["record_count"]
     at = np.searchsorted(outcomes.positions, rows["position"])
@@ -253,7 +254,7 @@ def _numbers(outcomes: SegmentOutcomes, rows: BatchRows, data: BoolArray, first:
 
 
 def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: int) -> Iterator[Keys] | None:
-    """What the key index of a segment says, if it is the one that spoke for all of it."""
+    """Return the keys in the segment's key index, if it is the index that pass 1 used for the whole segment."""
     try:
         index = read_index(segment)
     except (OSError, CorruptFileError):

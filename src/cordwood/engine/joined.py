@@ -1,4 +1,4 @@
-"""Which small segments a clean reads as one (`storage.log.joined`): segments of one group share windows.
+"""Choose the small segments that a clean reads as one (`storage.log.joined`): segments of one group share windows.
 
 Their records get the same decisions in the same order; counts are split by segment again.
 """

@@ -1,7 +1,7 @@
-"""Collects the keys of the dirty section in a table.
+"""Collect the keys of the dirty section in a table.
 
-With Kafka's offset map, and for damaged logs whose offsets do not ascend, that is pass 1. Where little is dirty, a scan
-follows that looks up all records in the table, see `engine.scan`.
+With Kafka's offset map, and for damaged logs whose offsets do not ascend, that is all of pass 1. If little is dirty, a
+scan follows that looks up all records in the table, see `engine.scan`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import compute_crcs
 from cordwood.types import NONE
 
-#: Records, which of them have a key that counts, and those keys' hashes.
+#: Records, a mask of those whose key counts, and the hashes of these keys.
 HashedRecords: TypeAlias = tuple[RecordColumns, BoolArray, UInt64Array]
 
 
 @dataclass(frozen=True, slots=True)
 class DirtySection:
-    """Where keys are read.
+    """The range in which keys are read.
 
     Attributes:
-        segments: those that reach into the range.
+        segments: segments that overlap the range.
         start: keys below this offset do not count.
-        end: base offset of the segment behind the range.
-        tracker: knows the aborted transactions that reach into the range.
-        next_start: base offset of a segment at which the state of the tracker is wanted.
+        end: base offset of the segment after the range.
+        tracker: tracker of the aborted transactions that reach into the range.
+        next_start: base offset of a segment at which the tracker's state is recorded.
     """
 
     segments: tuple[Segment, ...]
@@ -51,22 +51,22 @@ class DirtySection:
 
     @property
     def latest_offset(self) -> int:
-        """The last offset of the range; NONE if nothing is dirty."""
+        """Last offset of the range; NONE if nothing is dirty."""
         return self.end - 1 if self.segments else NONE
 
 
-#: For a scan of records that are looked up: none of them supersedes others.
+#: For a scan that looks up records: no record supersedes others.
 NOTHING_DIRTY = DirtySection((), 0, 0, AbortTracker())
 
 
 @dataclass(frozen=True, slots=True)
 class DirtyKeys:
-    """What pass 1 hands to pass 2.
+    """The result of pass 1 for pass 2.
 
     Attributes:
         newest: the newest offsets of keys.
-        next_tracker: the tracker of transactions where the next groups begin; None: they were not reached.
-        size_bytes: memory that the keys took, at most.
+        next_tracker: tracker of transactions where the next groups begin; None if pass 1 did not reach them.
+        size_bytes: peak memory of the keys.
     """
 
     newest: NewestOffsets
@@ -75,26 +75,26 @@ class DirtyKeys:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last one that keys were read of: the new first dirty offset."""
+        """The offset after the last one whose key was read: the new first dirty offset."""
         return self.newest.latest_offset + 1
 
 
 def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None = None) -> KeyTable:
-    """The table that a clean with these settings fills.
+    """Return the empty table that a clean with these settings fills.
 
     Args:
         hash_secret: see `LatestOffsets`.
-        offsets: how many offsets the range has; None: that is not known.
+        offsets: number of offsets in the range; None if unknown.
     """
     if settings.offset_map_slots is None:
-        # Each key has a record, and each record an offset of its own.
+        # Each key has a record, and each record has its own offset.
         return LatestOffsets(hash_secret, settings.memory, keys_max=offsets)
     limit = keys_max(settings.offset_map_slots, settings.offset_map_load_factor)
     return OffsetMap(settings.offset_map_slots, limit, settings.memory)
 
 
 def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
-    """Enter the keys of a range into an empty table. One that is full speaks for what was entered, and for no more."""
+    """Enter the keys of a range into an empty table. A table that fills up covers only the batches entered in full."""
     next_tracker: AbortTracker | None = None
     segments, start = dirty.segments, dirty.start
 
@@ -106,7 +106,7 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
             yield from tracked_windows(segment, start, dirty.tracker)
 
     def hashed(window: TrackedWindow) -> list[HashedRecords]:
-        """The records of a window: which have a key that counts, and the keys' hashes."""
+        """Return the records of a window, a mask of those whose key counts, and the hashes of these keys."""
         compute_crcs(window.window)
         wanted = _with_keys(window.window.batches, window.discard, start)
         found = []
@@ -119,11 +119,11 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
     with reading_threads(segments) as threads:
         for window, found in read_ahead(threads, windows(), hashed):
             if segment is not None and window.segment is not segment:
-                # Offsets that no record holds any more count as seen.
+                # Offsets without a record count as read.
                 table.latest_offset = window.segment.base_offset - 1
             segment = window.segment
             is_full = not _enter(table, window.window.batches, found, start)
-            del window, found  # large ones must be gone before more is read
+            del window, found  # free large ones before reading more
             if is_full:
                 return DirtyKeys(table, size_bytes=table.used_bytes)
     if segments:
@@ -132,7 +132,7 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
 
 
 def _enter(table: KeyTable, batches: BatchRows, found: Sequence[HashedRecords], start: int) -> bool:
-    """Enter the keys of some batches; False: the table is full, and speaks for the batches that it has whole."""
+    """Enter the keys of some batches. Return False if the table is full; it then covers the batches entered in full."""
     for columns, keyed, hashes in found:
         done = table.put(columns, keyed, hashes)
         if done < columns.rows.size:
@@ -150,12 +150,12 @@ def _count_as_seen(table: KeyTable, batches: BatchRows, start: int) -> None:
 
 
 def _with_keys(batches: BatchRows, aborted: BoolArray, start: int) -> BoolArray:
-    """bool[batches]: those that may hold the newest offset of a key."""
+    """bool[batches]: whether a batch may hold the newest offset of a key."""
     return np.asarray(~(aborted | is_control(batches)) & (batches["last_offset"] >= start))
 
 
 def _keyed(columns: RecordColumns, start: int) -> BoolArray:
-    """bool[records]: those with a key, at or above an offset."""
+    """bool[records]: whether a record has a key and is at or above the offset."""
     keyed = np.empty(columns.rows.size, np.bool_)
     choose_keyed(columns.rows, start, keyed)
     return keyed

@@ -1,15 +1,15 @@
-"""Cleaning one partition, or some groups of its segments.
+"""Clean one partition, or some groups of its segments.
 
     1  facts       sizes and times of the segments; which of them are dirty
     2  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
     3  pass 1      reads all segments up to the end of the dirty section, and finds their superseded records:
                    `scan.scan_keys`. If little is dirty, it reads the dirty section first, for the newest offset of each
                    of its keys (`keys.collect_keys`), and looks up all records in that table: `scan.probe_keys`. With
-                   Kafka's offset map, it reads only the dirty section, and groups come after it
-    4  pass 2      reads these segments once more, but for long stretches that go (`staying`), and writes the
-                   survivors of each window of batches to the outputs of its group: `rewrite.rewrite_groups`
+                   Kafka's offset map, it reads only the dirty section, and the groups are formed after it
+    4  pass 2      reads these segments once more, except long stretches of dropped records (`staying`), and writes
+                   the survivors of each window of batches to the outputs of its group: `rewrite.rewrite_groups`
 
-A value, `DirtyKeys`, connects the passes. Each pass is a stream of windows.
+`DirtyKeys` is the value passed from pass 1 to pass 2. Each pass is a stream of windows.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from cordwood.types import NONE
 
 @dataclass(frozen=True, slots=True)
 class CleanState:
-    """The state of a clean at the end of a group, for the next group if they are not cleaned in one go.
+    """The state of a clean at the end of a group, for the next group if they are not cleaned in one run.
 
     Attributes:
         tracker: the tracker of pass 2.
-        key_pass_tracker: the tracker of pass 1 where the next group begins; None: pass 1 starts anew there.
+        key_pass_tracker: the tracker of pass 1 at the start of the next group; None if pass 1 starts anew there.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Elision`.
-        spares: groups before it keep records that may go. So from here on tombstones and markers stay: one of these
-            records could have the key.
+        spares: whether earlier groups keep records that may be dropped. Then from here on tombstones and markers stay:
+            one of these records could have the same key.
     """
 
     tracker: AbortTracker
@@ -64,11 +64,11 @@ class CleanState:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a clean that may leave garbage says of a log, for `CleanCheckpoint`.
+    """Facts about a log after a clean that may leave garbage, for `CleanCheckpoint`.
 
     Attributes:
-        segments: that were written or kept.
-        first_killer: no record below superseded one that is still there.
+        segments: segments that were written or kept.
+        first_killer: no record below this offset superseded a record that still exists.
     """
 
     segments: tuple[CleanSegment, ...]
@@ -76,16 +76,17 @@ class Left:
 
     @property
     def garbage_bytes(self) -> int:
-        """What was left."""
+        """Bytes of garbage in the segments."""
         return sum(one.garbage_bytes for one in self.segments)
 
     @property
     def restart(self) -> int:
-        """Where a cleaner has to begin that knows nothing of garbage: with the segment of the first killer.
+        """Start for a cleaner that ignores garbage: the segment of the first killer.
 
-        Within a segment would not do. Kafka's cleaner takes the transaction that it begins in for aborted if the
-        producer aborted an earlier one of the same segment, as the marker in between is not read; then its records
-        supersede nothing.
+        An offset within a segment would be wrong. Kafka's cleaner takes the transaction at its start for aborted if the
+        producer aborted an earlier one of the same segment, as it does not read the marker in between; then the
+        transaction's
+        records supersede nothing.
         """
         if not self.garbage_bytes:
             return self.first_killer
@@ -93,21 +94,21 @@ class Left:
         return max(bases, default=self.first_killer)
 
     def with_more(self, other: Left) -> Left:
-        """That of this part of a log, and of the next one."""
+        """Join these facts with those of the next part of the log."""
         return Left(self.segments + other.segments, min(self.first_killer, other.first_killer))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRange:
-    """Consecutive groups of a partition, if not all are cleaned in one go. The outputs of earlier groups are in place.
+    """Consecutive groups of a partition, if not all are cleaned in one run. The outputs of earlier groups are in place.
 
     A record is superseded by one of the same group or of a later one. So only dirty records from the first of these
     groups on matter, and no clean has changed those yet.
 
     Attributes:
         groups: their segments' base offsets, as planned before the first of all groups was cleaned.
-        end: base offset of the segment behind the last group.
-        carried: the state at the end of the group before; None: there is none.
+        end: base offset of the segment after the last group.
+        carried: the state at the end of the previous group; None without one.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -123,14 +124,14 @@ class Cleaned:
         end_offset: the new first dirty offset.
         replaced: per group, base offsets of the segments that its outputs replace.
         outputs: per group, base offsets of the segments that were written.
-        counts: of records, batches and bytes.
-        segments: the counts per group and segment that was read; empty after several rounds.
-        rounds: how often the partition was cleaned; more than once only with Kafka's offset map.
-        kept: base offsets of outputs that were not written, as each is the same as the segment that it stands for.
-        carried: the state at the end, for the groups behind.
-        key_bytes: memory that its keys took, at most.
-        probed: all records were looked up in a table of the dirty keys.
-        left: what the next clean has to know, if this one may have left garbage; None: it did not.
+        counts: counts of records, batches and bytes.
+        segments: the counts per group and source segment; empty after several rounds.
+        rounds: number of rounds; more than one only with Kafka's offset map.
+        kept: base offsets of outputs that were not written, as each is the same as its source segment.
+        carried: the state at the end, for the groups after.
+        key_bytes: peak memory of its keys.
+        probed: whether all records were looked up in a table of the dirty keys.
+        left: facts for the next clean, if this one may have left garbage; else None.
     """
 
     end_offset: int
@@ -147,24 +148,24 @@ class Cleaned:
 
     @property
     def checkpoint(self) -> int:
-        """The first dirty offset for a cleaner that knows nothing of garbage: Kafka's."""
+        """The first dirty offset for a cleaner that ignores garbage: Kafka's checkpoint."""
         return self.end_offset if self.left is None else self.left.restart
 
     @property
     def own_checkpoint(self) -> CleanCheckpoint | None:
-        """Cordwood's own checkpoint, and what was left; None: the clean left nothing, so that Kafka's says all."""
+        """Cordwood's own checkpoint with the garbage; None if there is no garbage, so that Kafka's suffices."""
         left = self.left
         return None if left is None else CleanCheckpoint(self.end_offset, left.restart, left.segments)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """(replaced, outputs) of the groups that were written."""
+        """Yield (replaced, outputs) of the groups that were written."""
         groups = zip(self.replaced, self.outputs, strict=True)
         return ((replaced, outputs) for replaced, outputs in groups if not self.kept & set(outputs))
 
     @property
     def kept_counts(self) -> Counts:
-        """The counts of what was not written."""
+        """Sum up the counts of groups that were not written."""
         counts = Counts()
         for outputs, segments in zip(self.outputs, self.segments, strict=False):
             if self.kept & set(outputs):
@@ -174,13 +175,13 @@ class Cleaned:
 
 
 class KeySource(Protocol):
-    """Where a task gets what pass 1 found, if other tasks did it; a value that can be pickled."""
+    """Loads the result of pass 1 if other tasks did it; a value that can be pickled."""
 
     def load(self) -> ScannedKeys:
-        """Read it.
+        """Read the result of pass 1.
 
         Raises:
-            LostSectionError: some of it is gone or damaged.
+            LostSectionError: a part of it is missing or damaged.
         """
         ...
 
@@ -190,17 +191,17 @@ class CleanRequest:
     """The range of a partition to clean, and the rules.
 
     Attributes:
-        first_dirty: keys are collected from here on.
-        first_uncleanable: base offset of a segment, where the range ends.
+        first_dirty: first offset whose key is collected.
+        first_uncleanable: end of the range: base offset of a segment.
         now_ms: the time of the clean.
-        producers: the state at the log end; None: the log's files say it.
-        part: clean only these groups. Not with Kafka's offset map, which itself decides how far a round goes.
-        scanned: where to read what pass 1 found, if other tasks did it.
-        probing: the dirty keys become a table that all records are looked up in; not with Kafka's offset map.
-        index_secret: of the key indexes that say which records may have to be looked up; None: all are.
-        fresh_secret: of new key indexes, if pass 1 hashes the keys of all records; None: none are made.
-        garbage_share: how much garbage may be left, as a share of what is cleaned; 0: none, as by Kafka.
-        restart: where to begin if what an earlier clean remembered is not believed; None: it does not matter.
+        producers: the producer state at the log end; None to read it from the log's files.
+        part: clean only these groups. Not with Kafka's offset map, which itself decides where a round ends.
+        scanned: source of pass 1's result, if other tasks did pass 1.
+        probing: look up all records in a table of the dirty keys; not with Kafka's offset map.
+        index_secret: secret of the key indexes that limit the records to look up; None to look up all.
+        fresh_secret: secret of new key indexes, if pass 1 hashes the keys of all records; None to make none.
+        garbage_share: garbage that may be left, as a share of the cleaned range; 0 for none, as in Kafka.
+        restart: start of the range if the state of an earlier clean is invalid; None if that does not matter.
     """
 
     first_dirty: int
@@ -218,11 +219,11 @@ class CleanRequest:
 
     @property
     def new_index_secret(self) -> bytes | None:
-        """The secret of the indexes that are made: new if all keys are hashed, else that of those that stay."""
+        """Secret of new indexes: fresh if all keys are hashed, otherwise the secret of the existing indexes."""
         return (self.probing and self.index_secret) or self.fresh_secret
 
     def with_producers_of(self, log: LogView) -> CleanRequest:
-        """The same with the state of producers."""
+        """Return the request with the log's producer state."""
         if self.producers is not None:
             return self
         expiration_ms = self.settings.producer_expiration_ms
@@ -238,21 +239,21 @@ def clean_partition(
     suffix: str = "",
     indexes: IndexMaker | None = None,
 ) -> Cleaned:
-    """Clean a range of a log once; the outputs are written to another directory.
+    """Clean a range of a log once; write the outputs to another directory.
 
-    With Kafka's offset map the end offset may lie below first_uncleanable, even within a batch; it is 0 if there is no
+    With Kafka's offset map the end offset may be below first_uncleanable, even within a batch; it is 0 if there is no
     room for a key of the first batch.
 
     Args:
-        fs: where the outputs are written.
-        log: of the partition; it is only read.
+        fs: file system for the outputs.
+        log: the partition's log; it is only read.
         target: an existing directory for the outputs.
-        indexes: makes key indexes of what is left, and writes pending records.
+        indexes: makes key indexes of the segments, and writes pending records.
 
     Raises:
-        CorruptBatchError: a batch in the range is damaged; nothing that was written counts.
-        LostSectionError: what other tasks found is gone or damaged.
-        RequestError: the keys need more memory than they may have; or, with strict_kafka, Kafka would fail here.
+        CorruptBatchError: a batch in the range is damaged; the outputs are invalid.
+        LostSectionError: another task's result is missing or damaged.
+        RequestError: the keys need more memory than allowed; or, with strict_kafka, Kafka would fail here.
     """
     assert request.part is None or request.settings.offset_map_slots is None, "rounds are not cut"
     request = request.with_producers_of(log)
@@ -301,7 +302,7 @@ def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     cleaned = replace(_cleaned(log, written, keys, carried), probed=request.probing)
     if not request.garbage_share:
         return cleaned
-    # Without a place for key indexes it is a clean on trial.
+    # Without a place for key indexes, this is a trial clean.
     left = _left(log, outputs, written, spared, cleaned.end_offset, request.now_ms) if outputs.indexes else None
     spares = carried.spares or spared.first_killer is not None
     return replace(cleaned, left=left, carried=replace(carried, key_pass_tracker=keys.next_tracker, spares=spares))
@@ -323,7 +324,7 @@ def _spare(
     *,
     elides: bool,
 ) -> Spared:
-    """What is written and what is spared; without a share of garbage all groups are written."""
+    """Return which groups are written and which are spared; without a share of garbage all are written."""
     if request.garbage_share and isinstance(keys.newest, ScannedKeys):
         terms = Terms(
             garbage_share=request.garbage_share,
@@ -336,7 +337,7 @@ def _spare(
         )
         return spare(log, groups, keys.newest, copy.deepcopy(tracker), terms)
     if request.restart is not None:
-        raise StaleStateError  # what is pending cannot be added to what was found
+        raise StaleStateError  # pending records cannot be added to this result
     return Spared(groups, {}, {})
 
 
@@ -348,7 +349,7 @@ def _left(
     end_offset: int,
     now_ms: int,
 ) -> Left:
-    """Write pending records, and say what the next clean has to know of the segments."""
+    """Write pending records, and return the facts about the segments for the next clean."""
     before = {segment.base_offset: segment for segment in log.segments}
     after = {one.base_offset: one for one in LogView(outputs.folder, fs=outputs.fs, log_start_offset=0).segments}
     found: list[CleanSegment] = []
@@ -369,7 +370,7 @@ def _left(
 def _read_keys(
     log: LogView, groups: Sequence[Sequence[Segment]], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
-    """Pass 1: by a scan, or by a table of keys where one is needed."""
+    """Run pass 1: by a scan, or by a table of keys if one is necessary."""
     settings, secret = request.settings, request.fresh_secret or secrets.token_bytes(16)
     if settings.offset_map_slots is None:
         keeps_survivors = request.fresh_secret is not None
@@ -394,9 +395,9 @@ def _read_keys(
 def collect_dirty(
     dirty: DirtySection, request: CleanRequest, hash_secret: bytes
 ) -> tuple[DirtyKeys, DirtyTable] | None:
-    """The dirty keys, and a table of them for look-ups; None: a batch is damaged, or not where an index says it is.
+    """Collect the dirty keys and make a table of them. Return None if a batch is damaged or not where an index points.
 
-    A scan in chunks reads all of the log from its start. So it raises what is wrong with the log, if anything is.
+    The caller then scans all of the log in chunks from its start, which raises any damage.
     """
     table = LatestOffsets(hash_secret, request.settings.memory, dirty.end - dirty.start, request.index_secret)
     try:
@@ -407,7 +408,7 @@ def collect_dirty(
 
 
 def state_at_start(facts: Sequence[SegmentFacts], request: CleanRequest) -> CleanState:
-    """The state of a clean before its first group, as a new value."""
+    """Return the state of a clean before its first group, as a new value."""
     if request.part is not None and request.part.carried is not None:
         return copy.deepcopy(request.part.carried)
     older = segments_between(facts, 0, request.first_dirty)
@@ -418,7 +419,7 @@ def state_at_start(facts: Sequence[SegmentFacts], request: CleanRequest) -> Clea
 def dirty_section(
     log: LogView, facts: Sequence[SegmentFacts], request: CleanRequest, carried: CleanState
 ) -> DirtySection:
-    """The dirty section, with the tracker of pass 1 at its start."""
+    """Return the dirty section, with the tracker of pass 1 at its start."""
     part, end = request.part, request.first_uncleanable
     start = request.first_dirty if part is None else max(request.first_dirty, part.groups[0][0])
     tracker = carried.key_pass_tracker
@@ -433,7 +434,7 @@ def dirty_section(
 def planned_groups(
     log: LogView, facts: Sequence[SegmentFacts], end_offset: int, request: CleanRequest
 ) -> list[list[Segment]]:
-    """The segments of each group, up to the end of the keys that were, or are to be, read."""
+    """Return the segments of each group, up to the end of the keys read by pass 1."""
     by_base = {segment.base_offset: segment for segment in log.segments}
     if request.part is not None:
         return [[by_base[base] for base in group] for group in request.part.groups]
@@ -468,7 +469,7 @@ def _cleaned(log: LogView, written: Sequence[WrittenGroup], keys: DirtyKeys, car
 
 
 def check_bases(log: LogView, bases: Sequence[int]) -> None:
-    """Refuse an output that begins in the middle of a segment, but at or above the base offset of a later one."""
+    """Raise if an output begins inside one segment's range but at or above the base offset of a later segment."""
     for one, other in itertools.pairwise(bases):
         if one >= other:
             what = f"offset {one} and those behind it are in one segment, and in the one of base offset {other}, too"

@@ -23,7 +23,7 @@ from cordwood.types import override
 
 _WRITE_EVERY_SECONDS = 0.5
 _READ_EVERY_SECONDS = 0.25
-#: After each write or look, so many times as long is waited: in an object store they take requests.
+#: Wait this many times the duration of a write or poll after it: in an object store they are requests.
 _PAUSE = 10
 
 #: Called with the bytes read so far.
@@ -31,10 +31,11 @@ OnProgress = Callable[[int], None]
 
 
 class Counted(CountedStore):
-    """A store that counts the bytes read from `.log` files and key indexes, and writes the sum to a file now and then.
+    """A store that counts the bytes read from `.log` files and key indexes, and periodically writes the sum to a file.
 
     Args:
-        fs: where the sum is written.
+        fs: file system for the sum.
+        path: path of the file with the sum.
         path: of the file with the sum.
     """
 
@@ -54,7 +55,7 @@ class Counted(CountedStore):
         """Write the sum. A full disk must not fail a task here.
 
         Raises:
-            FileNotFoundError: the folder is gone, so the result of this task is no longer wanted.
+            FileNotFoundError: the folder is missing, so the result of this task is no longer wanted.
         """
         began = time.monotonic()
         self._next_flush = began + _WRITE_EVERY_SECONDS
@@ -71,38 +72,38 @@ class Counted(CountedStore):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The folder that tasks write their sums to. Plain values, to be pickled."""
+    """The folder to which tasks write their sums. A plain value that can be pickled."""
 
     location: Location[TargetStore]
     path: str
 
     def counted(self, store: Store) -> Counted:
-        """A store that counts bytes read, and writes the sum to a new file of the folder."""
+        """Return a store that counts bytes read, and writes the sum to a new file of the folder."""
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True)
 class CountedLog:
-    """A log that tasks read, and where they count what they read. Plain values, to be pickled."""
+    """A log that tasks read, and their counters. A plain value that can be pickled."""
 
     source: LogSource
     counters: Counters | None
 
     @property
     def path(self) -> str:
-        """Of the log's directory."""
+        """Path of the log's directory."""
         return self.source.path
 
     def open(self) -> LogView:
-        """The log, where a task runs."""
+        """Open the log, within a task."""
         store = self.source.location.open()
         return self.source.on(store if self.counters is None else self.counters.counted(store))
 
     def segment(self, base_offset: int) -> Segment:
-        """A segment of it, where a task runs.
+        """Open a segment of the log, within a task.
 
         Raises:
-            NotFoundError: it is gone.
+            NotFoundError: the segment is missing.
         """
         segments = self.open().segments
         found = next((segment for segment in segments if segment.base_offset == base_offset), None)
@@ -112,7 +113,7 @@ class CountedLog:
 
 
 class Watch:
-    """Sums up what tasks wrote, while a `with` block runs."""
+    """Sums up the tasks' counters while a `with` block runs."""
 
     def __init__(self, fs: TargetStore, path: str, on_progress: OnProgress | None) -> None:
         self._fs = fs
@@ -144,10 +145,10 @@ class Watch:
 
 
 def total(fs: TargetStore, path: str, known: dict[FileInfo, int] | None = None) -> int:
-    """The sum of all counters in a folder; a counter that is being written right now is counted next time.
+    """Return the sum of all counters in a folder; a counter that is being written is counted next time.
 
     Args:
-        known: counters that were read before, which are not read again unless they were changed; others are added.
+        known: counters that were read before; only changed ones are read again. New counters are added.
     """
     known = {} if known is None else known
     done = 0

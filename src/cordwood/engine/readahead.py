@@ -1,4 +1,4 @@
-"""Prefetch: threads check and decode the windows of segments ahead of the thread that uses them."""
+"""Prefetch: threads check and decode the windows of segments ahead of the consuming thread."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
 T = TypeVar("T")
 
-#: Bytes that are read, judged and written at once, at most: enough that the cost per window is small, and few enough
-#: that the windows being read, decoded and written fit a usual cache together.
+#: Maximum bytes that are read, judged and written at once: enough to keep the cost per window small, and few enough
+#: that the windows being read, decoded and written together fit a usual cache.
 WINDOW_BYTES = 8 << 20
-#: A segment is read in at least so many windows, so that reading, decoding and writing overlap; but in no smaller ones.
+#: Minimum number of windows per segment, so that reading, decoding and writing overlap; but never smaller windows.
 _WINDOWS = 8
 SMALL_WINDOW_BYTES = 4 << 20
-#: The limit for compressed batches, which are larger in memory than on disk.
+#: The same limit for compressed batches, which are larger in memory than on disk.
 PACKED_BYTES = 2 << 20
 #: The largest segment of Kafka; positions within a window have no more bits.
 LARGEST_BATCH_BYTES = 2**31 - 1
-#: Threads of a clean, beside the one that uses their results.
+#: Threads of a clean, beside the consuming thread.
 _THREADS = 3
-#: Windows that are read and worked on at a time. Codecs take longer than anything else: as many as there are threads.
-#: Of others fewer: the more windows are in memory, the fewer stay in a cache.
+#: Number of windows that are read and processed at a time. Decompressing takes longest: as many as there are threads.
+#: Fewer otherwise: the more windows are in memory, the fewer stay in a cache.
 _PACKED_AT_ONCE, _PLAIN_AT_ONCE = _THREADS, 2
-#: A window above this, which is one large batch, is worked on while nothing else is in memory.
+#: A window above this size, which is one large batch, is processed while no other is in memory.
 _ALONE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedWindow:
-    """A window that the tracker of transactions has seen, before its CRCs are computed.
+    """A window after the tracker of transactions has followed it, and before its CRCs are computed.
 
     Attributes:
         window: its batches and bytes.
-        discard: bool[batches], True where the tracker lets the batch go.
+        discard: bool[batches], True if the tracker discards the batch.
         kept: aborted transactions whose markers stay.
     """
 
@@ -60,14 +60,14 @@ class TrackedWindow:
 
 
 def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[TrackedWindow]:
-    """The windows of a segment, from the position that its index gives for `start`."""
+    """Yield the windows of a segment, from the position of the index entry for `start` on."""
     for window in segment_windows_from(segment, start_position(segment, start), Checks.DEFERRED):
         yield TrackedWindow(segment, window, *tracker.discard(window.batches))
-        del window  # a large one must be gone before the next is read
+        del window  # free a large one before reading the next
 
 
 def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Executor | None]:
-    """Threads to work on segments, for a `with` block; None for segments so small that threads do not pay.
+    """Return threads to process segments, for a `with` block; None if the segments are too small for threads to pay.
 
     Owned by the caller, never by a generator: an abandoned generator is finalized at an arbitrary time, maybe while
     another thread is starting, and joining a pool there can deadlock.
@@ -79,16 +79,17 @@ def reading_threads(segments: Sequence[Segment]) -> AbstractContextManager[Execu
 def read_ahead(
     threads: Executor | None, windows: Iterator[TrackedWindow], work: Callable[[TrackedWindow], T]
 ) -> Iterator[tuple[TrackedWindow, T]]:
-    """Each window with the result of `work`, in order.
+    """Yield each window with the result of `work`, in order.
 
     Reading, kernels and codecs release Python's lock, so a task can use more than one core: while the caller uses the
-    result of a window, threads read the next ones, one after the other. Each works on the one that it read, which is
-    still in its core's cache.
+    result of a window, threads read the next ones, one after another. Each thread processes the window that it read,
+    which
+    is still in its core's cache.
 
     Args:
-        threads: see `reading_threads`; work that is still under way when the caller leaves does no harm.
+        threads: see `reading_threads`; unfinished work does no harm after the caller quits.
         windows: produced one at a time, in any of the threads.
-        work: called with windows, several at a time; it computes the CRCs of all that it decodes.
+        work: called with several windows at a time; it computes the CRCs of all that it decodes.
     """
     if threads is None:
         yield from ((shown, work(shown)) for shown in windows)
@@ -96,7 +97,7 @@ def read_ahead(
     alone = threading.Event()
 
     def step(before: threading.Event | None, own: threading.Event) -> tuple[TrackedWindow, T] | TrackedWindow | None:
-        """One window with its result; only the window, if it is to be worked on alone; None at the end."""
+        """Return one window with its result; only the window if it is to be processed alone; None at the end."""
         if before is not None:
             before.wait()
         try:
@@ -124,7 +125,7 @@ def read_ahead(
             under_way.clear()
             result = work(found)
             yield found, result
-            del found, result  # it must be gone before more is read
+            del found, result  # free it before reading more
             alone.clear()
             begin(_PLAIN_AT_ONCE)
         else:
@@ -135,7 +136,7 @@ def read_ahead(
 
 
 def start_position(segment: Segment, start: int) -> int:
-    """The position that the index of a segment gives for an offset; 0 for one below the segment."""
+    """Return the position that the index of a segment has for an offset; 0 for an offset below the segment."""
     if start <= segment.base_offset:
         return 0
     with segment.open() as file:
@@ -143,14 +144,14 @@ def start_position(segment: Segment, start: int) -> int:
 
 
 def with_upper_bounds(group: Sequence[Segment]) -> Iterator[tuple[Segment, int | None]]:
-    """Each segment of a group with the base offset of the next one; None for the last."""
+    """Yield each segment of a group with the base offset of the next one; None for the last."""
     return zip(group, [*(segment.base_offset for segment in group[1:]), None], strict=True)
 
 
 def segment_windows_from(
     segment: Segment, position: int, checks: Checks, *, end: int | None = None
 ) -> Iterator[BatchWindow]:
-    """The windows of a segment between the positions of two batches; damage is raised."""
+    """Yield the windows of a segment between the positions of two batches; raise damage."""
     with segment.open() as file:
         reader = WindowReader(
             file,
@@ -172,12 +173,12 @@ def segment_windows_from(
 
 
 def window_bytes(segment: Segment) -> int:
-    """Bytes of a segment that are read, judged and written at once."""
+    """Return how many bytes of a segment are read, judged and written at once."""
     return min(WINDOW_BYTES, max(SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
 
 
 def portions(window: BatchWindow) -> Iterator[BatchWindow]:
-    """A window in parts that are small enough to be held decoded."""
+    """Split a window into parts that are small enough to be decoded in memory."""
     batches = window.batches
     if not (batches["attributes"] & CODEC_MASK).any():
         yield window
@@ -194,19 +195,19 @@ def portions(window: BatchWindow) -> Iterator[BatchWindow]:
 def records_of(
     segment: Segment, window: BatchWindow, wanted: np.ndarray, *, whole_batches: bool = False
 ) -> Iterator[RecordColumns]:
-    """Decode the wanted (bool[batches]) batches; damage is raised. See `decode` for `whole_batches`."""
+    """Decode the wanted (bool[batches]) batches; raise damage. See `decode` for `whole_batches`."""
     chosen = _chosen(window, wanted)
     if chosen.batches.size:
         yield from decode(chosen, on_damage=_fail(segment), whole_batches=whole_batches)
 
 
 def bodies_of(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[Bodies | RecordColumns]:
-    """The same, for a caller that decodes bodies of magic 2 itself."""
+    """Yield the same, for a caller that decodes bodies of magic 2 itself."""
     yield from decompress_window(_chosen(window, wanted), on_damage=_fail(segment))
 
 
 def _chosen(window: BatchWindow, wanted: np.ndarray) -> BatchWindow:
-    """The window with those of its batches that are wanted, and those that are damaged, which is found thereby."""
+    """Return the window with its wanted batches, plus damaged ones, so that decoding raises the damage."""
     if wanted.all():
         return window
     chosen = wanted | ~is_valid(window.batches)
@@ -221,7 +222,7 @@ def _fail(segment: Segment) -> OnDamage:
 
 
 def decode_batches(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[RecordColumns]:
-    """The records of the wanted (bool[batches]) batches; no batch is split over two RecordColumns."""
+    """Decode the wanted (bool[batches]) batches; no batch is split over two RecordColumns."""
     held: list[RecordColumns] = []
     for columns in records_of(segment, window, wanted, whole_batches=True):
         if held and held[-1].batches["position"][0] != columns.batches["position"][0]:

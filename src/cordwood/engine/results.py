@@ -16,21 +16,21 @@ from cordwood.types import TopicPartition
 
 
 class Fate(StrEnum):
-    """What became of a partition."""
+    """Outcome of a partition."""
 
     CLEANED = "cleaned"
-    COPIED = "copied"  #: there was nothing to clean, or no reason to
-    LEFT = "left alone"  #: the same, where a clean is done in place
-    FAILED = "failed"  #: it was to be cleaned and could not be; it is, or was copied, as it was
+    COPIED = "copied"  # nothing to clean, or no reason to
+    LEFT = "left alone"  # the same, for a clean in place
+    FAILED = "failed"  # the clean failed; the partition is unchanged, or was copied unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """What became of one segment.
+    """Result for one segment.
 
     Attributes:
-        outputs: base offsets of what its group was written to.
-        counts: what was read, kept, dropped.
+        outputs: base offsets of its group's outputs.
+        counts: records, batches and bytes read, kept, dropped.
     """
 
     base_offset: int
@@ -40,19 +40,19 @@ class SegmentResult:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """What became of one partition.
+    """Result for one partition.
 
     Attributes:
         topic_partition: None if the directory is not named like a partition.
-        why: the plan's reason; of a failed one what is wrong, with its place.
-        counts: what was read, kept, dropped.
-        bytes_before, bytes_after: of all its `.log` files.
+        why: the plan's reason; for a failed partition the error, with its place.
+        counts: records, batches and bytes read, kept, dropped.
+        bytes_before, bytes_after: size of all its `.log` files.
         end_offset: its new first dirty offset; None if it was not cleaned.
         probed: little was dirty, so all records were looked up in a table of the dirty keys.
-        segments: the same for each segment that was rewritten, by base offset; they add up to `counts`. Empty when
+        segments: results of each rewritten segment, by base offset; they add up to `counts`. Empty if
             Kafka's offset map made several rounds necessary.
-        left_out_bytes: of whole batches that its copy lacks: they are behind damage that a crash left, or the log ends
-            below its start.
+        left_out_bytes: size of whole batches that its copy lacks: they are after damage that a crash left, or the log
+            ends below its start.
     """
 
     path: str
@@ -73,7 +73,7 @@ class PartitionResult:
 
     @property
     def name(self) -> str:
-        """The partition's, or its directory's."""
+        """The partition's name, or its directory's."""
         return self.path if self.topic_partition is None else str(self.topic_partition)
 
 
@@ -82,17 +82,17 @@ class InPlace:
     """Figures of a clean in place only.
 
     Attributes:
-        waves: in how many it was done.
-        work_bytes_max: the most that outputs could take at a time, beside what they replaced.
-        proof_bytes_max: the most that temporary files of the proof could take at a time.
-        verified: records proved to be there, or to be rightly gone; None: not checked.
-        kept: the folder that has what was replaced; empty: it is gone, or nothing was replaced.
-        kept_bytes: of the files in that folder, which take room until it is deleted.
-        bytes_read, bytes_written: what tasks read, but for the proof, and what they wrote, key indexes included.
-        bytes_new: how much of the log no clean had seen before, about.
-        index_bytes: of the key indexes that were made.
-        garbage_bytes: what superseded records take that may stay (`--min-dead`), about; None: none may.
-        garbage_of_bytes: of the segments that these were looked for in.
+        waves: number of waves.
+        work_bytes_max: maximum size of outputs at a time, beside the segments that they replaced.
+        proof_bytes_max: maximum size of the proof's temporary files at a time.
+        verified: number of records proved to exist, or to be dropped rightly; None if not checked.
+        kept: folder with the replaced files; empty if they were deleted or nothing was replaced.
+        kept_bytes: size of the files in that folder, which take room until it is deleted.
+        bytes_read, bytes_written: bytes that tasks read, without the proof, and that they wrote, key indexes included.
+        bytes_new: approximate bytes of the log that no clean had read before.
+        index_bytes: size of the key indexes that were made.
+        garbage_bytes: approximate size of superseded records that may stay (`--min-dead`); None if none may.
+        garbage_of_bytes: size of the segments that were searched for garbage.
         segments_written: how many of these segments were written, under the same or other names.
         segments_spared: how many kept their files.
     """
@@ -116,19 +116,19 @@ class InPlace:
 
     @property
     def garbage_share(self) -> float | None:
-        """Which part of the segments is garbage."""
+        """Share of the segments that is garbage."""
         return None if self.garbage_bytes is None else self.garbage_bytes / max(self.garbage_of_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanResult(Paged):
-    """What a clean did.
+    """Result of a clean.
 
     Attributes:
         target: the new directory; empty if nothing was written, or all of it in place.
-        now_ms: the time that everything was decided by.
-        clean_seconds: reading, deciding and writing on Spark, without its start.
-        notes: what else is worth knowing.
+        now_ms: the time on which all decisions are based.
+        clean_seconds: time of reading, deciding and writing on Spark, without its start.
+        notes: further facts for the user.
         in_place: figures of a clean in place; None for others.
     """
 
@@ -141,12 +141,12 @@ class CleanResult(Paged):
     in_place: InPlace | None = None
 
     def with_fate(self, fate: Fate) -> tuple[PartitionResult, ...]:
-        """The partitions that had one fate."""
+        """Return the partitions with one outcome."""
         return tuple(one for one in self.partitions if one.fate is fate)
 
     @property
     def counts(self) -> Counts:
-        """Of all partitions together."""
+        """Sum up the counts of all partitions."""
         total = Counts()
         for one in self.partitions:
             total.add(one.counts)
@@ -155,7 +155,7 @@ class CleanResult(Paged):
 
     @property
     def bytes_per_second(self) -> float:
-        """How fast logs were cleaned, by what was read of them."""
+        """Speed of the clean, by bytes read."""
         return self.counts.bytes_read / self.clean_seconds if self.clean_seconds else 0.0
 
     def __str__(self) -> str:
@@ -167,14 +167,14 @@ class CleanResult(Paged):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a clean would read and write, found out by one that wrote nothing.
+    """Reads and writes that a clean would do, as found by a trial clean that wrote nothing.
 
     Attributes:
-        segments_kept: whose files stay, as nothing in them would change.
-        segments_replaced: that would be written anew, alone or together.
-        segments_written: that would come of these.
-        bytes_read: by tasks, key indexes included; a proof and the copying of files aside.
-        bytes_written: new segments with their indexes; key indexes aside.
+        segments_kept: number of segments whose files stay, as nothing in them would change.
+        segments_replaced: number of segments that would be written anew, alone or together.
+        segments_written: number of segments that would replace them.
+        bytes_read: bytes read by tasks, key indexes included; without a proof and without copying files.
+        bytes_written: size of new segments with their indexes, without key indexes.
     """
 
     segments_kept: int
@@ -185,7 +185,7 @@ class Work:
 
     @classmethod
     def of(cls, outcomes: Iterable[Output | Failure], bytes_read: int) -> Work:
-        """What tasks would have written, and have read."""
+        """Sum up what tasks would have written, and have read."""
         outputs = [one for one in outcomes if isinstance(one, Output)]
         written = [groups for one in outputs for groups in one.cleaned.written]
         return cls(
@@ -199,12 +199,12 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ExactPlan(Presentable):
-    """A plan, and what the clean would do, found out by a clean that wrote nothing.
+    """A plan, and the effect of the clean, as found by a trial clean that wrote nothing.
 
     Attributes:
-        plan: with what retention takes, if asked for, as of after the clean.
-        result: what `clean` would return, of the partitions that were asked for; there is no target.
-        work: what it would read and write.
+        plan: the plan; its deletions by retention, if chosen, are as of after the clean.
+        result: the result that `clean` would return for the chosen partitions, without a target.
+        work: reads and writes.
     """
 
     plan: Plan
@@ -224,11 +224,11 @@ def result_of(
     *,
     otherwise: Fate = Fate.COPIED,
 ) -> PartitionResult:
-    """What became of a partition.
+    """Make the result of a partition.
 
     Args:
-        plan: of it; None: it was not asked for.
-        outcome: what its task said; None: it had none.
+        plan: the partition's plan; None if it was not chosen.
+        outcome: outcome of its task; None without a task.
         otherwise: the outcomes of partitions that need no clean.
     """
     name = None if place.name is None else place.name.topic_partition

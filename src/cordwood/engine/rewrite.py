@@ -1,4 +1,4 @@
-"""Pass 2: writes the survivors of each window to the segments of its group."""
+"""Pass 2: write the survivors of each window to the segments of its group."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentInde
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 
-#: Windows of small logs share no blocks: to find out whether the disk can takes longer than to write them.
+#: Below this size, finding out whether the disk can share blocks takes longer than writing.
 _SHARED_BYTES_MIN = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where outputs are written, and within which limits.
+    """Location and limits of the outputs.
 
     Attributes:
-        is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is begun.
-        indexes: makes the key indexes of what is left; None: there are none.
+        is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is started.
+        indexes: makes the key indexes of the outputs and kept segments; None for no indexes.
     """
 
     fs: TargetStore
@@ -82,7 +82,7 @@ class GroupWriter:
         return SegmentWriter(outputs.fs, outputs.folder, base_offset, outputs.limits, suffix=outputs.suffix, mode=mode)
 
     def append(self, rewritten: Rewritten, tracked: TrackedWindow, origin: Origin | None) -> None:
-        """Write what stays of a window, and the aborted transactions whose markers are in it."""
+        """Write the survivors of a window, and the aborted transactions whose markers are in it."""
         pieces, batches, aborted = rewritten.pieces, rewritten.batches, tracked.kept
         self._check_offsets(batches)
         while (done := self._append(pieces, batches, tracked.segment, origin)) < batches.size:
@@ -91,7 +91,7 @@ class GroupWriter:
                 raise RequestError(_index_full(self._log.path, self._writer.base_offset, self._outputs.limits))
             pieces, batches = _behind(pieces, int(batches["size_bytes"][:done].sum())), batches[done:]
             base_offset = int(batches["base_offset"][0])
-            # An index entry that ends before its segment begins is corrupt to Kafka.
+            # Kafka treats an index entry that ends before its segment begins as corrupt.
             self._writer.add_aborted([one for one in aborted if one.last_offset < base_offset])
             aborted = [one for one in aborted if one.last_offset >= base_offset]
             self._writer.flush()
@@ -113,11 +113,11 @@ class GroupWriter:
             raise CorruptBatchError(what, path=self._log.path, offset=int(batches["base_offset"][below[0]]))
 
     def finish(self, mtime_ns: int, newest: NewestOffsets) -> tuple[int, ...]:
-        """Complete and sync all files; the base offsets of the segments that were written.
+        """Complete and sync all files; return the base offsets of the written segments.
 
         Args:
-            mtime_ns: that the files get.
-            newest: what pass 1 found.
+            mtime_ns: modification time of the files.
+            newest: result of pass 1.
         """
         writers = [*self._done, self._writer]
         for writer, written in zip(writers, self._written, strict=True):
@@ -154,10 +154,10 @@ class WrittenGroup:
     """A group of segments that was rewritten.
 
     Attributes:
-        replaced: base offsets of the segments that were read.
-        outputs: base offsets of those that were written.
-        counts: per segment that was read, what became of its records.
-        kept: nothing was written, as the output would be the same as the one segment that was read.
+            replaced: base offsets of the segments that were read.
+            outputs: base offsets of the segments that were written.
+            counts: record counts per source segment.
+            kept: nothing was written, as the output would be the same as the one source segment.
     """
 
     replaced: tuple[int, ...]
@@ -167,7 +167,7 @@ class WrittenGroup:
 
 
 def kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLimits) -> WrittenGroup | None:
-    """A group whose output would have the same bytes as its only segment, indexes included; None of any other."""
+    """Return the result for a group whose output would equal its only segment, indexes included; None for others."""
     segment = group[0]
     found = None if len(group) > 1 else newest.unchanged(segment.base_offset)
     if found is None or segment.read_index(FileKind.TRANSACTION_INDEX) is not None:
@@ -202,14 +202,14 @@ def rewrite_groups(
     old_horizon_ms: int,
     spared: Mapping[int, SparedSegment],
 ) -> list[WrittenGroup]:
-    """Write what stays of each group, all windows of all groups as one stream.
+    """Write the survivors of each group, all windows of all groups as one stream.
 
     Args:
-        log: of the partition; it is only read.
-        newest: what pass 1 knows of the dirty section.
-        tracker: of transactions, at the first group; on return it is at the end of the last one.
+        log: the partition's log; it is only read.
+        newest: the result of pass 1 for the dirty section.
+        tracker: tracker of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
-        spared: segments that keep their files although records of them may go, each a group of its own.
+        spared: segments that keep their files although some of their records may be dropped, each a group of its own.
     """
     written = []
     kept = {base: WrittenGroup((base,), (base,), (one.counts,), kept=True) for base, one in spared.items()} | {
@@ -245,7 +245,7 @@ def rewrite_groups(
                     window, rewritten = coming
                     counts.add(window.segment, window.window.batches["position"], rewritten.counts)
                     writer.append(rewritten, window, sources.origin_of(window))
-                    del coming, window, rewritten  # large ones must be gone before more is read
+                    del coming, window, rewritten  # free large ones before reading more
                     coming = next(windows, None)
                 bases = writer.finish(last.files.log.mtime_ns, newest)
             for segment, positions, left_out in reading.left_out(group):
@@ -255,7 +255,7 @@ def rewrite_groups(
 
 
 class _Sources:
-    """The files that are read, opened once more where outputs can share their blocks."""
+    """The source files, opened once more if outputs can share their blocks."""
 
     def __init__(self, outputs: Outputs) -> None:
         self._fs, self._target = outputs.fs, outputs.folder
@@ -264,7 +264,7 @@ class _Sources:
         self._file: ReadableFile | None = None
 
     def origin_of(self, tracked: TrackedWindow) -> Origin | None:
-        """Where the bytes of a window come from; None: nothing can be shared, or nothing that is worth it."""
+        """Return the source of a window's bytes; None if no blocks, or too few, can be shared."""
         if tracked.window.data.size < _SHARED_BYTES_MIN or isinstance(tracked.segment, JoinedSegment):
             return None
         if self._can_share is None:
@@ -275,7 +275,7 @@ class _Sources:
             self.close()
             try:
                 self._file = self._fs.open(tracked.segment.path)
-            except FileNotFoundError:  # what is read is on another file system
+            except FileNotFoundError:  # the source is on another file system
                 self._can_share = False
                 return None
             self._path = tracked.segment.path
@@ -283,14 +283,14 @@ class _Sources:
         return Origin(self._file, tracked.window.position, tracked.window.data)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class _Reading:
-    """Reads what may stay of the segments that are not kept as they are."""
+    """Reads the batches that may stay, from segments that are not kept unchanged."""
 
     def __init__(
         self,
@@ -306,10 +306,11 @@ class _Reading:
         self._left_out: dict[int, Staying] = {}
 
     def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
-        """The windows, in log order."""
+        """Yield the windows, in log order."""
         bases = [segment.base_offset for segment in itertools.chain(*self._groups)]
         ends = dict(itertools.pairwise([*bases, self._rules.first_uncleanable_offset]))
-        # What is not read holds no batches of transactions, so the tracker misses nothing; if it does, it is followed.
+        # Skipped batches belong to no transaction, so the tracker misses nothing; in other segments it follows the
+        # headers.
         for segment, upper in itertools.chain(*map(with_upper_bounds, self._groups)):
             base = segment.base_offset
             tracker.add(aborted_transactions(self._log, base, upper))
@@ -324,10 +325,10 @@ class _Reading:
             self._left_out[base] = some
             for window in some.windows():
                 yield TrackedWindow(segment, window, *tracker.discard(window.batches))
-                del window  # a large one must be gone before the next is read
+                del window  # free a large one before reading the next
 
     def left_out(self, group: Sequence[Segment]) -> Iterator[tuple[Segment, Int64Array, CountRows]]:
-        """Yield the positions and counts of batches that were not read, once all windows of a group were given out."""
+        """Yield the positions and counts of skipped batches, once all windows of a group were yielded."""
         for segment in group:
             some = self._left_out.get(segment.base_offset)
             if some is not None:
@@ -335,7 +336,7 @@ class _Reading:
 
 
 class _GroupCounts:
-    """The counts of each segment of a group, also of those that were joined."""
+    """The counts of each segment of a group, including joined ones."""
 
     def __init__(self, group: Sequence[Segment]) -> None:
         parts = [parts_of(segment) for segment in group]
@@ -355,7 +356,7 @@ class _GroupCounts:
 
 
 def _follow(segment: Segment, tracker: AbortTracker) -> None:
-    """Let the tracker see the headers of a segment that stays as it is."""
+    """Pass the headers of an unchanged segment to the tracker."""
     for batches in segment.headers():
         tracker.discard(batches)
 
@@ -373,7 +374,7 @@ def _rewritten(
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
-        # The scan has checked the CRC of what it read; the check of the outputs does so again.
+        # The scan has checked the CRC of all batches that it read; the check of the outputs does so again.
         unchecked = ~(decided & known.known & ~known.unread)
         if table is not None:
             compute_crcs(window, unchecked & known.unconfirmed)

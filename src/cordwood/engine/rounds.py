@@ -1,7 +1,7 @@
-"""A clean in rounds, as Kafka's cleaner does it with an offset map of limited size.
+"""Clean in rounds, as Kafka's cleaner does with an offset map of limited size.
 
-A round ends where the map is full. If the log is still dirty enough, the next round starts there, as of the same time,
-and reads the outputs of the round before instead of the segments that they replace. Every round writes all segments
+A round ends when the map is full. If the log is still dirty enough, the next round starts there, as of the same time,
+and reads the outputs of the previous round instead of the segments that they replace. Every round writes all segments
 from the first on, so the outputs of the last round are the result.
 """
 
@@ -84,7 +84,7 @@ def _is_due_again(log: LogView, first_dirty: int, first_uncleanable: int, settin
 def _behind(before: Cleaned, after: Cleaned) -> Cleaned:
     """Join the results of two rounds; the second read everything that the first wrote."""
     origins = {
-        # The first of several outputs of a group stands for the whole group.
+        # The first of several outputs of a group represents the whole group.
         base: replaced if base == outputs[0] else ()
         for outputs, replaced in zip(before.outputs, before.replaced, strict=True)
         for base in outputs
@@ -108,7 +108,7 @@ def _counted_once(before: Counts, after: Counts) -> Counts:
     counts.add(
         replace(
             before,
-            # What the first round wrote was read again; the counts of the second round say what became of it.
+            # The outputs of the first round were read again; the counts of the second round cover them.
             bytes_read=before.bytes_read - before.bytes_written,
             bytes_written=0,
             batches_read=before.batches_dropped,
@@ -126,13 +126,13 @@ def _counted_once(before: Counts, after: Counts) -> Counts:
 
 
 def _files_of(segment: Segment) -> dict[str, str]:
-    """The files of a segment, by the names that they will have once the log is loaded."""
+    """Return the files of a segment, by the names that they will have once the log is loaded."""
     infos = {FileKind.LOG: segment.files.log, **segment.files.indexes}
     return {offset_name(segment.base_offset, kind): f"{segment.directory}/{info.name}" for kind, info in infos.items()}
 
 
 def _after(fs: TargetStore, target: str, suffix: str, files: Mapping[str, str], cleaned: Cleaned) -> dict[str, str]:
-    """The files of the log after a round. Outputs of the round before are removed, as they are no longer needed."""
+    """Return the files of the log after a round. Remove outputs of the previous round, which are no longer needed."""
     replaced = {base for group in cleaned.replaced for base in group}
     left = {}
     for name, path in files.items():

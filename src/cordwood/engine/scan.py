@@ -1,12 +1,12 @@
-"""Pass 1 without Kafka's offset map: reads each segment once, and finds its superseded records.
+"""Pass 1 without Kafka's offset map: read each segment once, and find its superseded records.
 
     run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     cleaning.superseded
                                                              └─ merge ──► `ScannedKeys` for pass 2
 
-Here all runs are scanned one after the other, and the survivors of their chunks stay in memory. `engine.stages` does
+This module scans all runs one after another, and keeps the survivors of their chunks in memory. `engine.stages` does
 the same with many tasks. If little is dirty, there are no chunks: `engine.keys` has collected the dirty keys before,
-and each record is looked up in their table (`probe_keys`). If a segment has a key index, only those are that may have
-a dirty key (`engine.by_index`).
+and each record is looked up in their table (`probe_keys`). If a segment has a key index, only records that may have a
+dirty key are looked up (`engine.by_index`).
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, compute_crcs
 
-#: Records of a chunk, at most: the tables of its buckets then fit a cache.
+#: Maximum records of a chunk: the tables of its buckets then fit a cache.
 CHUNK_RECORDS = 1 << 22
-#: A chunk takes a small part of a task's memory, as the survivors of many chunks need room, too.
+#: A chunk uses at most 1/`_CHUNK_SHARE` of a task's memory, as the survivors of many chunks need room, too.
 _CHUNK_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Superseding:
-    """What supersedes: records with a key in [start, …), from the position on that an index gives for `start`."""
+    """The superseding records: those with a key in [start, …), from the position of the index entry for `start` on."""
 
     start: int
     position: int
@@ -70,11 +70,11 @@ class Superseding:
 
 @dataclass(slots=True)
 class Trackers:
-    """The trackers of both passes at one place of the log; None where one does not follow the log.
+    """The trackers of both passes at one place of the log; None for a tracker that does not follow the log.
 
     Attributes:
-        keys: of the dirty section, for its keys.
-        copying: of all that is rewritten.
+        keys: tracker of the dirty section, for its keys.
+        copying: tracker of all rewritten segments.
     """
 
     keys: AbortTracker | None
@@ -87,11 +87,11 @@ class KeyScan:
 
     Attributes:
         hash_secret: 16 bytes that key the hashes.
-        chunk_records: records of a chunk, a multiple of 8.
-        now_ms: the time of the clean; a table has no use for it.
-        end_offset: records from here on are as if they were not there.
-        table: where records are looked up; None: they are compared in chunks.
-        keeps_survivors: those of chunks are kept for pass 2.
+        chunk_records: records per chunk, a multiple of 8.
+        now_ms: the time of the clean; unused for a table.
+        end_offset: records from here on are ignored.
+        table: table in which records are looked up; None to compare them in chunks.
+        keeps_survivors: keep the survivors of chunks for pass 2.
         finds_all: see `scan_by_index`.
     """
 
@@ -110,9 +110,9 @@ class Run:
 
     Attributes:
         start: position of its first batch.
-        end: position of the batch behind it; None: the segment's end.
-        superseding: None: no record of it supersedes others.
-        rewritten: its segment is in a group, so its superseded records matter.
+        end: position of the batch after it; None for the segment's end.
+        superseding: its superseding records; None if none of its records supersedes others.
+        rewritten: whether its segment is in a group, so that its superseded records matter.
     """
 
     segment: Segment
@@ -125,7 +125,7 @@ class Run:
 def runs_of(
     log: LogView, groups: Sequence[Sequence[Segment]], dirty: DirtySection, copying: AbortTracker
 ) -> Iterator[tuple[Run, Trackers]]:
-    """The segments to scan as runs, in log order, each with the trackers at its start.
+    """Yield the segments to scan as runs, in log order, each with the trackers at its start.
 
     The caller moves the trackers to the end of the segment before it takes the next one.
 
@@ -159,14 +159,14 @@ def scan_keys(
     memory: MemoryShare | None,
     how: KeyScan,
 ) -> DirtyKeys | None:
-    """Find out which records of the groups are superseded; None if offsets do not ascend, as they do in a sound log.
+    """Find the superseded records of the groups; return None if offsets do not ascend, as they do in a sound log.
 
     Args:
         log, groups, dirty, copying: see `runs_of`.
-        memory: that the keys may take; None: no limit.
+        memory: memory for the keys; None for no limit.
 
     Raises:
-        TooLittleMemoryError: the survivors take more memory than they may.
+        TooLittleMemoryError: the survivors need more memory than allowed.
     """
     chunks: list[Chunk] = []
     scanned: list[tuple[Run, ScannedRun, list[Chunk]]] = []
@@ -207,7 +207,7 @@ def _survivors(
 
 
 def _to_merge(chunks: Sequence[Chunk], how: KeyScan) -> Sequence[Chunk]:
-    """Chunks whose ordinals a merge may change."""
+    """Return chunks whose ordinals a merge may change."""
     return [replace(one, ordinals=one.ordinals.copy()) for one in chunks] if how.keeps_survivors else chunks
 
 
@@ -218,14 +218,14 @@ def probe_keys(
     copying: AbortTracker,
     how: KeyScan,
 ) -> DirtyKeys:
-    """Find out which records of the groups are superseded, by looking them up in the table of the dirty keys.
+    """Find the superseded records of the groups by looking them up in the table of the dirty keys.
 
     Args:
         log, groups, copying: see `runs_of`.
         collected: the dirty keys.
 
     Returns:
-        what it found; or what was collected, if offsets do not ascend.
+        the result of the scan; or `collected`, if offsets do not ascend.
     """
     scanned: dict[int, ScannedRun] = {}
     for run, trackers in runs_of(log, groups, NOTHING_DIRTY, copying):
@@ -238,7 +238,7 @@ def probe_keys(
 
 
 def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:
-    """Mark what newer chunks supersede, in all runs of a log and their chunks, in log order."""
+    """Mark the records that newer chunks supersede, in all runs of a log and their chunks, in log order."""
     chunks = [(found, at, chunk) for found, own in scanned for at, chunk in enumerate(own)]
     if len(chunks) > 1:
         for (found, at, _), ordinals in zip(chunks, merge([chunk for _, _, chunk in chunks]), strict=True):
@@ -246,7 +246,7 @@ def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:
 
 
 def ascending(spans: Sequence[Span], latest_offset: int) -> bool:
-    """Whether all records of runs in log order ascend, and none is above the last offset that keys were read of."""
+    """Whether the records of runs in log order ascend, and none is above the last offset whose key was read."""
     whole = Span()
     for span in spans:
         whole.add(span)
@@ -254,7 +254,7 @@ def ascending(spans: Sequence[Span], latest_offset: int) -> bool:
 
 
 def chunk_records(memory: MemoryShare | None) -> int:
-    """How many records a chunk has, for a task that may take so much memory."""
+    """Return the number of records per chunk, for a task with this much memory."""
     if memory is None:
         return CHUNK_RECORDS
     some = memory.size_bytes // _CHUNK_SHARE // CHUNK_RECORD_BYTES
@@ -265,8 +265,8 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
     """Scan a run of a log that is cleaned; see `scan_part`.
 
     Args:
-        trackers: of transactions, at its start; moved to its end.
-        keep: see there.
+        trackers: trackers of transactions, at its start; moved to its end.
+        keep: see `scan_part`.
     """
 
     def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
@@ -285,9 +285,9 @@ def scan_part(
     """Scan a part of a segment.
 
     Args:
-        between: the position of the first batch, and the one behind the last; None: the segment's end.
-        mark: says what matters of each batch; called in log order.
-        keep: takes the survivors of each chunk, in log order; None: records are looked up, and there are no chunks.
+        between: position of the first batch, and end of the last one; None for the segment's end.
+        mark: returns which batches are decoded and from where they supersede; called in log order.
+        keep: receives the survivors of each chunk, in log order; None if records are looked up, without chunks.
 
     Raises:
         CorruptBatchError: a batch is damaged.
@@ -321,12 +321,14 @@ def scan_part(
     with reading_threads([segment]) as threads:
         for tracked, keys in read_ahead(threads, windows(), hashed):
             scan.add(tracked.window.batches, keys)
-            del tracked, keys  # large ones must be gone before more is read
+            del tracked, keys  # free large ones before reading more
     return scan.finish()
 
 
 def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Trackers) -> tuple[BoolArray, Int64Array]:
-    """Let both trackers see the batches; return which are decoded, and what of each supersedes (see `window_keys`)."""
+    """Let both trackers see the batches; return which to decode, and where each starts to supersede (see
+    `window_keys`).
+    """
     superseding_from = np.full(batches.size, NEVER, np.int64)
     if superseding is not None and trackers.keys is not None:
         some = batches["position"] >= superseding.position
@@ -335,6 +337,6 @@ def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Tracker
         superseding_from[some & ~aborted] = superseding.start
     nowhere = np.ones(batches.size, np.bool_)
     discarded = nowhere if trackers.copying is None else trackers.copying.discard(batches)[0]
-    # An aborted record supersedes nothing, and goes whatever its key; so its key is not hashed.
+    # An aborted record supersedes nothing, and is dropped whatever its key; so its key is not hashed.
     wanted = ~is_control(batches) & (~discarded | (superseding_from != NEVER))
     return np.asarray(wanted), superseding_from

@@ -1,4 +1,4 @@
-"""Arrays as bytes: the sections that tasks of one clean exchange, in blobs or in rows.
+"""Encode arrays as sections, which tasks of one clean exchange in blobs or in rows.
 
 section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
 """
@@ -18,7 +18,7 @@ _ALIGNMENT = 8
 
 
 class LostSectionError(CordwoodError):
-    """What another task wrote is not there any more, or not as it was written.
+    """Another task's output is missing, or differs from what its writer recorded.
 
     Attributes:
         where: path of the blob; or of the partition, for rows.
@@ -34,7 +34,7 @@ class LostSectionError(CordwoodError):
 
 
 def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[U8Array]:
-    """The bytes of a section, in pieces that are views of the arrays."""
+    """Return the bytes of a section, in pieces that are views of the arrays."""
     pieces = [np.array([array.nbytes for array in arrays], np.int64)]
     for array in arrays:
         pieces.append(np.ascontiguousarray(array))
@@ -43,7 +43,7 @@ def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[U8Array]:
 
 
 def decode(data: U8Array, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
-    """The arrays of a section, of these types and one dimension; views that may be written to."""
+    """Return the arrays of a section, of these types and one dimension; views that may be written to."""
     sizes = np.frombuffer(data, np.int64, len(kinds)).tolist()
     arrays = []
     position = len(kinds) * _ALIGNMENT

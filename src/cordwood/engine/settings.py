@@ -25,11 +25,12 @@ class CleanSettings:
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
         deletes_for_good: see `Elision`.
-        offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None: a table without limit.
-        offset_map_load_factor: the part of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
-        threshold: how dirty the log must still be for a further round.
-        strict_kafka: see `Rules`; also, a clean fails if an index of an output is full, as in Kafka.
-        memory: the limit of the table of keys; None: no limit.
+            offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None for a table without
+                limit.
+            offset_map_load_factor: share of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
+            threshold: how dirty the log must still be for a further round.
+            strict_kafka: see `Rules`; also, a clean fails if an index of an output is full, as in Kafka.
+            memory: limit of the key table; None for no limit.
     """
 
     delete_retention_ms: int = 86_400_000
@@ -45,7 +46,7 @@ class CleanSettings:
 
 
 def clean_settings(partition: PartitionPlan, choices: Choices | None = None) -> CleanSettings:
-    """What a task that cleans a planned partition goes by."""
+    """Return the settings of a task that cleans a planned partition."""
     choices = choices or Choices()
     size = partition.offset_map
     ratio = NONE if choices.ignore_ratio else partition.setting("min.cleanable.dirty.ratio")

@@ -1,22 +1,24 @@
-"""A clean that may leave garbage (`--min-dead`): which segments it spares, and what the next clean has to know of them.
+"""Decide which segments a clean that may leave garbage (`--min-dead`) spares, and record facts for the next clean.
 
     pass 1: superseded records ───────────────┐
-    pending records, if they are believed ────┴─► garbage of each segment ──► groups to write: `cleaning.sparing`
-    tombstones whose time has come ──► stay if a spared record may have their key
-    segments that are spared ──► pending records, for the next clean: `storage.formats.pending_records`
+    pending records, if they are valid ───────┴─► garbage of each segment ──► groups to write: `cleaning.sparing`
+    expired tombstones ──► stay if a spared record may have their key
+    spared segments ──► pending records, for the next clean: `storage.formats.pending_records`
 
-A record is pending if something newer superseded it, and a clean let it be. Its bit is only set after the bytes of its
-key were compared, and it counts as superseded for every later clean that believes it. Three things keep it dead:
+A record is pending if a newer record superseded it and a clean left it in place. Its bit is only set after the bytes of
+its key were compared, and it counts as superseded for every later clean that accepts the pending records. Three things
+keep it dead:
 
-    what superseded it stays     it may go for a newer one of the key, which supersedes both; if it is a tombstone, it
-                                 stays while a pending record may have its key, by the hashes in the key indexes
-    transactions                 segments with aborted data are written. The tracker sees the headers of those that are
-                                 spared, so a marker is not taken for one without data
-    Kafka's checkpoint           stays at the start of the dirty section in which the first of them was superseded. So
-                                 a clean that knows nothing of pending records finds all of them again
+    its superseding record stays  or is dropped for a newer one of the key, which supersedes both; if it is a tombstone,
+                                  it stays while a pending record may have its key, by the hashes in the key indexes
+    transactions                  segments with aborted data are written. The tracker sees the headers of spared
+                                  segments, so a marker is not mistaken for one without data
+    Kafka's checkpoint            stays at the start of the dirty section in which the first of them was superseded. So
+                                  a clean that ignores pending records finds all of them again
 
-Segments are written whatever it costs if anything else than superseded records would change in them: horizons that are
-to be set, markers or tombstones that go, aborted data; and dirty ones of which a record goes.
+Segments are written at any cost if more than superseded records would change in them: delete horizons to be set,
+markers
+or tombstones to be removed, aborted data; also dirty segments with a record to be dropped.
 """
 
 from __future__ import annotations
@@ -52,21 +54,21 @@ from cordwood.storage.log.windows import compute_crcs
 
 
 class StaleStateError(Exception):
-    """What the last clean remembered is not of this log as it is now: the clean begins at Kafka's checkpoint."""
+    """The state of the last clean does not match this log as it is now: the clean begins at Kafka's checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a clean that may leave garbage goes by.
+    """The parameters of a clean that may leave garbage.
 
     Attributes:
-        garbage_share: how much garbage may be left, as a share of what is cleaned.
-        first_dirty: no record below this offset superseded one of another.
-        relies_on_state: records were superseded below that, too, and the checkpoint's pending records say which.
+        garbage_share: garbage that may be left, as a share of the cleaned range.
+        first_dirty: no record below this offset superseded another one.
+        relies_on_state: records were superseded below that, too; the checkpoint's pending records list them.
         now_ms: the time of the clean.
-        elides: tombstones and markers go when their time has come.
+        elides: whether expired tombstones and markers are removed.
         segment_bytes: `segment.bytes`.
-        index_secret: of the key indexes; None: there are none.
+        index_secret: secret of the key indexes; None without indexes.
     """
 
     garbage_share: float
@@ -83,10 +85,10 @@ class SparedSegment:
     """A segment that keeps its files.
 
     Attributes:
-        counts: of all that stays.
-        has_transactions: the tracker has to see its headers.
-        known: what a checkpoint says of it.
-        pending: what may go of it; None: nothing.
+        counts: counts of all that stays.
+        has_transactions: whether the tracker has to see its headers.
+        known: its entry in a checkpoint.
+        pending: its records that may be dropped; None without any.
     """
 
     counts: Counts
@@ -97,12 +99,12 @@ class SparedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """What is written and what is spared.
+    """Written and spared segments.
 
     Attributes:
-        groups: the segments of each group; each that is spared is a group of its own.
-        segments: those that are spared, by their base offsets.
-        written_ms: when each segment was written, as far as a checkpoint says so.
+        groups: the segments of each group; each spared segment is a group of its own.
+        segments: the spared segments, by base offset.
+        written_ms: when each segment was written, as far as a checkpoint contains it.
     """
 
     groups: list[list[Segment]]
@@ -111,21 +113,21 @@ class Spared:
 
     @property
     def first_killer(self) -> int | None:
-        """See `PendingRecords`; None: nothing is pending."""
+        """See `PendingRecords`; None without pending records."""
         killers = [one.pending.header.first_killer for one in self.segments.values() if one.pending is not None]
         return min(killers, default=None)
 
 
 @dataclass(slots=True)
 class _Surveyed:
-    """What is known of a segment before it is decided whether it is spared.
+    """Facts about a segment before the decision to spare it.
 
     Attributes:
-        batches: int, of those that it has.
-        bits: uint8, a bit per record: superseded.
-        due: int64[some], the batches with tombstones that may go now.
-        must: it has to be written.
-        is_old: it has entries of magic 0 or 1.
+        batches: number of batches.
+        bits: uint8, a bit per record, set for superseded ones.
+        due: int64[batches with expired tombstones], their indexes.
+        must: whether it has to be written.
+        is_old: whether it has entries of magic 0 or 1.
     """
 
     segment: Segment
@@ -148,16 +150,16 @@ class _Surveyed:
 def spare(
     log: LogView, groups: Sequence[Sequence[Segment]], newest: ScannedKeys, tracker: AbortTracker, terms: Terms
 ) -> Spared:
-    """Decide which segments are spared. What is pending counts as superseded in `newest` from here on.
+    """Decide which segments are spared. Mark pending records as superseded in `newest`.
 
     Args:
-        log: of the partition; it is only read.
+        log: the partition's log; it is only read.
         groups: the segments that would be written together.
-        newest: what pass 1 found, of all records.
-        tracker: of pass 2, at the first group; changed.
+        newest: result of pass 1, for all records.
+        tracker: tracker of pass 2, at the first group; changed.
 
     Raises:
-        StaleStateError: the clean relies on a checkpoint that is not believed.
+        StaleStateError: the clean relies on an invalid checkpoint.
     """
     checkpoint = believed_checkpoint(log)
     if terms.relies_on_state and (checkpoint is None or checkpoint.cleaned_to != terms.first_dirty):
@@ -172,7 +174,7 @@ def spare(
     ]
     written_ms = {base: one.written_ms for base, one in known.items()}
     if any(one.is_old for group in surveyed for one in group):
-        # Tombstones of magic 0 and 1 have no horizon of their own, by which they could be held back.
+        # Tombstones of magic 0 and 1 have no horizon of their own, so they could not be held back.
         return Spared([list(group) for group in groups], {}, written_ms)
     for group in surveyed:
         if any(one.must for one in group):
@@ -281,7 +283,7 @@ def _survey(
         batches_crc,
         last,
         _header_crc(segment, last),
-        # What is superseded takes at least a byte, so that the figure tells whether anything is.
+        # Count at least a byte for superseded records, so that 0 means there are none.
         max(garbage, int(superseded.any())),
         first_killer,
         segment.mtime_ms if own is None else own.written_ms,
@@ -298,7 +300,7 @@ def _survey(
 
 
 def _headers(segment: Segment, outcomes: SegmentOutcomes, tracker: AbortTracker) -> tuple[BatchRows, BoolArray]:
-    """BATCH_ROW[batches] of a segment, and what the tracker says of them, which need not see plain ones."""
+    """Return BATCH_ROW[batches] of a segment, and the tracker's decisions; it need not see plain batches."""
     plain = outcomes.plain_batches
     if plain is not None:
         return plain, np.zeros(plain.size, np.bool_)
@@ -310,7 +312,7 @@ def _headers(segment: Segment, outcomes: SegmentOutcomes, tracker: AbortTracker)
 
 
 def _changes(batches: BatchRows, discard: BoolArray, horizons: BoolArray, expired: BoolArray) -> bool:
-    """Whether a clean changes anything in a segment, tombstones and superseded records aside."""
+    """Whether a clean changes anything in a segment besides tombstones and superseded records."""
     control = is_control(batches)
     markers = discard & control & (batches["record_count"] > 0)
     return bool(((discard & ~control) | (markers & (~horizons | expired))).any())
@@ -330,7 +332,7 @@ def _add_pending(outcomes: SegmentOutcomes, counts: Int64Array, pending: Pending
     """Mark pending records as superseded.
 
     Args:
-        counts: int64[batches], records of each, control records among them.
+        counts: int64[batches], number of records, control records included.
     """
     numbers, ends = ordinals(pending.bits), np.cumsum(counts)
     at = np.searchsorted(ends, numbers, side="right")
@@ -341,7 +343,7 @@ def _add_pending(outcomes: SegmentOutcomes, counts: Int64Array, pending: Pending
 
 
 def _bits_of_all(outcomes: SegmentOutcomes, counts: Int64Array) -> U8Array:
-    """uint8: a bit for each record of a segment, control records among them, of those that are superseded."""
+    """uint8: a bit for each record of a segment, control records included, set for superseded ones."""
     numbers = ordinals(outcomes.bits)
     at = np.searchsorted(outcomes.first_ordinals + outcomes.counts, numbers, side="right")
     own = (np.cumsum(counts) - counts)[at] + numbers - outcomes.first_ordinals[at]
@@ -354,10 +356,10 @@ def _bits_of_all(outcomes: SegmentOutcomes, counts: Int64Array) -> U8Array:
 
 
 def _hold_tombstones(surveyed: Sequence[_Surveyed], terms: Terms) -> None:
-    """Find the tombstones whose time has come. Where a pending record may have the key of one, its batch keeps all.
+    """Find the expired tombstones. If a pending record may have the key of one, its batch keeps all.
 
-    Segments with others are written. All segments that may be spared count, even if they will not be: then such a
-    tombstone goes with a later clean.
+    Segments with other expired tombstones are written. All segments that may be spared count, even if they will not be:
+    then such a tombstone is removed by a later clean.
     """
     with_due = [one for one in surveyed if one.due.size]
     if not with_due:
@@ -378,9 +380,10 @@ def _hold_tombstones(surveyed: Sequence[_Surveyed], terms: Terms) -> None:
 
 
 def _prefixes(garbage: Sequence[_Surveyed], index_secret: bytes | None) -> list[tuple[np.uint64, UInt64Array]] | None:
-    """What key indexes know of the hashes of superseded records: a mask of the bits, and the bits of each.
+    """Return the hashes of superseded records as far as key indexes have them: a mask of the bits, and the bits of
+    each.
 
-    None: a segment has no index that is believed, so nothing is known.
+    Returns None if a segment has no valid index.
     """
     found = []
     for one in garbage:
@@ -398,7 +401,7 @@ def _prefixes(garbage: Sequence[_Surveyed], index_secret: bytes | None) -> list[
 
 
 def _due_tombstones(facts: _Surveyed, secret: bytes) -> Iterator[tuple[Int64Array, UInt64Array]]:
-    """The tombstones whose time has come, and which are not superseded: their batches, and the hashes of their keys."""
+    """Yield the expired tombstones that are not superseded: their batches, and the hashes of their keys."""
     segment, outcomes = facts.segment, facts.outcomes
     edges = np.append(outcomes.positions, segment.size_bytes).astype(np.int64)
     wanted = np.zeros(outcomes.positions.size, np.bool_)
@@ -419,11 +422,11 @@ def _due_tombstones(facts: _Surveyed, secret: bytes) -> Iterator[tuple[Int64Arra
             yield batches[chosen], key_hashes(columns, chosen, secret)[chosen, 1]
 
 
-# ---- what the next clean knows ---------------------------------------------------------------------------------------
+# ---- facts for the next clean ----------------------------------------------------------------------------------------
 
 
 def known_of(segment: Segment, written_ms: int) -> CleanSegment:
-    """What a checkpoint says of a segment of which nothing is pending."""
+    """Return a checkpoint's entry for a segment without pending records."""
     last = 0
     for batches in segment.headers():
         last = int(batches["position"][-1])
@@ -431,7 +434,7 @@ def known_of(segment: Segment, written_ms: int) -> CleanSegment:
 
 
 def _header_crc(segment: Segment, position: int) -> int:
-    """See `crc_of_header`, of the batch at a position of a segment; 0 if the segment is empty."""
+    """Return `crc_of_header` of the batch at a position of a segment; 0 if the segment is empty."""
     if not segment.size_bytes:
         return 0
     with segment.open() as file:

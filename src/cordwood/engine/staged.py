@@ -1,7 +1,7 @@
-"""Runs the stages of large partitions on any task runner: their order, and which of them run again after a loss.
+"""Run the stages of large partitions on any task runner: their order, and which of them run again after a loss.
 
-If a task's input is lost or damaged, its producer runs again, then the task. A run that does not end where a batch does
-(an index pointed into the middle of one) is scanned again with its whole segment.
+If a task's input is lost or damaged, its producer runs again, then the task. If a run does not end at a batch boundary
+(an index pointed into the middle of a batch), its whole segment is scanned again.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ from cordwood.storage.log.source import LogSource
 from cordwood.storage.log.view import LogView
 from cordwood.threads import Each
 
-#: How often a task is run that misses something.
+#: Maximum number of attempts at a task that lacks input.
 _ATTEMPTS = 3
-#: Cleans, and has checked what was written, as `Jobs.clean` does.
+#: Cleans and checks the outputs, as `Jobs.clean` does.
 CleanEach = Callable[[Sequence[PartitionTask]], list[Output | Failure]]
 
 
 @dataclass(slots=True, eq=False)
 class _Partition:
-    """How far a partition is.
+    """Progress of a partition.
 
     Attributes:
         task: the clean to run.
-        run_bytes: how large runs should be.
+        run_bytes: intended size of runs.
         hash_secret: 16 bytes that key the hashes.
         headers: see `cut_partition`.
-        cut: its runs and groups; None: it is not cut yet.
-        groups: what is rewritten, by number of the group.
-        outcome: what became of it, once that is known.
-        unordered: offsets do not ascend, so one task must clean it with a table.
+        cut: its runs and groups; None before the cut.
+        groups: results of rewritten groups, by number of the group.
+        outcome: the partition's outcome, once it is known.
+        unordered: whether offsets do not ascend, so that one task must clean it with a table.
         dirty: the dirty keys, if all records are looked up in a table of them.
     """
 
@@ -86,11 +86,11 @@ class _Partition:
 
     @property
     def is_scanned(self) -> bool:
-        """Whether all runs are."""
+        """Whether all runs are scanned."""
         return self.scan is not None and len(self.scan.scanned) == len(self.scan.tasks)
 
     def group_bytes(self, number: int) -> int:
-        """The size of a group."""
+        """Return the size of a group."""
         bases = () if self.cut is None else self.cut.groups[number]
         return sum(segment.size_bytes for segment in self.log.segments if segment.base_offset in bases)
 
@@ -106,16 +106,16 @@ def clean_staged(
     *,
     discard: bool = False,
 ) -> list[Output | Failure | None]:
-    """Clean partitions by stages, all of them stage by stage.
+    """Clean partitions by stages, each stage for all partitions.
 
     Args:
-        outputs: where folders for outputs and blobs are made; None: in the work folder of each partition.
-        progress: folder in which tasks say how much they read.
-        cores: tasks that run at once.
-        discard: nothing is written but what tasks hand each other.
+        outputs: folder for outputs and blobs; None for the work folder of each partition.
+        progress: folder in which tasks report how much they read.
+        cores: number of tasks that run at once.
+        discard: write only the data that tasks pass to each other.
 
     Returns:
-        the outcome of each; None where offsets do not ascend: then one task must clean the partition.
+        the outcome of each partition; None if offsets do not ascend: then one task must clean the partition.
     """
     partitions: list[_Partition] = []
     try:
@@ -131,7 +131,7 @@ def clean_staged(
         for partition in _waiting(partitions):
             partition.outcome = _combined(fs, partition, outputs, discard=discard)
     finally:
-        # The end of the work folder removes what is left, and says so if it cannot.
+        # The end of the work folder removes leftovers, and reports it if that fails.
         with contextlib.suppress(StoreError):
             for partition in partitions:
                 remove_tree(fs, partition.folder.path)
@@ -190,7 +190,7 @@ def _cut(partition: _Partition) -> None:
 
 
 def _collect(partitions: Sequence[_Partition], each: Each) -> None:
-    """Collect the dirty keys, where records are looked up and some are not yet."""
+    """Collect the missing dirty keys of partitions whose records are looked up."""
     chosen = [one for one in _waiting(partitions) if one.task.probing and not one.is_scanned and one.dirty is None]
     tasks = [DirtyTask(one.source, one.folder, one.task.request, one.hash_secret) for one in chosen]
     sizes = [one.task.first_uncleanable - one.task.first_dirty for one in chosen]
@@ -205,7 +205,7 @@ def _collect(partitions: Sequence[_Partition], each: Each) -> None:
 
 
 def _scan(partitions: Sequence[_Partition], each: Each) -> None:
-    """Scan the runs that are not scanned."""
+    """Scan the runs that are not scanned yet."""
     _collect(partitions, each)
     misaligned = _scan_runs(partitions, each)
     for partition in misaligned:
@@ -220,7 +220,7 @@ def _scan(partitions: Sequence[_Partition], each: Each) -> None:
 
 
 def _scan_runs(partitions: Sequence[_Partition], each: Each) -> list[_Partition]:
-    """Scan; return the partitions whose runs may not begin and end where batches do."""
+    """Scan; return the partitions whose runs may not begin and end at batch boundaries."""
     by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None}
     for scan, partition in by_scan.items():
         if partition.dirty is not None and partition.cut is not None:
@@ -236,14 +236,14 @@ def _scan_runs(partitions: Sequence[_Partition], each: Each) -> list[_Partition]
 
 
 def _merge(partitions: Sequence[_Partition], each: Each, cores: int) -> None:
-    """Merge the hash ranges that are not merged."""
+    """Merge the hash ranges that are not merged yet."""
     by_scan = {one.scan: one for one in _waiting(partitions) if one.scan is not None and one.is_scanned}
     for scan, failure in merge_missing(each, list(by_scan), cores).items():
         _note_failure(by_scan[scan], failure)
 
 
 def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
-    """Rewrite the groups that are not rewritten, of partitions of which all is merged."""
+    """Rewrite the pending groups of partitions whose merge has finished."""
     places: list[tuple[_Partition, int, PartitionTask]] = []
     for partition in _waiting(partitions):
         cut, scan = partition.cut, partition.scan
@@ -264,7 +264,7 @@ def _rewrite(partitions: Sequence[_Partition], clean_each: CleanEach) -> None:
 
 
 def _note_failure(partition: _Partition, failure: Failure) -> None:
-    """Forget a lost file, so that the next attempt makes it again; any other failure is the partition's outcome."""
+    """Forget a lost file, so that the next attempt writes it again; any other failure is the partition's outcome."""
     if failure.kind is FailureKind.LOST and partition.scan is not None:
         partition.scan.forget(failure.lost)
         if partition.dirty is not None and partition.dirty.blob.path == failure.lost:

@@ -1,4 +1,4 @@
-"""The stages of one partition's clean, beside the scans and merges of `engine.exchange`.
+"""The stages of one partition's clean, besides the scans and merges of `engine.exchange`.
 
     headers   a segment       batches that belong to transactions; only if the partition has some
     collect   dirty section   the newest offset of each key, as a table; only if little is dirty             → a blob
@@ -6,9 +6,10 @@
     merge     hash ranges     see there; not if records were looked up in a table of the dirty keys
     rewrite   a group         the bits of its runs; the same code as for a partition that is one task     → new segments
 
-The driver does the work in between: `cut_partition` cuts the partition and follows its transactions over the headers,
-so that every run and group gets the trackers at its start; `combine` joins the outputs of the groups. All stages work
-on plain values, for any scheduler; `engine.staged` runs them.
+The driver works between the stages: `cut_partition` cuts the partition and follows its transactions over the headers,
+so that every run and group gets the trackers at its start; `combine` joins the outputs of the groups. All stages
+process
+plain values, for any scheduler; `engine.staged` runs them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from cordwood.types import override
 
 @dataclass(frozen=True, slots=True)
 class TransactionsTask:
-    """Reads what a segment has of transactions."""
+    """Reads the transactional batches of a segment."""
 
     log: CountedLog
     base_offset: int
@@ -70,7 +71,7 @@ class TransactionsTask:
 
 
 def transactional_batches(task: TransactionsTask) -> BatchRows:
-    """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker looks at."""
+    """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker needs."""
     segment = task.log.segment(task.base_offset)
     found = [np.empty(0, BATCH_ROW)]
     with segment.open() as file:
@@ -104,11 +105,11 @@ class DirtyTask:
 
 @dataclass(frozen=True, slots=True)
 class DirtyBlob:
-    """Where tasks read the table of the dirty keys. A value that can be pickled.
+    """Location of the table of the dirty keys. A value that can be pickled.
 
     Attributes:
-        next_tracker: of pass 1, where the groups behind begin; None: they were not reached.
-        size_bytes: memory that the table takes.
+        next_tracker: tracker of pass 1 where the following groups begin; None if pass 1 did not reach them.
+        size_bytes: memory of the table.
     """
 
     folder: BlobFolder
@@ -119,10 +120,10 @@ class DirtyBlob:
     size_bytes: int
 
     def load(self) -> DirtyTable:
-        """Read it.
+        """Read the table.
 
         Raises:
-            LostSectionError: the blob is gone or damaged.
+            LostSectionError: the blob is missing or damaged.
         """
         with closing(self.folder.open(self.blob)) as reader:
             return DirtyTable.of(self.hash_secret, self.index_secret, reader.get(_TABLE, *DirtyTable.KINDS))
@@ -151,8 +152,8 @@ class CleanRun(RunTask):
     """A run of a partition that is cleaned.
 
     Attributes:
-        superseding: see `Run`.
-        dirty: where the records are looked up; None: they are compared in chunks.
+            superseding: see `Run`.
+            dirty: table in which the records are looked up; None if they are compared in chunks.
     """
 
     superseding: Superseding | None
@@ -161,7 +162,7 @@ class CleanRun(RunTask):
 
     @property
     def is_part(self) -> bool:
-        """Whether it is not a whole segment."""
+        """Whether it is less than a whole segment."""
         return bool(self.start) or self.end is not None
 
     @override
@@ -180,7 +181,7 @@ class CutPartition:
     Attributes:
         groups: base offsets of the segments of each group.
         states: for each group the state of the clean at its start.
-        next_tracker: of pass 1, where the groups behind begin; None: there are none.
+        next_tracker: tracker of pass 1 where the following groups begin; None without any.
         latest_offset: the last offset of the dirty section.
     """
 
@@ -203,10 +204,10 @@ def cut_partition(
     """Cut a partition into runs and groups.
 
     Args:
-        headers: by base offset, what `transactional_batches` found of a segment; of those that have any.
-        run_bytes: how large a run should be.
-        ranges: into how many the hashes are cut.
-        hash_secret: for the hashes of keys.
+        headers: by base offset, the `transactional_batches` of each segment that has any.
+        run_bytes: intended size of a run.
+        ranges: number of hash ranges.
+        hash_secret: secret of the keys' hashes.
     """
     facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     state = state_at_start(facts, request)
@@ -250,7 +251,7 @@ def cut_partition(
 
 
 def follow(rows: BatchRows, superseding: Superseding | None, trackers: Trackers) -> None:
-    """Let the trackers see the batches of transactions in a run."""
+    """Pass the transactional batches of a run to the trackers."""
     if trackers.keys is not None and superseding is not None:
         trackers.keys.discard(rows[rows["position"] >= superseding.position])
     if trackers.copying is not None:
@@ -258,7 +259,7 @@ def follow(rows: BatchRows, superseding: Superseding | None, trackers: Trackers)
 
 
 def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
-    """Positions at which runs of a segment begin: 0, and batches that its index points to, about `run_bytes` apart."""
+    """Return positions at which runs of a segment begin: 0, and batches in its index, about `run_bytes` apart."""
     found = [0]
     try:
         index = segment.offset_index() if segment.size_bytes > run_bytes else None
@@ -270,7 +271,7 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
     chosen = np.unique(np.minimum(np.searchsorted(index.positions, wanted), index.entries - 1))
     with segment.open() as file:
         for offset in index.offsets[chosen].tolist():
-            # It looks at the batch there, too.
+            # This also reads the batch there.
             position = segment.position_of(file, offset)
             if found[-1] < position < segment.size_bytes:
                 found.append(position)
@@ -282,13 +283,13 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """What the rewrite of a group gets of scans and merges; see `KeySource`.
+    """The results of scans and merges for the rewrite of a group; see `KeySource`.
 
     Attributes:
         latest_offset: the last offset of the dirty section.
         segments: the numbers of their runs, by the base offset of the segment.
-        hash_secret: that the keys were hashed with.
-        dirty: where records were looked up; None: they were compared in chunks.
+        hash_secret: secret of the keys' hashes.
+        dirty: table in which records were looked up; None if they were compared in chunks.
     """
 
     latest_offset: int
@@ -318,7 +319,7 @@ class GroupKeys:
 
 
 def runs_by_segment(cut: CutPartition, group: Sequence[int]) -> dict[int, list[int]]:
-    """The numbers of the runs of each segment of a group."""
+    """Return the numbers of the runs of each segment of a group."""
     found: dict[int, list[int]] = {base: [] for base in group}
     for number, run in enumerate(cut.runs):
         if run.base_offset in found:
@@ -327,19 +328,19 @@ def runs_by_segment(cut: CutPartition, group: Sequence[int]) -> dict[int, list[i
 
 
 def ascends(cut: CutPartition, spans: Sequence[Span]) -> bool:
-    """Whether offsets ascend over all runs, as they do in a sound log; `spans`: of the runs."""
+    """Whether offsets ascend over all runs, as they do in a sound log; `spans`: spans of the runs."""
     return ascending(spans, cut.latest_offset)
 
 
 def group_ranges(cut: CutPartition, end: int) -> list[GroupRange]:
-    """The groups one by one, each with the state at its start; `end`: where the last one ends."""
+    """Return the groups one by one, each with the state at its start; `end`: end of the last group."""
     ends = [*(group[0] for group in cut.groups), end][1:]
     parts = zip(cut.groups, ends, cut.states, strict=True)
     return [GroupRange((group,), behind, state) for group, behind, state in parts]
 
 
 def combine(log: LogView, cut: CutPartition, parts: Sequence[Cleaned], end: int) -> Cleaned:
-    """What was done with a partition, of what was done with its groups."""
+    """Combine the results of a partition's groups."""
     counts = Counts()
     for part in parts:
         counts.add(part.counts)

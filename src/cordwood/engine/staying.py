@@ -1,4 +1,4 @@
-"""What is read of a segment. Pass 2 leaves out batches whose records are all superseded, and which nothing else needs.
+"""Choose the batches that pass 2 reads: it skips batches whose records are all superseded and that are not needed.
 
     file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
     read                    └─── small gap: read ──┘                    └───────┘
@@ -25,7 +25,7 @@ from cordwood.record.columns import BatchWindow
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import pieces_of
 
-#: Bytes that take about as long to read from the page cache as a further read; of a store that answers requests.
+#: Gap size that takes about as long to read as a separate read costs: in the page cache, and in a remote store.
 GAP_BYTES, REMOTE_GAP_BYTES = 128 << 10, 8 << 20
 
 
@@ -36,7 +36,7 @@ class Staying:
     Attributes:
         edges: int64[batches + 1], positions of the batches, and the end of the last one.
         is_read: bool[batches].
-        left_out: COUNTS_ROW[batches that are not], what became of them.
+        left_out: COUNTS_ROW[skipped batches], their counts.
     """
 
     segment: Segment
@@ -45,10 +45,10 @@ class Staying:
     left_out: CountRows = field(default_factory=lambda: np.empty(0, COUNTS_ROW))
 
     def windows(self) -> Iterator[BatchWindow]:
-        """What is read.
+        """Yield the windows to read.
 
         Raises:
-            CorruptBatchError: the batches are not where they were.
+            CorruptBatchError: the batches are not at their positions.
         """
         size_max = window_bytes(self.segment)
         with self.segment.open() as file:
@@ -60,7 +60,7 @@ class Staying:
                 stop = max(int(np.searchsorted(self.edges[chosen + 1], start + size_max, side="right")), at + 1)
                 data, batches = self._read(file, chosen[at:stop])
                 yield from portions(BatchWindow(int(start), data, batches, pieces))
-                del data, batches  # large ones must be gone before more is read
+                del data, batches  # free large ones before reading more
                 at = stop
 
     def _read(self, file: ReadableFile, chosen: Int64Array) -> tuple[np.ndarray, BatchRows]:
@@ -80,7 +80,7 @@ class Staying:
 
 
 def read_through_gaps(segment: Segment, edges: Int64Array, is_read: BoolArray) -> None:
-    """Mark batches that are read, too, as the gaps between others are small; see `Staying`."""
+    """Also mark batches in small gaps between batches to read; see `Staying`."""
     borders = np.flatnonzero(np.diff(is_read)) + 1
     gap_min = REMOTE_GAP_BYTES if segment.fs.reads_by_request(segment.path) else GAP_BYTES
     for low, high in itertools.pairwise([0, *borders.tolist(), is_read.size]):
@@ -89,12 +89,12 @@ def read_through_gaps(segment: Segment, edges: Int64Array, is_read: BoolArray) -
 
 
 def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: ActiveProducers) -> Staying | None:
-    """What of a segment is read; None: all of it, as there is nothing to leave out that is worth it.
+    """Choose the batches of a segment to read; None to read all, if skipping would not pay.
 
     Args:
         upper: base offset of the next segment.
-        newest: what pass 1 found.
-        producers: their last batches stay, whatever their records.
+        newest: result of pass 1.
+        producers: active producers; their last batches stay, whatever their records.
     """
     last = producers.last_offsets
     if ((last >= segment.base_offset) & (last < upper)).any():
@@ -102,7 +102,7 @@ def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: Acti
     found = newest.batches(segment.base_offset)
     if found is None or not found.gone.any():
         return None
-    # The last batch of the range is never gone: nothing in it has a newer record.
+    # The last batch of the range is never skipped: no record in it has a newer one.
     edges = np.append(found.positions, segment.size_bytes)
     is_read = ~found.gone
     read_through_gaps(segment, edges, is_read)

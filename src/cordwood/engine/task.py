@@ -1,4 +1,4 @@
-"""A clean of one partition as a value that any scheduler can run: the task, its outcome, its execution."""
+"""A clean of one partition as a value that any scheduler can run: task, outcome, execution."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 
-#: The folder, in a task's own folder, in which it says how far it is.
+#: Name of the folder, in a task's own folder, for its progress reports.
 PROGRESS = "progress"
 
 
 class Indexes(Enum):
-    """Of which partitions a clean makes key indexes."""
+    """Which partitions get key indexes."""
 
     NONE = "none"
-    KEPT_UP = "kept up"  #: of those that have some
+    KEPT_UP = "kept up"  # partitions that already have some
     ALL = "all"
 
 
@@ -52,14 +52,14 @@ class PartitionTask:
     Attributes:
         first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
             fresh_secret, garbage_share, restart: see `CleanRequest`.
-        size_bytes: what will be read, about.
-        records: how many there are to read, at most; None: that is not known.
-        dirty_part: which part of the log is dirty, about; 1: that is not known.
+        size_bytes: approximate bytes to read.
+        records: maximum number of records to read; None if unknown.
+        dirty_part: approximate dirty share of the log; 1 if unknown.
         index_root: see `LogView`.
         transactional: whether there are markers, or data of transactions.
-        read_memory_bytes: so much of the log is read once, and stays in memory for the second pass.
+        read_memory_bytes: bytes of the log that are read once, and stay in memory for the second pass.
         work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
-            no longer wanted. None: where the outputs of all tasks go, or the partition's work folder.
+            no longer wanted. None for the folder of all tasks' outputs, or the partition's work folder.
     """
 
     location: Location[TargetStore]
@@ -87,12 +87,12 @@ class PartitionTask:
 
     @property
     def end(self) -> int:
-        """Where the last of the outputs ends, at most."""
+        """Upper bound of the last output's end."""
         return self.first_uncleanable if self.part is None else self.part.end
 
     @property
     def makes_index(self) -> bool:
-        """Whether key indexes are made of what the clean leaves."""
+        """Whether key indexes are made of the clean's outputs."""
         return self.fresh_secret is not None
 
     @property
@@ -114,13 +114,13 @@ class PartitionTask:
         )
 
     def log(self, fs: Store) -> LogView:
-        """The partition, through a file system."""
+        """Open the partition's log through a file system."""
         return LogView(self.path, fs=fs, log_start_offset=self.log_start_offset, index_root=self.index_root)
 
     def leaving_no_garbage(self) -> PartitionTask:
-        """The same clean as Kafka's, which relies on nothing that an earlier one remembered.
+        """Return the same clean as Kafka's, which ignores the state of an earlier clean.
 
-        If earlier parts of it left garbage, no tombstone goes: see `CleanState.spares`.
+        If earlier parts of it left garbage, no tombstone is removed: see `CleanState.spares`.
         """
         first_dirty = self.first_dirty if self.restart is None else self.restart
         settings = self.settings
@@ -129,15 +129,15 @@ class PartitionTask:
         return replace(self, first_dirty=first_dirty, settings=settings, garbage_share=0.0, restart=None)
 
     def folder(self, outputs: str | None) -> str:
-        """Where the folders of its outputs are made; `outputs`: for all tasks, if there is such a folder."""
+        """Return the parent folder of its outputs; `outputs`: the folder for all tasks, if there is one."""
         return self.work or outputs or f"{self.path}/{WORK_FOLDER}"
 
     def progress(self, of_all: str) -> str:
-        """Where it reports its progress; `of_all`: where tasks without their own folder do."""
+        """Return the folder for its progress reports; `of_all`: the folder for tasks without their own."""
         return of_all if self.work is None else f"{self.work}/{PROGRESS}"
 
     def at(self, location: Location[TargetStore]) -> PartitionTask:
-        """The same on another file system. It ends once the task's own folder is gone."""
+        """Return the task on another file system. It ends once the task's own folder is removed."""
         return replace(self, location=location if self.work is None else WantedLocation(location, self.work))
 
 
@@ -145,9 +145,9 @@ class FailureKind(StrEnum):
     """Why a partition was not cleaned."""
 
     DAMAGE = "damage"
-    FULL = "full"  #: no space on the disk that is written to
-    MEMORY = "memory"  #: its keys need more memory than its task may take
-    LOST = "lost"  #: what another task wrote for it is gone or damaged
+    FULL = "full"  # no space on the target disk
+    MEMORY = "memory"  # its keys need more memory than its task may use
+    LOST = "lost"  # another task's output for it is missing or damaged
     STORE = "store"  #: the object store failed
     OTHER = "other"
     BUG = "bug"
@@ -155,16 +155,16 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A partition that could not be cleaned. Nothing that was written for it counts.
+    """A partition that could not be cleaned. Its outputs are invalid.
 
     Attributes:
-        what: in words, with the place.
-        detail: where in our code, for a bug.
-        memory: how much it would take, for too little memory.
-        bytes_needed: how much room it would take, where that is known of a disk that is too small.
-        lost: path of the blob that is gone or damaged.
-        for_all: the part of `what` that is the same for other partitions, which may be said once for all of them.
-        error: as it was raised, where it is one that users know.
+        what: the error in words, with the place.
+        detail: the place in our code, for a bug.
+        memory: memory needed, if there was too little.
+        bytes_needed: space needed on a disk that is too small, if known.
+        lost: path of the missing or damaged blob.
+        for_all: the part of `what` that is the same for other partitions, which may be reported once for all.
+        error: the raised error, if it is a type that users handle.
     """
 
     kind: FailureKind
@@ -177,7 +177,7 @@ class Failure:
     error: Exception | None = field(default=None, repr=False, compare=False)
 
     def exception(self) -> Exception:
-        """What to raise where a failure is not a value among others."""
+        """Return the exception to raise if a failure is not one value among others."""
         return self.error or RuntimeError(self.detail or self.what)
 
 
@@ -186,9 +186,9 @@ class Output:
     """A partition that was cleaned.
 
     Attributes:
-        folder: where the new segments are.
-        files: (name, bytes) of them.
-        segments: what planning would know of them.
+        folder: folder of the new segments.
+        files: (name, bytes) of each file.
+        segments: facts about them, as planning needs them.
         indexes: paths of key indexes, of the outputs and of segments that stay.
     """
 
@@ -200,7 +200,7 @@ class Output:
 
     @property
     def replacement(self) -> Replacement:
-        """All of it that was written, as it goes into its partition."""
+        """Return all written files as one replacement in the partition."""
         cleaned = self.cleaned
         return Replacement(
             self.folder,
@@ -211,13 +211,13 @@ class Output:
         )
 
     def by_group(self) -> Iterator[Replacement]:
-        """The same, group by group."""
+        """Yield the same, group by group."""
         for replaced, outputs in self.cleaned.written:
             names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
             yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
 
     def group_bytes(self) -> Iterator[int]:
-        """What the outputs of each group take on disk; nothing for one that was not written."""
+        """Yield the size of each written group's outputs on disk."""
         for outputs in self.cleaned.outputs:
             yield disk_bytes([size for name, size in self.files if _offset_of(name) in outputs])
 
@@ -228,19 +228,21 @@ def _offset_of(name: str) -> int | None:
 
 
 def read_bytes(compaction: Compaction) -> int:
-    """What the tasks of a partition read: once to find what is superseded, once to copy the rest."""
+    """Return the bytes that the tasks of a partition read: once to find superseded records, once to copy the
+    survivors.
+    """
     return 2 * compaction.total_bytes
 
 
 def whole_memory(choices: Choices) -> int:
-    """Bytes of memory for the keys of all tasks of a machine."""
+    """Return the bytes of memory for the keys of all tasks of a machine."""
     return memory_bytes() // 4 if choices.memory is None else choices.memory
 
 
 def tasks_of(
     plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
 ) -> list[PartitionTask]:
-    """The partitions of a plan that are to be cleaned, of the file system at a location.
+    """Return tasks for the plan's partitions that are to be cleaned, in the file system at a location.
 
     Args:
         index_root: see `LogView`.
@@ -270,7 +272,7 @@ def tasks_of(
             garbage_share=compaction.garbage_share,
             restart=compaction.restart,
         )
-        # What is left has to be remembered beside the key indexes, and Kafka's offset map goes over a log in rounds.
+        # Garbage has to be recorded beside the key indexes, and Kafka's offset map cleans a log in rounds.
         may_leave = makes_index and task.settings.offset_map_slots is None
         tasks.append(task if may_leave else task.leaving_no_garbage())
     return tasks
@@ -282,13 +284,13 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     Each attempt at a task gets a new folder, so an abandoned attempt that still runs does no harm.
 
     Args:
-        outputs: where that folder is made, unless the task has a folder; None: in the work folder of the partition.
-        progress: where to say how far it is, unless the task has a folder.
+        outputs: parent of that folder, unless the task has a folder; None for the work folder of the partition.
+        progress: folder for progress reports, unless the task has a folder.
     """
     attempt = uuid4().hex
     fs = task.location.open()
     folder = f"{task.folder(outputs)}/{attempt}"
-    # A further round reads what the one before it wrote.
+    # A further round reads the outputs of the previous one.
     kept = not discard or task.settings.offset_map_slots is not None
     written = fs if kept else DiscardingStore(fs, folder)
     counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
@@ -301,7 +303,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         if secret is not None and task.makes_index:
             indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
         cleaned = clean_in_rounds(written, log, folder, request, indexes)
-        # Its names need not last: the files are renamed to where they belong, and those names do.
+        # Its names need not be durable: the files are renamed into the partition, and those names are synced.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = LogView(folder, fs=written, log_start_offset=0)
@@ -320,8 +322,8 @@ def _read_once(store: Store, memory_bytes: int) -> Store:
 
 
 def failure_of(error: Exception, path: str) -> Failure:
-    """An error of a task as a value."""
-    # Others may not be picklable. Without its traceback an error keeps no frames, and what is in them.
+    """Convert an error of a task to a value."""
+    # Other errors may not be picklable. Without its traceback, an error does not keep frames and their objects alive.
     is_known = isinstance(error, DataError | RequestError | StoreError | LostSectionError | OSError)
     bare = error.with_traceback(None) if is_known else None
     match error:
@@ -343,7 +345,7 @@ def failure_of(error: Exception, path: str) -> Failure:
 
 
 def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
-    """Look at what another process wrote for a task; a failure when it is not what that one said."""
+    """Check another process's output for a task; return a failure if it differs from the reported figures."""
     if isinstance(outcome, Failure):
         return outcome
     try:
