@@ -1,1 +1,1 @@
-"""One partition: its segments, read and written."""
+"""The log of one partition: read and write its segments."""

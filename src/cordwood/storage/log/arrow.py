@@ -1,7 +1,7 @@
 """Records as Arrow record batches.
 
-Null means what it means in Kafka: a record without a key, a tombstone, a header without value. A timestamp of -1 is
-"none" and becomes null too.
+Null has the same meaning as in Kafka: a record without a key, a tombstone, a header without value. A timestamp of -1
+means "none" and becomes null too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cordwood.types import TopicPartition
 
 Int32Array = npt.NDArray[np.int32]
 
-#: A key or value above this that stands alone is not copied: Arrow's array holds on to the decoded bytes.
+#: A single key or value above this size is not copied: Arrow's array references the decoded bytes.
 _COPIED_BYTES_MAX = 4 << 20
 
-#: The years 1 to 9999 in milliseconds, without the first and the last day: another time zone may not have these.
+#: The years 1 to 9999 in milliseconds, without the first and the last day, which another time zone may not have.
 _CALENDAR_MS = (-62_135_510_400_000, 253_402_214_399_999)
 
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -39,13 +39,13 @@ SCHEMA = pa.schema(
 
 
 def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) -> pa.RecordBatch:
-    """Decoded columns as one record batch of `SCHEMA`; the bytes are copied, but for those of a large record.
+    """Convert decoded columns to one record batch of `SCHEMA`; copies the bytes, except those of a large record.
 
     Args:
-        partition: where they are from; None leaves topic and partition null.
+        partition: the records' partition; None leaves topic and partition null.
 
     Raises:
-        BatchTooLargeError: keys or values of 2 GiB and more in one go.
+        BatchTooLargeError: keys or values of 2 GiB and more in one batch.
     """
     data, rows = columns.data, columns.rows
     count = rows.size
@@ -72,22 +72,22 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
 
 
 def numbers(values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers as an Arrow array of that kind, without a copy; null where they are not `valid`."""
-    # From buffers, because pa.array() looks whether it is given something of pandas, and imports all of it for that.
+    """Convert numbers to an Arrow array of that type without a copy; null unless `valid`."""
+    # Build it from buffers: pa.array() checks whether its argument is from pandas, and imports all of pandas for that.
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def in_calendar(timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Mark timestamps that Python and Spark have a date for, in every time zone; a producer may set any other."""
+    """Mark timestamps that are dates in Python and Spark in every time zone; a producer may set any other."""
     return (timestamps >= _CALENDAR_MS[0]) & (timestamps <= _CALENDAR_MS[1])
 
 
 def byte_strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
-    """Byte strings that are scattered in `data`, as an Arrow array of that kind; a negative size is null.
+    """Convert byte strings scattered in `data` to an Arrow array of that type; a negative size is null.
 
     Raises:
-        BatchTooLargeError: they are more than an Arrow array can hold.
+        BatchTooLargeError: they exceed the size of an Arrow array.
     """
     count = sizes.size
     offsets = np.empty(count + 1, np.int32)
@@ -105,12 +105,12 @@ def byte_strings(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.
 
 
 def texts(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataType) -> pa.Array:
-    """Texts that are scattered in `data`; see `byte_strings`.
+    """Convert texts scattered in `data`; see `byte_strings`.
 
-    What is not UTF-8 gets replacement characters, as in Kafka's clients.
+    Bytes that are not UTF-8 become replacement characters, as in Kafka's clients.
 
     Raises:
-        BatchTooLargeError: they are more than an Arrow array can hold.
+        BatchTooLargeError: they exceed the size of an Arrow array.
     """
     found = byte_strings(data, starts, sizes, kind)
     try:
@@ -125,13 +125,13 @@ def texts(data: U8Array, starts: Int32Array, sizes: Int32Array, kind: pa.DataTyp
 def header_lists(
     data: U8Array, starts: Int32Array, counts: Int32Array, kind: pa.DataType, *, none_is_null: bool = False
 ) -> pa.Array:
-    """The headers of records as an Arrow array of lists.
+    """Convert the headers of records to an Arrow array of lists.
 
     Args:
-        data: uint8[bytes] that the headers are in.
+        data: uint8[bytes] that contains the headers.
         starts, counts: int32[records], position and number of each record's headers.
-        kind: of the array: lists of structs of a string and a binary.
-        none_is_null: a record without headers has null instead of an empty list.
+        kind: type of the array: lists of structs of a string and a binary.
+        none_is_null: use null instead of an empty list for a record without headers.
 
     Raises:
         BatchTooLargeError: their names or values are 2 GiB and more.

@@ -1,8 +1,8 @@
-"""What a clean with `--min-dead` remembers of a log, read: its checkpoint, and the pending records of segments.
+"""Read the state that a clean with `--min-dead` leaves: its checkpoint, and the pending records of segments.
 
-Nothing is believed that does not agree with the log as it is now; `formats.clean_checkpoint` says when it does. What is
-not believed is as if it were missing: then a clean begins at Kafka's checkpoint, which is never above the first record
-that superseded a pending one.
+State that does not match the log as it is now is ignored; `formats.clean_checkpoint` has the conditions. If it is
+ignored or missing, a clean begins at Kafka's checkpoint, which is never above the first record that superseded a
+pending one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cordwood.storage.log.view import LogView
 
 
 def believed_checkpoint(log: LogView) -> CleanCheckpoint | None:
-    """Cordwood's cleaner checkpoint of a log, if it is believed. A bucket has none, and asking takes a request."""
+    """Return Cordwood's cleaner checkpoint of a log if it is valid. A bucket has none, and looking takes a request."""
     if log.fs.reads_by_request(log.path):
         return None
     try:
@@ -31,11 +31,11 @@ def believed_checkpoint(log: LogView) -> CleanCheckpoint | None:
 
 
 def read_checkpoint(log: LogView) -> CleanCheckpoint:
-    """Cordwood's cleaner checkpoint of a log, with those of its segments that are still there.
+    """Read Cordwood's cleaner checkpoint of a log, without entries of missing segments.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        CorruptFileError: it is torn, or not of this log as it is now.
+        OSError: it is missing or unreadable.
+        CorruptFileError: it is torn, or does not match this log as it is now.
     """
     path = clean_checkpoint_path(log.path)
     checkpoint = clean_checkpoint.decode(read_file(log.fs, path), path)
@@ -79,14 +79,14 @@ def _header_crc(segment: Segment) -> int | None:
 
 
 def read_pending(segment: Segment, known: CleanSegment) -> PendingRecords | None:
-    """The pending records of a segment that a checkpoint names; None: it has none.
+    """Read the pending records of a segment that a checkpoint names; None if it has none.
 
-    Whether the segment still has all batches that they are of, the caller has to compare: see
+    The caller has to check that the segment still has all batches that they belong to: see
     `pending_records.crc_of_batches`.
 
     Raises:
-        OSError: they cannot be read.
-        CorruptFileError: they are torn, or not those that the checkpoint names.
+        OSError: they are unreadable.
+        CorruptFileError: they are torn, or differ from the checkpoint's entry.
     """
     if not known.garbage_bytes:
         return None

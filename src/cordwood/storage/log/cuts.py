@@ -4,12 +4,12 @@
              ▼                      ▼
     … │ batch, last offset 41 │ batch 42 to 47 │ …
 
-An entry of the index names a batch, and the cut is behind that batch. So the offsets on either side are known in every
-format: a wrapper of magic 0 or 1 says where it ends, but not where it begins. As everywhere, an entry counts only if it
-points to a batch that fits.
+An entry of the index names a batch, and the cut is after that batch. So the offsets on either side are known in every
+format: the header of a wrapper of magic 0 or 1 has its last offset, but not its first. As everywhere, an entry counts
+only if it points to a batch that fits.
 
-A cut that was found earlier is used again only while the same batch stands behind it. A file that was replaced since
-then, by a cleaned one, may well have a batch at the same position, but not that one.
+A cut that was found earlier is reused only while the same batch is after it. A file that was replaced since then, by a
+cleaned one, may well have a batch at the same position, but not the same one.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, HEADER, MIN_ENTRY_BYTES
 from cordwood.storage.formats.offset_index import OffsetIndex
 
-#: Enough for any header, and for a control batch, which the scan reads whole.
+#: Bytes to read: enough for any header, and for a control batch, which the scan reads whole.
 _HEADER_READ_BYTES = 4096 + HEADER.size
-#: Entries of brokers before 4.0 name the first batch of an append by the last offset of all of it, so that the batch
-#: behind which an offset lies may be some entries further on.
+#: Index entries to try. Entries of brokers before 4.0 have the last offset of a whole append but the position of its
+#: first batch, so the batch that ends at or above an offset may be some entries further on.
 _ENTRIES_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place between two batches of a segment, or at its start.
+    """A boundary between two batches of a segment, or the segment's start.
 
     Attributes:
         segment: base offset of the segment.
-        position: in its `.log`, of the batch behind the cut.
-        offset: records before the cut have smaller offsets, those behind it this one or larger ones.
-        following: base and last offset of the batch behind the cut; None: there was none, or it was not read.
+        position: position in its `.log` of the batch after the cut.
+        offset: records before the cut have smaller offsets, records after it this one or larger ones.
+        following: base and last offset of the batch after the cut; None if there was none, or it was not read.
     """
 
     segment: int
@@ -48,20 +48,22 @@ class Cut:
     following: tuple[int, int] | None = None
 
     def still_holds(self, file: ReadableFile) -> bool:
-        """Whether the batch behind the cut is still the one that was there when the cut was found."""
+        """Whether the batch after the cut is still the one that was there when the cut was found."""
         return self.position == 0 or (self.following is not None and _offsets_at(file, self.position) == self.following)
 
 
 def cut_before(segment: int, batch: np.void) -> Cut:
-    """The cut before a batch (a BATCH_ROW) whose records all have offsets from its base offset on."""
+    """Return the cut before a batch (a BATCH_ROW) whose records all have offsets from its base offset on."""
     base_offset, last_offset = int(batch["base_offset"]), int(batch["last_offset"])
-    # A wrapper of magic 0 or 1 does not say where it begins; only that what is behind it is above its end.
+    # A wrapper's header lacks its first offset; it is only certain that later batches are above its last offset.
     offset = base_offset if base_offset >= 0 else last_offset
     return Cut(segment, int(batch["position"]), offset, (base_offset, last_offset))
 
 
 def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
-    """The last cut that has all records from an offset on behind it; the start of the segment if there is no other."""
+    """Return the last cut that has all records from an offset on after it; the start of the segment if there is no
+    other.
+    """
     entry = int(np.searchsorted(index.offsets, offset - 1, side="right")) - 1
     for at in range(entry, max(entry - _ENTRIES_TRIED, -1), -1):
         if (cut := _cut_behind(file, index, at)) is not None:
@@ -70,7 +72,7 @@ def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
 
 
 def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None:
-    """The first cut that has all records below an offset before it; None: the index knows none."""
+    """Return the first cut that has all records below an offset before it; None if the index has none."""
     entry = int(np.searchsorted(index.offsets, offset - 1, side="left"))
     for at in range(entry, min(entry + _ENTRIES_TRIED, index.entries)):
         cut = _cut_behind(file, index, at)
@@ -80,7 +82,9 @@ def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None
 
 
 def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, every_bytes: int) -> Iterator[Cut]:
-    """Cuts that divide the positions [start, end) into parts of about so many bytes, as far as the index has some."""
+    """Yield cuts that divide the positions [start, end) into parts of about `every_bytes`, as far as the index
+    allows.
+    """
     parts = max(1, round((end - start) / every_bytes))
     offset = index.base_offset
     for wanted in (start + (end - start) * part // parts for part in range(1, parts)):
@@ -92,13 +96,15 @@ def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, e
 
 
 def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | None:
-    """The cut behind the batch that an entry names; None where no batch fits the entry."""
+    """Return the cut after the batch of an index entry; None if no batch fits the entry."""
     cut = cut_behind(file, index.base_offset, int(index.positions[entry]))
     return cut if cut is not None and index.base_offset < cut.offset <= index.offsets[entry] + 1 else None
 
 
 def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
-    """The cut behind the batch at a position; None if none starts there, or the one behind it is not above it."""
+    """Return the cut after the batch at a position; None if no batch starts there, or the next batch is not above
+    it.
+    """
     batch = _header_at(file, position)
     if batch is None:
         return None
@@ -110,13 +116,13 @@ def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
 
 
 def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
-    """Base and last offset of the batch at a position; None if no batch starts there."""
+    """Return base and last offset of the batch at a position; None if no batch starts there."""
     batch = _header_at(file, position)
     return None if batch is None else (int(batch["base_offset"]), int(batch["last_offset"]))
 
 
 def _header_at(file: ReadableFile, position: int) -> np.void | None:
-    """The header of the whole batch at a position, as a BATCH_ROW; None if none starts there."""
+    """Return the header of the whole batch at a position, as a BATCH_ROW; None if no batch starts there."""
     left = file.size() - position
     if position < 0 or left < MIN_ENTRY_BYTES[0]:
         return None

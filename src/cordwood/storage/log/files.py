@@ -1,4 +1,4 @@
-"""Small files, copies, owners and folders: the few operations on files that all of storage shares."""
+"""Operations on files that all of storage shares: small files, copies, owners and folders."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cordwood.storage.formats.filenames import (
     parse_pending,
 )
 
-#: Limits for files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of 2 GiB
-#: has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
+#: Size limits of files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of
+#: 2 GiB has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
 OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
-#: A key index has 8.5 bytes per record, pending records have a bit.
+#: A key index has 8.5 bytes per record, a file of pending records one bit.
 KEY_INDEX_BYTES_MAX = 1 << 30
 
 
 def read_file(fs: Store, path: str) -> bytes:
-    """All bytes of a file other than a log.
+    """Read all bytes of a file other than a log.
 
     Raises:
-        OSError: it cannot be read; or, with EFBIG, it is larger than any file of its kind that Kafka writes.
+        OSError: it is unreadable; or, with EFBIG, it is larger than any file of its kind that Kafka writes.
     """
     with fs.open(path) as file:
         size = file.size()
@@ -49,7 +49,7 @@ def _bytes_max(name: str) -> int:
 
 
 def why_unreadable(error: OSError) -> str:
-    """An error of `read_file`, or of opening a log, for a sentence that names the file."""
+    """Describe an error of `read_file`, or of opening a log, for a sentence that names the file."""
     return f"cannot be read: {error.strerror or error}"
 
 
@@ -59,11 +59,11 @@ def why_unreadable(error: OSError) -> str:
 def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = None) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
-    A key index has a secret in it, so only the owner of its copy may read that.
+    Makes the copy of a key index readable by its owner only, as the index contains a secret.
 
     Args:
-        target: path; nothing is there.
-        link: make one instead, where the file system supports it.
+        target: path; no file exists there.
+        link: make a link instead, if the file system supports it.
     """
     if link is not None and fs.try_link(link, source, target):
         return
@@ -95,7 +95,7 @@ def write_file(fs: TargetStore, path: str, data: Bytes) -> None:
 
 
 def make_work_folder(fs: TargetStore, partition: str) -> str:
-    """Make the work folder of a partition, if it is not there; return its path.
+    """Make the work folder of a partition if it is missing; return its path.
 
     Raises:
         RequestError: it is a link.
@@ -108,7 +108,7 @@ def make_work_folder(fs: TargetStore, partition: str) -> str:
 
 
 def _check_own(fs: TargetStore, work: str) -> None:
-    """Refuse a work folder that is elsewhere: what is in it may be somebody else's, and all of it is removed."""
+    """Raise if the work folder is a link: its files may belong to others, and all of them would be removed."""
     if fs.is_link(work):
         raise RequestError(
             f"{work} is a link. What runs leave in this folder is removed, so it has to be a directory of the "
@@ -117,9 +117,9 @@ def _check_own(fs: TargetStore, work: str) -> None:
 
 
 def clear_work_folder(fs: TargetStore, partition: str) -> None:
-    """Remove what runs that have ended left in the work folder of a partition, but not its key indexes.
+    """Remove leftovers of ended runs from the work folder of a partition, but not its key indexes.
 
-    No other process may be using the folder. It goes, too, unless there are indexes in it.
+    No other process may be using the folder. Removes the folder, too, unless it contains indexes.
 
     Raises:
         RequestError: it is a link.

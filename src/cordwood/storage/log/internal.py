@@ -20,12 +20,12 @@ class InternalRecord:
     """A record of an internal topic, decoded.
 
     Attributes:
-        offset, timestamp: of the record, as in `Record`.
-        type: its record type, such as `OffsetCommit`; None if that is not known.
-        version: of the value; None for a null value.
-        key, value: fields by name; None where there is none.
-        rest: bytes of the value that nothing is known of.
-        problem: why it is not all understood: its type, or its version, is not known; else empty.
+        offset, timestamp: as in `Record`.
+        type: its record type, such as `OffsetCommit`; None if unknown.
+        version: version of the value; None for a null value.
+        key, value: fields by name; None without a key or value.
+        rest: undecoded bytes at the value's end.
+        problem: why it is not fully decoded: unknown type or version; else empty.
     """
 
     partition: int
@@ -70,15 +70,15 @@ def _located(error: CorruptMessageError, columns: RecordColumns, batch: int, off
 
 
 def data_records(columns: RecordColumns) -> RecordColumns:
-    """Columns without control records."""
+    """Return the columns without control records."""
     return columns.select(~is_control(columns.batches)[columns.rows["batch"]])
 
 
 def internal_topic(name: PartitionDirectory | None, path: str) -> tuple[InternalTopic, int]:
-    """The internal topic that a log is of, and the log's partition.
+    """Return a log's internal topic and its partition.
 
     Raises:
-        RequestError: it is of none.
+        RequestError: the log belongs to another topic.
     """
     found = None if name is None else INTERNAL_TOPICS.get(name.topic_partition.topic)
     if name is None or found is None:

@@ -1,12 +1,12 @@
 """Records of one type in Kafka's internal topics, as Arrow.
 
     partition, offset, timestamp     as in `storage.log.arrow`
-    version                          of the value; null for a null value, which deletes what the key names
+        version                          of the value; null for a null value, which deletes its key's record
     key, value                       structs, with a column per field; topics without keys have no key
-    rest                             bytes behind the fields of a value that are known, as in a later version; else null
+        rest                             bytes after the known fields of a value, as in a later version; else null
 
-Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. A record takes
-some 20 µs: these logs are compacted, and small beside the topics that they describe.
+Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. Decoding takes
+some 20 µs per record: these logs are compacted, and small beside the topics that they describe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS = {**_NUMBERS, "uuid": pa.string(), "string": pa.string(), "bytes": pa.bi
 
 
 def internal_schema(record: RecordType) -> pa.Schema:
-    """The columns of a table of records of one type."""
+    """Return the columns of a table of records of one type."""
     key = [] if record.key is None else [pa.field("key", _struct_kind(record.key.fields))]
     return pa.schema(
         [
@@ -62,10 +62,10 @@ def _struct_kind(fields: tuple[Field, ...]) -> pa.DataType:
 
 
 def record_type(topic: InternalTopic, name: str) -> RecordType:
-    """A record type of a topic by its name.
+    """Return a record type of a topic by its name.
 
     Raises:
-        RequestError: there is none.
+        RequestError: the topic has no such type.
     """
     found = topic.record_type(name)
     if found is None:

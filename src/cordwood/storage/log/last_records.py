@@ -1,4 +1,4 @@
-"""Where the last records of a log begin: from its batch headers, segment by segment from the end."""
+"""Find the start of a log's last records from its batch headers, segment by segment from the end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cordwood.types import Isolation
 def start_of_last(
     log: LogView, count: int, first: int, end: int, isolation: Isolation | None, transactions: Transactions
 ) -> int:
-    """The offset of the first of the last `count` records within [first, end); `first` if there are no more.
+    """Return the offset of the first of the last `count` records within [first, end); `first` if there are no more.
 
-    The last 0 records begin at the end: with `dump --tail 0 --follow` only what is appended from now on is shown.
+    The last 0 records begin at the end: `dump --tail 0 --follow` shows only records appended from now on.
 
     Args:
-        isolation: only records that a consumer gets count; None: all do, control records too.
-        transactions: to judge them by.
+        isolation: count only records that a consumer gets; None counts all, control records too.
+        transactions: transactions that decide which records a consumer gets.
     """
     if count == 0:
         return end
@@ -37,7 +37,7 @@ def start_of_last(
 def _count(
     log: LogView, segment: Segment, first: int, end: int, isolation: Isolation | None, transactions: Transactions
 ) -> int:
-    """Records that certainly are in a segment, by its headers; a wrapper does not say how many it holds."""
+    """Count the records that a segment certainly has, by its headers; a wrapper's header lacks its record count."""
     count = 0
     with segment.open() as file:
         for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
@@ -58,7 +58,7 @@ def _nth_last(
     isolation: Isolation | None,
     transactions: Transactions,
 ) -> int:
-    """The offset of the `count`-th last record, which is at `start` or behind it; its batches are decoded."""
+    """Return the offset of the `count`-th last record, which is at `start` or after it; decodes the batches there."""
     offsets = np.empty(0, np.int64)
     for _, item in log.windows(start_offset=max(start, first), end_offset=end):
         if isinstance(item, Gap):

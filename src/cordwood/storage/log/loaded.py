@@ -1,19 +1,19 @@
-"""The log as a load would make it: what stays of each segment, where it ends, and how young retention takes it for.
+"""The log as a load would leave it: the kept part of each segment, its end, and its time for retention.
 
-`recovery` decides by names which files a load removes, renames or rebuilds. This module goes on from there: it reads as
-much of the segments as decides how they look once a broker, or a clean, has loaded them. Nothing on disk changes.
+`recovery` decides by names which files a load removes, renames or rebuilds. This module continues: it reads as much of
+the segments as is needed to predict their state once a broker, or a clean, has loaded them. Nothing on disk changes.
 
     rebuilt   a segment without an offset index, or with a transaction index that does not fit it; after a crash, each
-              segment from the recovery point on. It is read batch by batch, up to the first one that is not whole; its
+              segment from the recovery point on. It is read batch by batch, up to the first incomplete one; its
               largest timestamp is that of its batches.
     trusted   any other. Its size is the file's, and its largest timestamp is the last entry of its time index. Zeros
-              count as an entry, of 1970. A missing or empty time index is not rebuilt: then the time counts at which
-              the `.log` file was last modified.
+              count as an entry, of 1970. A missing or empty time index is not rebuilt: then the modification time of
+              the `.log` file counts.
 
-A cut in a segment in front of the recovery point leaves the segments behind it alone; any other cut ends the log.
+A cut in a segment before the recovery point keeps the segments after it; any other cut ends the log.
 
-A running broker has the newest times of its active segment in memory. They are read from the batches behind the last
-index entry. The same is done for the padded index of a log that no broker's directory holds: it was copied while its
+A running broker has the newest times of its active segment in memory. This module reads them from the batches after the
+last index entry. It does the same for the padded index of a log outside a broker's directory: it was copied while its
 broker ran.
 
 Source: Kafka LogLoader, LogSegment.sanityCheck, LogSegment.recover, LogSegment.largestTimestamp.
@@ -37,7 +37,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 from cordwood.types import NONE
 
-#: Bytes at the end of a rebuilt segment whose checksums are compared; of those in front only headers are read. A load
+#: Bytes at the end of a rebuilt segment whose checksums are compared; before them only headers are read. A load
 #: compares all, which takes seconds per segment; `check` does so, too.
 _CHECKED_BYTES = 16 << 20
 
@@ -48,8 +48,8 @@ class Stop:
 
     Attributes:
         live: it did not stop: a broker is running.
-        clean: after a clean shutdown.
-        recovery_point: after a crash, recovery starts at the segment that holds this offset. None: there is no
+        clean: it shut down cleanly.
+        recovery_point: after a crash, recovery starts at the segment that holds this offset. None if there is no
             recovery, or the state is unknown, as for a copied partition.
         set_aside: the broker renamed the directory, to delete it or as a stray, and did not close its files.
     """
@@ -67,12 +67,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a log loses its end, or one of its segments does.
+    """A position at which a log, or one of its segments, is truncated.
 
     Attributes:
-        base_offset: of the segment.
-        position: in it, of the first byte that goes.
-        is_end: all later segments go, too. They stay if the segment is in front of the recovery point.
+        base_offset: base offset of the segment.
+        position: position of the first truncated byte in the segment.
+        is_end: all later segments are removed, too. They stay if the segment is before the recovery point.
     """
 
     base_offset: int
@@ -85,12 +85,12 @@ class LoadedSegment:
     """A segment as a load leaves it.
 
     Attributes:
-        size_bytes: of its batches that stay.
-        index_bytes, time_index_bytes: of the entries of its index files as they are now.
-        mtime_ms: when its `.log` was last modified; the time of the load, if that cuts it.
+        size_bytes: size of its remaining batches.
+        index_bytes, time_index_bytes: size of the entries of its index files as they are now.
+        mtime_ms: modification time of its `.log`; the time of the load, if the load truncates it.
         newest_ms: the largest timestamp that the load finds for it; NONE without any.
         is_rebuilt: its batches were read, not its indexes.
-        next_offset: behind its last batch; None if it was not read.
+        next_offset: offset after its last batch; None if it was not read.
     """
 
     segment: Segment
@@ -104,7 +104,7 @@ class LoadedSegment:
 
     @property
     def largest_timestamp(self) -> int:
-        """The time that retention and `min.compaction.lag.ms` go by.
+        """The timestamp used by retention and `min.compaction.lag.ms`.
 
         Source: Kafka LogSegment.largestTimestamp.
         """
@@ -112,7 +112,7 @@ class LoadedSegment:
 
     @property
     def cut_bytes(self) -> int:
-        """How many bytes the load cuts off."""
+        """Number of bytes that the load truncates."""
         return self.segment.size_bytes - self.size_bytes
 
 
@@ -121,12 +121,12 @@ class LoadedLog:
     """A log as a load leaves it.
 
     Attributes:
-        log: with the segments that stay.
-        segments: the same; none if the load replaces the log by an empty one.
+        log: the log with the segments that stay.
+        segments: the same segments; empty if the load replaces the log by an empty one.
         log_end_offset: the offset of the next record.
-        cuts: where segments are cut.
-        left_out: segments behind the cut that ends the log.
-        is_emptied: the log ends below its log start offset, so that an empty one takes its place.
+        cuts: positions at which segments are truncated.
+        left_out: segments after the cut that ends the log.
+        is_emptied: the log ends below its log start offset, so the load replaces it by an empty one.
     """
 
     log: LogView
@@ -138,10 +138,10 @@ class LoadedLog:
 
 
 def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
-    """Find out how a log looks once it is loaded.
+    """Predict a log's state after a load.
 
     Args:
-        stop: how its broker stopped; of a live one nothing is recovered.
+        stop: how its broker stopped; a live one's log is not recovered.
         now_ms: the time of the load.
 
     Raises:
@@ -175,7 +175,7 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
 
 
 def as_it_is(log: LogView) -> LoadedLog:
-    """Return a log that no load is going to change, without a look into its segments."""
+    """Return a log that no load is going to change, without reading its segments."""
     segments = tuple(LoadedSegment(one, one.size_bytes, 0, 0, one.mtime_ms, NONE) for one in log.segments)
     return LoadedLog(log, segments, log.next_offset)
 
@@ -186,7 +186,7 @@ def loaded_segment(segment: Segment, now_ms: int) -> LoadedSegment:
 
 
 def trusted(segment: Segment) -> LoadedSegment:
-    """Return a segment as its indexes describe it, without a look at its batches."""
+    """Return a segment as its indexes describe it, without reading its batches."""
     entries, newest_ms = _time_index_end(segment)
     index = segment.files.indexes.get(FileKind.OFFSET_INDEX)
     return LoadedSegment(
@@ -200,14 +200,14 @@ def trusted(segment: Segment) -> LoadedSegment:
 
 
 def _whole_entries(size_bytes: int, entry: np.dtype[np.void]) -> int:
-    """Bytes of the whole entries of an index file."""
+    """Return the size of the whole entries of an index file."""
     return size_bytes // entry.itemsize * entry.itemsize
 
 
 def _time_index_end(segment: Segment) -> tuple[int, int]:
-    """How many entries the time index has, and the timestamp of the last one, without reading the others.
+    """Return the number of entries of the time index, and the timestamp of the last one, without reading the others.
 
-    For a segment of 1 GB it saves reading 5 MB.
+    For a segment of 1 GB this saves reading 5 MB.
     """
     path, entry = segment.index_path(FileKind.TIME_INDEX), time_index.ENTRY
     if path is None:
@@ -232,7 +232,7 @@ def _is_padded(segment: Segment) -> bool:
 
 
 def _has_sane_indexes(segment: Segment) -> bool:
-    """Whether a load takes a segment's indexes as they are.
+    """Whether a load accepts a segment's indexes unchanged.
 
     Source: Kafka LogSegment.sanityCheck, TransactionIndex.sanityCheck.
     """
@@ -252,7 +252,7 @@ def _has_sane_indexes(segment: Segment) -> bool:
 
 
 def _in_use(segment: Segment) -> LoadedSegment:
-    """An active segment whose indexes have room for more entries, and lack those of its last batches."""
+    """Return an active segment whose indexes have room for more entries, and lack those of its last batches."""
     offsets, times = segment.offset_index(), segment.time_index()
     newest_ms = NONE if times is None else times.last_entry[0]
     next_offset = segment.base_offset
@@ -275,7 +275,7 @@ def _in_use(segment: Segment) -> LoadedSegment:
 
 
 def _rebuilt(segment: Segment, now_ms: int) -> LoadedSegment:
-    """Read a segment as a recovery does, up to the first batch that is not whole."""
+    """Read a segment as a recovery does, up to the first incomplete batch."""
     size, newest_ms, next_offset = 0, NONE, segment.base_offset
     for batches in _whole_batches(segment):
         size = int(batches["position"][-1] + batches["size_bytes"][-1])
@@ -289,7 +289,7 @@ def _rebuilt(segment: Segment, now_ms: int) -> LoadedSegment:
 
 
 def _whole_batches(segment: Segment) -> Iterator[BatchRows]:
-    """The batches of a segment up to the first one that is not whole; see `_CHECKED_BYTES`."""
+    """Yield the batches of a segment up to the first incomplete one; see `_CHECKED_BYTES`."""
     base, start = segment.base_offset, 0
     with segment.open() as file:
         checked = file.size() - _CHECKED_BYTES
@@ -310,7 +310,7 @@ def _whole_batches(segment: Segment) -> Iterator[BatchRows]:
 
 
 def undamaged(windows: Iterable[BatchWindow | Gap]) -> Iterator[tuple[BatchWindow, BatchRows]]:
-    """The windows of a segment up to the first damage, each with its complete batches."""
+    """Yield the windows of a segment up to the first damage, each with its complete batches."""
     for window in windows:
         if isinstance(window, Gap):
             return

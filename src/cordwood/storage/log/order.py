@@ -1,14 +1,14 @@
-"""Finds batches that do not stand where their offsets belong.
+"""Find batches whose offsets do not fit their place in the file.
 
 A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers it: after a
-flipped bit the batch is valid, and its offsets are others. In a log each batch ends above the one before it and below
+flipped bit the batch is valid, but has other offsets. In a log each batch ends above the one before it and below
 the next segment. A batch that does not is damage:
 
     offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
-    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second, as it could also stand where the gap is
+    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second, as it could also belong into the gap
 
-A compacted log has gaps between batches, so a wrong base offset may also fit. Then nothing in the file tells. Nor does
-Kafka mind a batch that begins below the end of the one before it: a follower appends what its leader has.
+A compacted log has gaps between batches, so a wrong base offset may also fit. Then the file has no trace of it. Kafka
+also accepts a batch that begins below the end of the one before it: a follower appends whatever its leader has.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _MAX = 2**63 - 1
 
 
 class BatchOrder:
-    """Follows the batches of a segment, and takes out those that do not stand where their offsets belong."""
+    """Follows the batches of a segment, and takes out those whose offsets do not fit their place."""
 
     def __init__(
         self, base_offset: int, end_offset: int, still_ends: Callable[[], bool] = lambda: True, *, at_start: bool = True
     ) -> None:
-        """Nothing is read yet.
+        """Start before the first batch.
 
         Args:
-            base_offset: of the segment.
+            base_offset: base offset of the segment.
             end_offset: base offset of the next segment.
             at_start: begin at the first batch of the segment; otherwise at one that an index has named.
-            still_ends: asked before a batch is wrong because it ends beyond; a cleaner may have merged the segments.
+            still_ends: called before a batch counts as wrong because it ends beyond; a cleaner may have merged the
+                segments.
         """
         self._base_offset = base_offset
         self._end_offset = end_offset
         self._still_ends = still_ends
-        #: The last batch that is right, and where the one before it ends.
+        #: The last correct batch, and the end of the one before it.
         self._right: np.void | None = None
         self._before = base_offset - 1
         self._knows_before = at_start
@@ -52,7 +53,7 @@ class BatchOrder:
         return self._before if self._right is None else int(self._right["last_offset"])
 
     def split(self, rows: BatchRows) -> Iterator[BatchRows | Gap]:
-        """The next batches in file order: those that are right as rows, and each of the others as a gap."""
+        """Yield the next batches in file order: correct ones as rows, and each wrong one as a gap."""
         if not rows.size:
             return
         if rows.size == 1 and self._follows(rows[0]):  # there may be thousands of segments of one batch
@@ -90,19 +91,19 @@ class BatchOrder:
             yield rows[done:]
 
     def _follows(self, batch: np.void) -> bool:
-        """Whether a batch is right by what is known already; False: that has to be looked into."""
+        """Whether a batch is already known to be correct; False means that it has to be judged."""
         first, last = int(batch["base_offset"]), int(batch["last_offset"])
         is_in_place = self._base_offset <= first <= last < self._end_offset and last > self._last
         return is_in_place and self._knows_before and bool(batch["crc"] == batch["computed_crc"])
 
     def _judge(self, rows: BatchRows) -> dict[int, str]:
-        """By index, what is wrong with batches; -1 is the last one that was given out before."""
+        """Return order violations by batch index; index -1 is the last batch already yielded."""
         wrong: dict[int, str] = {}
         base, end, index = self._base_offset, self._end_offset, -1
         facts = zip(_first_offsets(rows).tolist(), rows["last_offset"].tolist(), is_valid(rows).tolist(), strict=True)
         for at, (first, last, is_right) in enumerate(facts):
             if not is_right:
-                continue  # decoding reports its checksum
+                continue  # decoding reports its wrong checksum
             if not base <= first <= last < end:
                 above = "" if end == _MAX else f" and end below {end}"
                 wrong[at] = f"is not in its segment, whose offsets begin at {base}{above}"
@@ -118,10 +119,11 @@ class BatchOrder:
         return wrong
 
     def _is_earlier_wrong(self, batch: np.void, following: BatchRows) -> bool:
-        """Whether of two batches that do not ascend, the earlier is wrong: it could stand below, and this not above.
+        """Whether of two batches that do not ascend, the earlier is wrong: it could belong below, and this one not
+        above.
 
-        If both could, the earlier is wrong if it would leave no gap, or if nothing is known of what
-        follows: most bits that flip make an offset larger.
+        If both could be wrong, the earlier one is if it would leave no gap, or if the following batches are
+        unknown: most bits that flip make an offset larger.
         """
         assert self._right is not None, "this one lies above the base offset"
         room = _likely_first(batch) - 1 - self._before
@@ -131,24 +133,24 @@ class BatchOrder:
 
 
 def in_order(items: Iterator[BatchWindow | Gap], order: BatchOrder) -> Iterator[BatchWindow | Gap]:
-    """The windows and gaps of a segment, in which batches that do not stand where their offsets belong are gaps."""
+    """Yield the windows and gaps of a segment; batches whose offsets do not fit their place become gaps."""
     for item in items:
         if isinstance(item, Gap):
             yield item
             continue
         for part in order.split(item.batches):
             yield part if isinstance(part, Gap) else BatchWindow(item.position, item.data, part, item.read)
-        del item  # a large one must be gone before the next is read
+        del item  # free a large one before reading the next
 
 
 def headers_in_order(items: Iterator[BatchRows | Gap], order: BatchOrder) -> Iterator[BatchRows | Gap]:
-    """The same for headers; see `read_headers`."""
+    """Yield the same for headers; see `read_headers`."""
     for item in items:
         yield from [item] if isinstance(item, Gap) else order.split(item)
 
 
 def _first_offsets(rows: BatchRows | np.void) -> npt.NDArray[np.int64]:
-    # A wrapper of magic 0 or 1 does not say where it begins.
+    # The header of a wrapper of magic 0 or 1 lacks its first offset.
     return np.where((rows["magic"] < 2) & (rows["base_offset"] < 0), rows["last_offset"], rows["base_offset"])
 
 

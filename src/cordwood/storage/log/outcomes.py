@@ -1,16 +1,16 @@
-"""The outcomes of a log's transactions, from its indexes as a broker has them, without a walk over all headers.
+"""Derive the outcomes of a log's transactions from its indexes, as a broker does, without reading all headers.
 
     segment 0   segment 1   segment 2   active segment
-    .txnindex   .txnindex   .txnindex   headers            aborted transactions, by where their markers are
+    .txnindex   .txnindex   .txnindex   headers            aborted transactions, by position of their markers
                                   ▲
                                   .snapshot                transactions that were open there
 
-The transaction indexes of closed segments list the aborted ones, and the newest producer snapshot says which were open
-behind them. From there on headers are read. A segment without an offset index was not written by a broker as a whole,
+The transaction indexes of closed segments list the aborted ones, and the newest producer snapshot lists the open ones
+at its offset. From there on headers are read. A segment without an offset index was not written by a broker as a whole,
 or was copied without its indexes; and after a crash, segments above the recovery point may be incomplete. From the
 first such segment on, headers are read as well; without any snapshot, all of them.
 
-`LogView.transactions` reads all headers and believes no index. A reader that uses this module instead can compare it
+`LogView.transactions` reads all headers and trusts no index. A reader that uses this module instead can compare it
 with the markers that it reads (`contradicts`).
 """
 
@@ -34,11 +34,11 @@ from cordwood.types import NONE, ControlType
 
 
 def outcomes(log: LogView, end_offset: int, *, flushed_below: int) -> Transactions:
-    """The transactions of a log as its indexes, a producer snapshot and the headers behind them tell.
+    """Return the transactions of a log by its indexes, a producer snapshot and the headers after them.
 
     Args:
         end_offset: transactions without a marker below it are open.
-        flushed_below: indexes of segments that reach above it are not believed: the recovery point after a crash.
+        flushed_below: indexes of segments that reach above it are ignored: the recovery point after a crash.
     """
     aborted, known_below = _from_indexes(log, min(end_offset, flushed_below))
     found = _from_snapshot(log, known_below)
@@ -53,28 +53,28 @@ def follow(found: Transactions, log: LogView, end_offset: int, start: Cut | None
     """Apply the headers of a log from `found.next_offset` on, up to an offset.
 
     Args:
-        found: is brought up to date.
+        found: updated in place.
         end_offset: batches from here on are left out.
         start: a cut at or below `found.next_offset` that was found earlier.
 
     Returns:
-        the cut before the last batch, to go on from; None: there was no batch.
+        the cut before the last batch, from which to continue; None without a batch.
     """
     first, last = found.next_offset, None
     for segment, item in log.windows(start_offset=first, end_offset=end_offset, checks=Checks.HEADERS, start=start):
         if isinstance(item, BatchWindow):
-            # The first batch may be a part of what is known.
+            # The first batch may already be counted in part.
             found.add(item.batches[item.batches["last_offset"] >= first])
             last = cut_before(segment.base_offset, item.batches[-1])
     return last
 
 
 def contradicts(found: Transactions, batches: BatchRows, has_data: set[int]) -> AbortedTransaction | None:
-    """A transaction that the markers of a log end otherwise than `found` says; None if all agree so far.
+    """Return a transaction whose marker contradicts `found`, or None if all agree so far.
 
     Args:
         batches: the next batches of the log (BATCH_ROW[batches]).
-        has_data: producers with records in the transaction that is open; begins empty, and is kept up to date here.
+        has_data: producers with records in their open transaction; initially empty, updated in place.
     """
     with_records = batches[(batches["record_count"] > 0) | ~is_transactional_data(batches)]
     for base_offset, last_offset, producer_id, marker in steps(with_records):
@@ -93,7 +93,7 @@ def contradicts(found: Transactions, batches: BatchRows, has_data: set[int]) -> 
 
 
 def _from_indexes(log: LogView, below: int) -> tuple[list[AbortedTransaction], int]:
-    """The aborted transactions of the closed segments whose indexes can be believed, and where these segments end."""
+    """Return the aborted transactions of the closed segments with usable indexes, and the end of these segments."""
     aborted: list[AbortedTransaction] = []
     known_below = log.first_offset
     for segment, following in itertools.pairwise(log.segments):
@@ -112,13 +112,15 @@ def _from_indexes(log: LogView, below: int) -> tuple[list[AbortedTransaction], i
 
 
 def _from_snapshot(log: LogView, end: int) -> Transactions:
-    """The transactions that were open at the newest readable snapshot up to `end`; none at the log's start without."""
+    """Return the open transactions at the newest readable snapshot up to `end`; empty at the log's start without
+    one.
+    """
     for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
         if log.first_offset < offset <= end:
             try:
                 rows = producer_state.decode_rows(read_file(log.fs, f"{log.path}/{info.name}"))
             except (CorruptFileError, FileNotFoundError):
-                continue  # as a broker does: an older snapshot will do
+                continue  # as a broker does: an older snapshot is enough
             rows = rows[rows["current_transaction_first_offset"] != NONE]
             starts = rows[["producer_id", "current_transaction_first_offset"]].tolist()
             return Transactions(open=dict(starts), next_offset=offset)

@@ -1,6 +1,6 @@
-"""Which producers wrote a log: of each where its first and last batches stand and how much it wrote, by batch headers.
+"""Find the producers of a log by batch headers: their first and last offsets, and how much they wrote.
 
-Only producers that number their batches are known, those with idempotence or transactions. Markers, which coordinators
+Only producers that number their batches are known: idempotent and transactional ones. Markers, which coordinators
 write, are left out.
 """
 
@@ -16,7 +16,7 @@ from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: A producer: sums of its batches.
+#: Sums over a producer's batches.
 _PRODUCER = np.dtype(
     [
         ("id", np.int64),
@@ -30,7 +30,7 @@ _PRODUCER = np.dtype(
     ]
 )
 _SUMS = ("batches", "records", "size_bytes", "transactional")
-#: Rows are summed up once there are so many.
+#: Number of rows at which they are summed up.
 _ROWS_MAX = 1 << 18
 
 Rows = npt.NDArray[np.void]
@@ -38,12 +38,12 @@ Rows = npt.NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class ProducerSpan:
-    """What one producer wrote.
+    """The batches of one producer.
 
     Attributes:
-        epoch: of its last batch.
-        first_offset, last_offset: from its first batch to its last; others wrote in between.
-        transactional: how many of its batches are of transactions.
+        epoch: epoch of its last batch.
+        first_offset, last_offset: range from its first batch to its last; others wrote in between.
+        transactional: number of its batches in transactions.
     """
 
     id: int
@@ -61,8 +61,8 @@ class ProducerSpans:
     """The producers of a log.
 
     Attributes:
-        count: how many there are.
-        largest: those that wrote most, the largest first.
+        count: number of producers.
+        largest: the producers that wrote most, in descending order.
     """
 
     count: int
@@ -70,13 +70,13 @@ class ProducerSpans:
 
 
 def producer_spans(log: LogView, limit: int) -> ProducerSpans:
-    """The producers of a log.
+    """Return the producers of a log.
 
     Args:
-        limit: of so many it is told what they wrote.
+        limit: maximum number of producers in `largest`.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the log is unreadable.
     """
     found, waiting, count = np.zeros(0, _PRODUCER), list[Rows](), 0
     for segment in log.segments:
@@ -93,7 +93,7 @@ def producer_spans(log: LogView, limit: int) -> ProducerSpans:
 
 
 def _rows(batches: BatchRows) -> Rows:
-    """A row for each batch that a producer wrote."""
+    """Return a row for each batch that a producer wrote."""
     batches = batches[(batches["producer_id"] >= 0) & ~is_control(batches)]
     rows = np.zeros(batches.size, _PRODUCER)
     rows["id"], rows["epoch"] = batches["producer_id"], batches["producer_epoch"]
@@ -104,12 +104,12 @@ def _rows(batches: BatchRows) -> Rows:
 
 
 def _summed(parts: list[Rows]) -> Rows:
-    """A row for each producer, by id; the rows of a part are by offset, and so are the parts."""
+    """Return a row for each producer, by id. The rows of a part are sorted by offset, and so are the parts."""
     rows = np.concatenate(parts)
     ids, at = np.unique(rows["id"], return_inverse=True)
     found = np.zeros(ids.size, _PRODUCER)
     found["id"] = ids
-    found["epoch"][at] = rows["epoch"]  # of several the last stays
+    found["epoch"][at] = rows["epoch"]  # the last batch's epoch wins
     found["first_offset"] = np.iinfo(np.int64).max
     np.minimum.at(found["first_offset"], at, rows["first_offset"])
     np.maximum.at(found["last_offset"], at, rows["last_offset"])

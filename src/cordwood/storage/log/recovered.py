@@ -1,4 +1,4 @@
-"""The files of a partition after a broker has loaded it."""
+"""Predict the files of a partition after a broker has loaded it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OF_RECORDS = (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT, FileKind.LEADER_EPOCH
 
 
 def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile | None]]:
-    """The files of a partition that it keeps when it is loaded.
+    """Yield the files of a partition that survive a load.
 
     Yields:
-        (name now, name then, what it is; None for a name that Kafka could not have given)
+        (present name, name after the load, parsed name; None for a name that Kafka could not have given)
     """
     dropped = set(stray_snapshots(log))
     emptied = log.ends_below_start
@@ -36,7 +36,7 @@ def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile
 
 
 def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
-    """The regular files that a partition has once its swaps are completed, and their names then."""
+    """Yield the regular files of a partition after its swaps are completed, and their names then."""
     dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
     renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
     for info in log.entries:
@@ -45,15 +45,15 @@ def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
 
 
 def stray_snapshots(log: LogView) -> list[str]:
-    """The names of `strays` among a log's producer snapshots."""
+    """Return the names of `strays` among a log's producer snapshots."""
     snapshots = log.recovery.snapshots
     return [snapshots[offset].name for offset in strays(snapshots, [one.base_offset for one in log.segments])]
 
 
 def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Producer snapshots between segments, such as those of segments that were cleaned away.
+    """Return producer snapshots between segments, such as those of segments that were cleaned away.
 
-    The newest of them stays if no segment begins behind it: it is that of the log's end.
+    The newest of them stays if no segment begins after it: it belongs to the log's end.
 
     Args:
         snapshots: their offsets, ascending.

@@ -1,17 +1,16 @@
-"""Plans the changes that a broker would make to a partition when it loads it; nothing is changed.
+"""Plan the changes that a broker would make to a partition when it loads it; change nothing.
 
-A partition may have been left in the middle of a deletion, a clean, a swap of a cleaned segment, or a write.
-`plan_recovery` looks at names and sizes and says which files a loader would remove, rename or rebuild, and which files
-make up the log afterwards. Readers use that view, so an interrupted swap reads as if it had been finished, and nothing
-on disk changes.
+A crash may have interrupted a deletion, a clean, a swap of a cleaned segment, or a write. `plan_recovery` reads names
+and sizes and returns which files a loader would remove, rename or rebuild, and which files make up the log afterwards.
+Readers use that view, so an interrupted swap reads as if it had been finished, and nothing on disk changes.
 
     1  *.deleted                             removed
     2  *.cleaned, *.swap at or above them    removed: written by a clean or split that did not finish
     3  *.swap                                renamed into place, after the files they replace are removed
     4  index without .log                    removed
-    5  .log without .index                   its indexes rebuilt, and its invalid tail cut
+        5  .log without .index                   its indexes are rebuilt, and its invalid tail is truncated
 
-After a crash, segments from the recovery point on are treated as in 5, too. Names do not show which; `check` does.
+After a crash, segments from the recovery point on are also treated as in 5. Names do not show which; `check` does.
 
 Order and conditions are those of Kafka's LogLoader.
 """
@@ -34,7 +33,7 @@ SEGMENT_KINDS = (FileKind.LOG, *INDEX_KINDS)
 
 
 class Verb(StrEnum):
-    """What a loader does to a file."""
+    """A loader's operation on a file."""
 
     DELETE = "delete"
     RENAME = "rename"
@@ -42,7 +41,7 @@ class Verb(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a loader does something to a file."""
+    """Why a loader changes a file."""
 
     DELETION_INTERRUPTED = "deletion-interrupted"
     SWAP_INCOMPLETE = "swap-incomplete"
@@ -58,7 +57,7 @@ class Action:
     """One step of a recovery.
 
     Attributes:
-        file: to which file of the partition.
+        file: the file that is changed.
         target: new name of a renamed file.
     """
 
@@ -84,10 +83,10 @@ class SegmentFiles:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A partition as it would be once it was loaded, and the steps to get there.
+    """A partition as it would be after a load, and the steps of the load.
 
     Attributes:
-        actions: in the order in which a loader does them.
+        actions: steps in a loader's order.
         snapshots: producer snapshots that stay, by offset.
         foreign: names that Kafka ignores, or fails on.
     """
@@ -119,7 +118,7 @@ class _Files:
 
 
 def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recovery:
-    """What loading a partition would do, as far as names and the ends of swapped files show."""
+    """Predict the steps of a load, as far as names and the ends of swapped files determine them."""
     files = _Files()
     foreign = []
     for info in names:
@@ -190,7 +189,7 @@ def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
 
 
 def next_offset(fs: Store, path: str, base_offset: int, start: int = 0) -> int:
-    """The offset behind the last batch of a log file; the base offset if it has none."""
+    """Return the offset after the last batch of a log file; the base offset if it has none."""
     last = base_offset - 1
     with fs.open(path) as file:
         for item in read_headers(file, base_offset=base_offset, start=start):

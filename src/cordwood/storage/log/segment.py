@@ -40,7 +40,7 @@ class Segment:
 
     @property
     def base_offset(self) -> int:
-        """The lowest offset it may hold."""
+        """The lowest offset that the segment may hold."""
         return self.files.base_offset
 
     @property
@@ -55,11 +55,11 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Of the `.log` file."""
+        """Path of the `.log` file."""
         return f"{self.directory}/{self.files.log.name}"
 
     def open(self) -> ReadableFile:
-        """The `.log` file."""
+        """Open the `.log` file."""
         return self.fs.open(self.path)
 
     def place_of(self, position: int) -> tuple[str, int]:
@@ -68,40 +68,40 @@ class Segment:
 
     @property
     def key_index_path(self) -> str:
-        """Where its key index is, if it has one."""
+        """Path of its key index, which may be missing."""
         return key_index_path(self.directory, self.base_offset, self.index_root)
 
     def index_path(self, kind: FileKind) -> str | None:
-        """Path of an index file, if there is one."""
+        """Return the path of an index file, or None if it is missing."""
         info = self.files.indexes.get(kind)
         return None if info is None else f"{self.directory}/{info.name}"
 
     def read_index(self, kind: FileKind) -> bytes | None:
-        """The bytes of an index file, if there is one."""
+        """Read an index file; None if it is missing."""
         path = self.index_path(kind)
         return None if path is None else read_file(self.fs, path)
 
     def offset_index(self) -> offset_index.OffsetIndex | None:
-        """The decoded offset index, if there is one."""
+        """Read the offset index; None if it is missing."""
         data = self.read_index(FileKind.OFFSET_INDEX)
         return None if data is None else offset_index.decode(data, self.base_offset)
 
     def time_index(self) -> time_index.TimeIndex | None:
-        """The decoded time index, if there is one."""
+        """Read the time index; None if it is missing."""
         data = self.read_index(FileKind.TIME_INDEX)
         return None if data is None else time_index.decode(data, self.base_offset)
 
     def transaction_index(self) -> transaction_index.TransactionIndex | None:
-        """The decoded transaction index, if there is one.
+        """Read the transaction index; None if it is missing.
 
         Raises:
-            CorruptFileError: it has a version that Kafka does not know.
+            CorruptFileError: its version is unknown to Kafka.
         """
         data = self.read_index(FileKind.TRANSACTION_INDEX)
         return None if data is None else transaction_index.decode(data, self.index_path(FileKind.TRANSACTION_INDEX))
 
     def position_of(self, file: ReadableFile, offset: int) -> int:
-        """Position of a batch at or before the one that holds `offset`; 0 where the index does not help."""
+        """Return the position of a batch at or before the one that holds `offset`; 0 if the index does not help."""
         try:
             index = self.offset_index()
         except OSError:
@@ -111,7 +111,7 @@ class Segment:
         found, position = index.lookup(offset)
         if position == 0 or not 0 < position < file.size():
             return 0
-        # Brokers before 4.0 wrote the last offset of a whole append, which may lie behind that batch's own.
+        # Brokers before 4.0 wrote the last offset of a whole append, which may be above that batch's own.
         for item in read_headers(file, base_offset=self.base_offset, start=position, search=False):
             if isinstance(item, Gap):
                 return 0
@@ -121,7 +121,7 @@ class Segment:
         return 0
 
     def headers(self) -> Iterator[BatchRows]:
-        """The headers of all batches, BATCH_ROW[some] at a time, in file order.
+        """Yield the headers of all batches as BATCH_ROW arrays, in file order.
 
         Raises:
             CorruptBatchError: there is a gap.
@@ -133,7 +133,7 @@ class Segment:
                 yield item
 
     def order(self, position: int = 0) -> BatchOrder:
-        """For its batches, from a position on."""
+        """Return a checker of its batches' order, from a position on."""
         following = self.following
         if following is None:
             return BatchOrder(self.base_offset, MAX_OFFSET, at_start=not position)
@@ -158,14 +158,14 @@ class Segment:
         end: Cut | None = None,
         ordered: bool = True,
     ) -> Iterator[BatchWindow | Gap]:
-        """The batches that hold any offset of [start_offset, end_offset), and gaps, in file order.
+        """Yield the batches that hold any offset of [start_offset, end_offset), and gaps, in file order.
 
         Args:
             checks: how much of each batch is read, and who computes its checksum.
-            search: look for valid batches behind damage.
-            start: a cut below the range that was found earlier; None: the offset index is asked.
-            end: a cut above the range that was found earlier. While the file agrees, nothing behind it is read.
-            ordered: a batch that does not stand where its offsets belong is a gap, if it may hold any of these offsets.
+            search: look for valid batches after damage.
+            start: a cut below the range that was found earlier; None to use the offset index.
+            end: a cut above the range that was found earlier. While the file agrees, nothing after it is read.
+            ordered: report a batch whose offsets do not fit its place as a gap, if it may hold any of these offsets.
         """
         with self.open() as file:
             at = self._start(file, start_offset, start)
@@ -186,9 +186,9 @@ class Segment:
                     batches = batches[~(below & is_valid(batches))]
                 if not batches.size:
                     continue
-                # A wrapper does not say where it starts; it does not start behind its predecessor's end.
+                # A wrapper's header lacks its first offset; it does not start after its predecessor's end.
                 behind = batches["base_offset"] >= end_offset
-                # No checksum covers a base offset: after one with a flipped bit comes a smaller one.
+                # No checksum covers a base offset: a smaller offset follows one with a flipped bit.
                 ends = np.flatnonzero(behind & np.concatenate([np.array([is_behind]), behind[:-1]]))
                 is_behind = bool(behind[-1])
                 batches = batches[: ends[0]] if ends.size else batches
@@ -199,7 +199,7 @@ class Segment:
                     return
 
     def _start(self, file: ReadableFile, offset: int, known: Cut | None) -> int:
-        """Position of a batch at or before the one that holds an offset."""
+        """Return the position of a batch at or before the one that holds an offset."""
         if offset <= self.base_offset:
             return 0
         if known is not None and known.offset <= offset and known.still_holds(file):
@@ -208,18 +208,18 @@ class Segment:
 
 
 def _reaches(window: BatchWindow, end: int, end_offset: int) -> bool:
-    """Whether a window ends where a range does, by position and by offset. Neither is believed alone."""
+    """Whether a window ends at a range's end, by position and by offset. Neither is trusted alone."""
     last = window.batches[-1]
     return bool(last["position"] + last["size_bytes"] >= end and last["last_offset"] >= end_offset - 1)
 
 
 def gap_error(segment: Segment, gap: Gap) -> CorruptBatchError:
-    """A gap as an error that says where it is."""
+    """Convert a gap to an error with its location."""
     return CorruptBatchError(f"{gap.what} ({gap.size_bytes} bytes)", path=segment.path, position=gap.position)
 
 
 def locate_damage(on_damage: OnDamage, segment: Segment) -> OnDamage:
-    """A callback that adds the segment's path to each error, and passes it on."""
+    """Return a callback that adds the segment's path to each error, and passes it on."""
 
     def placed(error: DataError) -> None:
         path = segment.path

@@ -1,4 +1,4 @@
-"""Writing a whole segment: batches in, `.log`, `.index`, `.timeindex` and `.txnindex` out.
+"""Write a whole segment: batches in, `.log`, `.index`, `.timeindex` and `.txnindex` out.
 
 Index entries follow Kafka 4's rule, batch by batch: before a batch is appended, and if more than `index.interval.bytes`
 were appended since the last entry, both indexes get one. At the end the time index gets the largest timestamp, and
@@ -33,7 +33,7 @@ class IndexLimits:
 
     Attributes:
         interval_bytes: `index.interval.bytes`.
-        size_bytes: `segment.index.bytes`, for each of the two.
+            size_bytes: `segment.index.bytes`, for each of the two indexes.
     """
 
     interval_bytes: int = 4096
@@ -41,13 +41,13 @@ class IndexLimits:
 
 
 def fitting(batches: BatchRows, base_offset: int) -> int:
-    """How many batches come before the first one whose offsets do not fit 31 bits above the base of a segment."""
+    """Count the batches before the first one whose offsets do not fit 31 bits above the base of a segment."""
     fits = batches["last_offset"] - np.int64(base_offset) < MAX_OFFSETS
     return int(batches.size) if fits.all() else int(np.argmin(fits))
 
 
 class SegmentIndexes:
-    """The entries of both indexes of a segment, made from its batches one after the other."""
+    """The entries of both indexes of a segment, made from its batches one after another."""
 
     def __init__(self, base_offset: int, limits: IndexLimits) -> None:
         self._base_offset = base_offset
@@ -58,7 +58,7 @@ class SegmentIndexes:
         self._time_index = np.empty((_FIRST_ROOM, 2), np.int64)
 
     def add(self, batches: BatchRows) -> int:
-        """Add batches (BATCH_ROW[batches]); returns how many: fewer than given if an index is full."""
+        """Add batches (BATCH_ROW[batches]). Return how many were added: fewer than given if an index is full."""
         need = int(self._state[encode.ENTRIES]) + int(batches.size)
         if need > len(self._index):
             self._index = np.resize(self._index, (2 * need, 2))
@@ -78,17 +78,17 @@ class SegmentIndexes:
         )
 
     def fit(self, batches: BatchRows) -> bool:
-        """Add batches; False: not all of them fit the limits."""
+        """Add batches. Return False if not all of them fit the limits."""
         return fitting(batches, self._base_offset) == batches.size == self.add(batches)
 
     @property
     def largest_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp, and the last offset of its batch; (NONE, base offset) without any."""
+        """Return the largest timestamp, and the last offset of its batch; (NONE, base offset) without any."""
         timestamp, offset = self._state[[encode.MAX_TIMESTAMP, encode.MAX_TIMESTAMP_OFFSET]].tolist()
         return (timestamp, offset) if timestamp > NONE else (NONE, self._base_offset)
 
     def files(self) -> dict[FileKind, bytes]:
-        """The bytes of both files, once all batches are added."""
+        """Return the bytes of both files, once all batches are added."""
         state = self._state
         entries, times = int(state[encode.ENTRIES]), self._time_index[: state[encode.TIME_ENTRIES]]
         if state[encode.MAX_TIMESTAMP] > state[encode.LAST_TIMESTAMP]:
@@ -106,10 +106,10 @@ class SegmentIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where bytes that are in memory come from.
+    """The source of bytes in memory.
 
     Attributes:
-        file: that they were read from.
+        file: file that they were read from.
         data: uint8[bytes].
     """
 
@@ -118,7 +118,7 @@ class Origin:
     data: U8Array
 
     def position_of(self, piece: U8Array) -> int | None:
-        """The position of a piece of the bytes; None: it is something else."""
+        """Return the position of a piece of the bytes; None if the piece is from elsewhere."""
         start = piece.ctypes.data - self.data.ctypes.data
         return self.position + start if start >= 0 and start + piece.size <= self.data.size else None
 
@@ -127,8 +127,8 @@ class SegmentWriter:
     """A segment that is being written to a directory.
 
     Attributes:
-        base_offset: in the names of its files.
-        next_offset: behind the last batch; the base offset of an empty segment.
+            base_offset: offset in the names of its files.
+            next_offset: offset after the last batch; the base offset of an empty segment.
     """
 
     def __init__(
@@ -154,23 +154,23 @@ class SegmentWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Of the log so far."""
+        """Size of the log so far."""
         return self._appender.position
 
     def path(self, kind: FileKind) -> str:
-        """The path of one of its files."""
+        """Return the path of one of its files."""
         return f"{self._directory}/{offset_name(self.base_offset, kind + self._suffix)}"
 
     def append(self, pieces: Sequence[U8Array], batches: BatchRows, origin: Origin | None = None) -> int:
         """Append batches.
 
         Args:
-            pieces: their bytes, in order; a piece may hold several.
-            batches: BATCH_ROW[batches].
-            origin: where pieces that have not changed come from, if their blocks may be shared.
+                pieces: their bytes, in order; a piece may hold several batches.
+                batches: BATCH_ROW[batches].
+                origin: source of unchanged pieces, if their blocks may be shared.
 
         Returns:
-            how many were appended: fewer than given if an index is full, or offsets are too far above the base.
+            number of appended batches: fewer than given if an index is full, or offsets are too far above the base.
         """
         batches = batches[: self.fitting(batches)]
         if not batches.size:
@@ -192,11 +192,11 @@ class SegmentWriter:
             self._appender.append_shared(part, origin.file, position)
 
     def flush(self) -> None:
-        """Nothing more is appended: write all of the log, and let go of the memory."""
+        """Write all of the log and free the memory; append nothing afterwards."""
         self._appender.flush()
 
     def fitting(self, batches: BatchRows) -> int:
-        """How many batches come before the first one whose offsets do not fit 31 bits above the base."""
+        """Count the batches before the first one whose offsets do not fit 31 bits above the base."""
         return fitting(batches, self.base_offset)
 
     def add_aborted(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -204,7 +204,7 @@ class SegmentWriter:
         self._aborted += transactions
 
     def finish(self, *, mtime_ns: int | None = None) -> list[str]:
-        """Write the indexes, set the modification time of all files, sync, close. Returns the paths.
+        """Write the indexes, set the modification time of all files, sync and close them. Return the paths.
 
         The transaction index keeps its time, as in Kafka.
         """
@@ -218,12 +218,12 @@ class SegmentWriter:
             if self._aborted:
                 data = transaction_index.encode(transaction_index.index_of(self._aborted))
                 files.append(opened.enter_context(self._write(FileKind.TRANSACTION_INDEX, data)))
-            # At once, they wait for one commit of the file system's journal; one by one, for one each.
+            # Synced at once, all files wait for one commit of the file system's journal; one by one, for one each.
             in_parallel(min(self._fs.concurrency, len(files)), lambda file: file.sync(), files)
         return [file.path for file in files]
 
     def close(self) -> None:
-        """Abandon an unfinished segment; its log stays where it is."""
+        """Abandon an unfinished segment; its log file stays."""
         self._log.close()
 
     def _write(self, kind: FileKind, data: bytes) -> File:

@@ -14,8 +14,8 @@ class LogSource:
     """A log that tasks read.
 
     Attributes:
-        location: of the store that it is in.
-        log_start_offset: from the log directory's checkpoint.
+        location: location of its store.
+        log_start_offset: offset in the log directory's checkpoint.
         live: a broker writes to it.
         index_root: see `LogView`.
     """
@@ -27,10 +27,10 @@ class LogSource:
     index_root: str | None = None
 
     def open(self) -> LogView:
-        """The log."""
+        """Open the log."""
         return self.on(self.location.open())
 
     def on(self, store: Store) -> LogView:
-        """The log in a store that stands for its own, such as one that counts what is read."""
+        """Open the log in a substitute for its store, such as one that counts bytes read."""
         start, root = self.log_start_offset, self.index_root
         return LogView(self.path, fs=store, live=self.live, log_start_offset=start, index_root=root)

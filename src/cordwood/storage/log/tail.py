@@ -1,11 +1,11 @@
-"""The end of a log that a broker may be writing.
+"""Find the end of a log that a broker may be writing.
 
 Bytes of an append appear in order, so a reader can see a part of the last batch: it ends beyond the end of the file, or
-its end is still the zeros of a preallocated file. Only the last batch can be like that. It counts once it is whole and
+its end is still the zeros of a preallocated file. Only the last batch can be incomplete. It counts once it is whole and
 its checksum is right.
 
-A tail is found again from the one before it: as long as the last batch of then is still where it was, only what came
-since is looked at.
+A tail is found again from the previous one: while the last batch of that tail is still in its place, only newer bytes
+are read.
 
 A reader of committed records stops at the last stable offset and must continue from there, not from the log's end:
 records of an open transaction count once its marker is written. `FollowedLog` remembers that offset.
@@ -29,18 +29,18 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
 from cordwood.types import Isolation
 
-#: How often a log is looked at whose files vanish meanwhile.
+#: Number of attempts to read a log whose files vanish meanwhile.
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a log ends.
+    """The end of a log.
 
     Attributes:
-        next_offset: behind the last whole batch.
-        last_batch: the cut before that batch, from which the next tail is looked for.
-        damage: what stands behind the last whole batch and is not the begin of another; None: nothing is wrong.
+        next_offset: offset after the last whole batch.
+        last_batch: the cut before that batch, from which the next tail is searched.
+        damage: damaged bytes after the last whole batch, other than the start of another batch; None without damage.
     """
 
     next_offset: int
@@ -50,19 +50,19 @@ class Tail:
 
 
 def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) -> Tail:
-    """Where a log with at least one segment ends.
+    """Find the end of a log with at least one segment.
 
     Args:
-        log: listed since its last segment was begun.
+        log: a view that was listed after its last segment was started.
         known: an earlier tail of it.
-        search: look for batches behind damage.
+        search: look for batches after damage.
 
     Raises:
         FileNotFoundError: a file vanished; open the log again.
     """
     last = log.segments[-1]
     with last.open() as file:
-        # Nothing stands behind the last batch, not even zeros of a preallocated file.
+        # Nothing follows the last batch, not even zeros of a preallocated file.
         if known is not None and (known.end.segment, known.end.position) == (last.base_offset, file.size()):
             return known
         start = _start(file, last, known)
@@ -73,13 +73,13 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
             if isinstance(item, Gap):
                 damage = gap_error(last, item) if item.kind is GapKind.DAMAGE else None
             else:
-                rows, damage = [*rows[-1:], item], None  # of two, the last batch but one is in either
+                rows, damage = [*rows[-1:], item], None  # of two items, the second-last batch is in either
         batches = [batch for some in rows for batch in some[-2:]]
         if batches and (wrong := _crc_error(file, last, int(batches[-1]["position"]))) is not None:
             damage = wrong
             batches.pop()
     if not batches:
-        # Nothing is in the segment yet, so its base offset is that of the next record.
+        # The segment is empty, so its base offset is that of the next record.
         at_start = Cut(last.base_offset, 0, last.base_offset)
         return Tail(last.base_offset, at_start, at_start, damage)
     batch = batches[-1]
@@ -92,10 +92,11 @@ class FollowedLog:
     """A log that grows while it is read, with at least one segment.
 
     Attributes:
-        next_offset: offset from which records were not read yet; the reader advances it, up to `end_offset`.
-        isolation: None: everything up to the log's end is readable.
-        end_offset: end of the readable records at the last look: the log's end, or its last stable offset.
-        transactions: those below the log's end at the last look; of aborted ones only what `next_offset` needs.
+            next_offset: first offset that is not read yet; the reader advances it, up to `end_offset`.
+            isolation: isolation level; None if everything up to the log's end is readable.
+            end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
+            transactions: transactions below the log's end at the last poll; aborted ones only as far as `next_offset`
+                needs.
     """
 
     log: LogView
@@ -107,10 +108,10 @@ class FollowedLog:
     _resume: Cut | None = None
 
     def look(self) -> None:
-        """Find out how far the log may be read now.
+        """Update the end of the readable records.
 
         Raises:
-            NotFoundError: the log is gone, or changes too fast to be read.
+            NotFoundError: the log was deleted, or changes too fast to be read.
         """
         for _ in range(_ATTEMPTS):
             self.log.list_again()
@@ -122,7 +123,7 @@ class FollowedLog:
     def _look(self) -> None:
         tail = find_tail(self.log, self._tail)
         if self._tail is not None and tail.next_offset < self._tail.next_offset:
-            # Truncated: the offsets behind the new end will have other records.
+            # Truncated: the offsets after the new end will have other records.
             self.next_offset = min(self.next_offset, tail.next_offset)
             self.transactions = Transactions()
         self._tail = tail
@@ -135,16 +136,16 @@ class FollowedLog:
 
 
 def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:
-    """Position of a batch near the end of a segment."""
+    """Return the position of a batch near the end of a segment."""
     if known is not None and known.last_batch.segment == segment.base_offset and known.last_batch.still_holds(file):
         return known.last_batch.position
     return segment.position_of(file, MAX_OFFSET)
 
 
 def _crc_error(file: ReadableFile, segment: Segment, position: int) -> CorruptBatchError | None:
-    """The fault of the batch at a position; None if it is whole."""
+    """Return the fault of the batch at a position; None if it is whole."""
     for item in WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=position, search=False):
         if isinstance(item, Gap):
-            return None  # cut off meanwhile
+            return None  # truncated meanwhile
         return None if is_valid(item.batches[:1])[0] else crc_error(item.batches[0]).at(segment.path)
     return None

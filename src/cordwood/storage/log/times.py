@@ -1,4 +1,4 @@
-"""Finding a record by its time, as a consumer's `offsetsForTimes` does."""
+"""Find a record by its time, as a consumer's `offsetsForTimes` does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cordwood.storage.log.view import LogView
 
 
 def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: int) -> int | None:
-    """The offset of the first record that is not older than a time; control records count as well.
+    """Return the offset of the first record that is not older than a time; control records count as well.
 
     Args:
         start_offset, end_offset: lowest offset, and the first that is left out.
 
     Returns:
-        None: there is none. Damaged batches are passed over; reading the records reports them.
+        None without such a record. Skips damaged batches; reading the records reports them.
 
     Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: a segment without a record that is new enough never ends
     the search. Kafka takes the modification time of an emptied segment's file for that of a record.

@@ -1,10 +1,10 @@
-"""Which transactional data a consumer gets, from batch headers and markers in log order.
+"""Decide which transactional data a consumer gets, from batch headers and markers in log order.
 
 A producer has at most one open transaction. Its first transactional batch opens it, its marker ends it. The data of an
-aborted transaction is what lies between its first offset and its ABORT marker; the last stable offset is the first
+aborted transaction is between its first offset and its ABORT marker; the last stable offset is the first
 offset of the earliest transaction that no marker ended.
 
-A broker answers the same from its transaction indexes. Those can be missing, stale or damaged, and the headers hold all
+A broker derives the same from its transaction indexes. Those can be missing, stale or damaged, and the headers hold all
 of it, so a reader of files uses the headers.
 
 `steps` applies headers to transactions, for this reader and for the check of the transaction index. The other replays
@@ -29,7 +29,9 @@ READ_COMMITTED = Isolation.READ_COMMITTED
 
 
 def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | None]]:
-    """What batches do to transactions, in order: base and last offset, producer id, and the marker; None for data."""
+    """Yield the effects of batches on transactions: base and last offset, producer id, and the marker; None for
+    data.
+    """
     control = is_control(batches)
     matters = control | is_transactional_data(batches)
     if matters.any():
@@ -49,7 +51,7 @@ class Transactions:
     Attributes:
         open: producer id to first offset.
         aborted: producer id to (first offset, marker offset) of its aborted transactions, ascending.
-        next_offset: behind the last batch that was added.
+            next_offset: offset after the last added batch.
     """
 
     open: dict[int, int] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Transactions:
                     self.aborted.setdefault(producer_id, []).append((first, last_offset))
 
     def forget_below(self, offset: int) -> None:
-        """Forget aborted transactions that ended below an offset, for a reader that is past it."""
+        """Forget aborted transactions that ended below an offset, for a reader that has passed it."""
         for producer_id, ranges in list(self.aborted.items()):
             if ranges[0][1] < offset:
                 self.aborted[producer_id] = [one for one in ranges if one[1] >= offset]
@@ -78,7 +80,7 @@ class Transactions:
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Where the earliest open transaction starts; None if none is open."""
+        """First offset of the earliest open transaction; None if none is open."""
         return min(self.open.values(), default=None)
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
@@ -88,14 +90,14 @@ class Transactions:
         return at >= 0 and offset < ranges[at][1]
 
     def aborted_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
-        """bool[batches]: those with data of an aborted transaction."""
+        """bool[batches]: whether a batch has data of an aborted transaction."""
         found = np.zeros(batches.size, np.bool_)
         for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.aborted else ():
             found[i] = self.is_aborted(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
         return found
 
     def open_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
-        """bool[batches]: those with data of a transaction that no marker has ended."""
+        """bool[batches]: whether a batch has data of a transaction that no marker has ended."""
         found = np.zeros(batches.size, np.bool_)
         for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.open else ():
             first = self.open.get(int(batches["producer_id"][i]))
@@ -103,7 +105,7 @@ class Transactions:
         return found
 
     def visible(self, batches: BatchRows, isolation: Isolation) -> npt.NDArray[np.bool_]:
-        """bool[batches]: those whose records a consumer gets, below the last stable offset."""
+        """bool[batches]: whether a consumer gets the batch's records, below the last stable offset."""
         keep = ~is_control(batches)
         if isolation is READ_COMMITTED:
             keep &= ~self.aborted_data(batches)

@@ -1,7 +1,7 @@
-"""A partition's log, opened for reading: its segments in order, and their batches and records from any offset.
+"""Open a partition's log for reading: its segments in order, and their batches and records from any offset.
 
-Opening reads names and sizes only. Reads use the indexes where they help, but never rely on them: an entry counts only
-if a batch with its offset stands where it points.
+Opening reads names and sizes only. Reads use the indexes to save time, but never rely on them: an entry counts only
+if it points to a batch with its offset.
 
 A log that a broker is writing is read like any other. Its end moves, so it is read once per segment; an incomplete last
 batch counts as not written yet; and after a file has vanished (deleted by retention, replaced by the cleaner) the
@@ -53,16 +53,16 @@ def _base_offset(segment: Segment) -> int:
 
 
 class LogView:
-    """The log of one partition, as it was when it was opened.
+    """The log of one partition at the time it was opened.
 
     Attributes:
-        name: parsed from the directory's name; None for a directory that is not named like a partition.
+        name: parsed from the directory's name; None if the directory is not named like a partition.
         segments: by base offset; the last is the active one.
-        recovery: what loading the log would do.
+        recovery: steps of a load of the log.
         log_start_offset: lowest offset that a consumer gets, from the log directory's checkpoint, else from the first
             segment.
         live: a broker writes to it.
-        index_root: the folder with a folder for its key indexes; None: they are in its own directory.
+        index_root: the parent folder of its key indexes' folder; None if they are in its own directory.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class LogView:
         self._list()
 
     def with_indexes_in(self, root: str | None) -> Self:
-        """The same log, whose key indexes are in a folder elsewhere; None: in its own directory."""
+        """Return the log with its key indexes in another folder; None for its own directory."""
         found = copy.copy(self)
         found.index_root = root
         found.segments = tuple(replace(segment, index_root=root) for segment in self.segments)
         return found
 
     def with_segments(self, segments: Sequence[Segment]) -> Self:
-        """The same log with some of its segments only."""
+        """Return the log with only these segments."""
         found = copy.copy(self)
         found.segments = tuple(segments)
         return found
@@ -103,7 +103,7 @@ class LogView:
                 self.recovery: Recovery = plan_recovery(self.fs, self.path, self.entries)
                 break
             except FileNotFoundError as error:
-                # A broker renamed or removed a file between the listing and the look into it.
+                # A broker renamed or removed a file between listing and reading it.
                 last = error
         else:
             raise NotFoundError(f"{self.path} is gone, or changes too fast to be read") from last
@@ -116,10 +116,10 @@ class LogView:
         )
 
     def list_again(self) -> None:
-        """List the files as they are now, after one of them has vanished.
+        """List the files again, after one of them has vanished.
 
         Raises:
-            NotFoundError: the log is gone.
+            NotFoundError: the log was deleted.
         """
         self._list()
 
@@ -128,7 +128,7 @@ class LogView:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
+        """Size of all `.log` files."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
@@ -163,7 +163,7 @@ class LogView:
                 for item in headers_in_order(found, segment.order(start)):
                     if not isinstance(item, Gap):
                         last = int(item["last_offset"][-1])
-            # The active segment's base is the end of an empty log and of one whose last segments were emptied.
+            # The active segment's base is the end of an empty log, and of one whose last segments were emptied.
             return last + 1
         return 0
 
@@ -187,15 +187,15 @@ class LogView:
         end: Cut | None = None,
         on_lost: Callable[[int, int], None] | None = None,
     ) -> Iterator[tuple[Segment, BatchWindow | Gap]]:
-        """Batches of all segments from the one that holds `start_offset` on.
+        """Yield batches of all segments from the segment that holds `start_offset` on.
 
         Args:
             end_offset: batches from here on are left out.
             checks: how much of each batch is read, and who computes its checksum.
-            on_unreadable: called with each segment that cannot be read; reading then continues with the next segment.
-                None: the error is raised.
+            on_unreadable: called with each unreadable segment; reading then continues with the next segment.
+                None raises the error.
             start, end: cuts below and above the offsets that were found earlier; see `Segment.windows`.
-            on_lost: called with offsets [lowest, behind) when segments with them vanish before they are read.
+            on_lost: called with the offsets [lowest, end) of segments that vanish before they are read.
         """
         done: set[int] = set()
         next_base = start_offset
@@ -218,7 +218,7 @@ class LogView:
                         yield segment, item
                         if isinstance(item, BatchWindow) and (right := item.batches[is_valid(item.batches)]).size:
                             next_base = int(right["last_offset"][-1]) + 1
-                        del item  # a large one must be gone before the next is read
+                        del item  # free a large one before reading the next
                     done.add(segment.base_offset)
                 return
             except FileNotFoundError:
@@ -229,7 +229,7 @@ class LogView:
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
     def segments_from(self, offset: int) -> tuple[Segment, ...]:
-        """The segments from the one that holds `offset`, or would, on."""
+        """Return the segments from the segment that holds, or would hold, `offset` on."""
         behind = bisect.bisect_right(self.segments, offset, key=_base_offset)
         return self.segments[max(0, behind - 1) :]
 
@@ -252,16 +252,16 @@ class LogView:
         on_damage: OnDamage = raise_damage,
         max_batch_bytes: int | None = None,
     ) -> Iterator[RecordColumns]:
-        """The records of the log as columns.
+        """Yield the records of the log as columns.
 
         Args:
             start_offset: lowest offset; default: the log start offset, or without isolation the log's first.
             end_offset: offsets from here on are left out; default: the log's end, with read_committed the last stable
                 offset.
             until_ms: timestamps from here on are left out.
-            isolation: what a consumer with this `isolation.level` gets: no control records, and with read_committed
-                no records of aborted and open transactions. None: all that is there.
-            on_damage: called with each damage; when it returns, reading goes on behind it.
+            isolation: yield only records that a consumer with this `isolation.level` gets: no control records, and with
+                read_committed no records of aborted and open transactions. None yields all records.
+            on_damage: called with each damage; when it returns, reading continues after it.
             max_batch_bytes: decompressed bytes above which a batch is damage; default: half of the memory that the
                 machine, or its container, has, and at most 2 GiB.
         """
@@ -275,7 +275,7 @@ class LogView:
             max_batch_bytes=max_batch_bytes,
         ):
             yield columns
-            del columns  # a large record must be gone from memory before the next is decoded
+            del columns  # free a large record before decoding the next
 
     def located_columns(
         self,
@@ -288,7 +288,7 @@ class LogView:
         on_damage: OnDamage = raise_damage,
         max_batch_bytes: int | None = None,
     ) -> Iterator[tuple[Segment, RecordColumns]]:
-        """As `columns`, each with the segment that its records are from."""
+        """Yield the same as `columns`, each with the segment of its records."""
         for name, offset in {"start_offset": start_offset, "end_offset": end_offset}.items():
             checked(name, int | None, offset)
         for name, time_ms in {"since_ms": since_ms, "until_ms": until_ms}.items():
@@ -323,12 +323,12 @@ class LogView:
             self.report_behind(transactions, end_offset, on_damage)
 
     def report_behind(self, transactions: Transactions, end_offset: int, on_damage: OnDamage) -> None:
-        """Report damage behind an open transaction, which keeps readers of committed data from reading on.
+        """Report damage after the start of an open transaction, which stops readers of committed data.
 
-        It may be damage that keeps the transaction open: of its end, or of the batch that seems to begin it.
+        The damage may be what keeps the transaction open: its end marker, or the batch that seems to begin it.
 
         Args:
-            end_offset: reading ended there.
+            end_offset: end of the reading.
         """
         stable = transactions.last_stable_offset
         if stable is None or end_offset < stable:
@@ -348,9 +348,10 @@ class LogView:
         since_ms: int | None = None,
         isolation: Isolation | str | None = READ_UNCOMMITTED,
     ) -> tuple[int, int, Transactions]:
-        """The offsets [start, end) that hold what `columns` is asked for, and what to judge transactions by.
+        """Return the offsets [start, end) of the records chosen by `columns`' arguments, and the transactions to judge
+        by.
 
-        Transactions are looked for with read_committed only.
+        Reads transactions only for read_committed.
 
         Raises:
             NotFoundError: a broker replaced files faster than they could be read.
@@ -362,7 +363,7 @@ class LogView:
                     first = max(first, self.log_start_offset)
                 if isolation == READ_COMMITTED:
                     transactions = self.transactions()
-                    # What a broker wrote since then is not known to be committed.
+                    # Records that a broker wrote since then are not known to be committed.
                     stable = transactions.last_stable_offset
                     if stable is None:
                         stable = transactions.next_offset if self.live else MAX_OFFSET
@@ -375,16 +376,18 @@ class LogView:
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
     def _is_end(self, segment: Segment, gap: Gap) -> bool:
-        """Whether a gap is what a stop leaves at the end of the last segment."""
+        """Whether a gap is a normal effect of a stop at the end of the last segment."""
         if segment.base_offset != self.segments[-1].base_offset:
             return False
         return gap.kind is not GapKind.DAMAGE or self.live
 
     def segments_since(self, since_ms: int) -> Iterator[tuple[Segment, int]]:
-        """The segments that may hold a record that is not older, each with the lowest offset that it may have there.
+        """Yield the segments that may hold a record that is not older, each with the lowest offset that it may have
+        there.
 
-        A time index says of its entries that nothing before them in the segment is newer. It is believed as far as it
-        is in order and reaches to the segment's end; the segment that is written to is searched from its start.
+        An entry of a time index means that no record before it in the segment is newer. It is trusted as far as the
+        index
+        is in order and reaches to the segment's end; the active segment is searched from its start.
         """
         for segment in self.segments:
             index = None
@@ -398,7 +401,7 @@ class LogView:
                 yield segment, int(index.offsets[before][-1]) + 1 if before.any() else segment.base_offset
 
     def transactions(self) -> Transactions:
-        """Which transactions were aborted and which are open, from all batch headers of the log."""
+        """Return aborted and open transactions, from all batch headers of the log."""
         found = Transactions()
         for segment in self.segments:
             with segment.open() as file:
@@ -410,7 +413,7 @@ class LogView:
     def batches(
         self, *, start_offset: int = 0, end_offset: int = MAX_OFFSET, on_damage: OnDamage = raise_damage
     ) -> Iterator[Batch]:
-        """The batches that hold any offset of [start_offset, end_offset), as objects."""
+        """Yield the batches that hold any offset of [start_offset, end_offset), as objects."""
         for segment, item in self.windows(start_offset=start_offset, end_offset=end_offset):
             if isinstance(item, Gap):
                 if not self._is_end(segment, item):
@@ -429,7 +432,7 @@ class LogView:
         on_damage: OnDamage = raise_damage,
         max_batch_bytes: int | None = None,
     ) -> Iterator[Record]:
-        """The records of the log as objects; see `columns` for the arguments, and for large logs."""
+        """Yield the records of the log as objects; see `columns` for the arguments, and for large logs."""
         for columns in self.columns(
             start_offset=start_offset,
             end_offset=end_offset,
@@ -446,7 +449,7 @@ class LogView:
         return self.records()
 
     def arrow_batches(self, **choice: object) -> Iterator[pa.RecordBatch]:
-        """The records as Arrow record batches of bounded size; arguments as for `columns`."""
+        """Yield the records as Arrow record batches of bounded size; arguments as for `columns`."""
         from cordwood.storage.log.arrow import to_arrow
 
         for columns in self.columns(**choice):  # type: ignore[arg-type]
@@ -454,7 +457,7 @@ class LogView:
             del columns
 
     def to_arrow(self, **choice: object) -> pa.Table:
-        """The records as one Arrow table, in memory; arguments as for `columns`."""
+        """Return the records as one Arrow table, in memory; arguments as for `columns`."""
         import pyarrow as pa
 
         from cordwood.storage.log.arrow import SCHEMA
@@ -462,13 +465,13 @@ class LogView:
         return pa.Table.from_batches(self.arrow_batches(**choice), SCHEMA)
 
     def internal_records(self, *, on_damage: OnDamage = raise_damage, **choice: object) -> Iterator[InternalRecord]:
-        """The records of one of Kafka's internal topics, decoded, as objects; arguments as for `columns`.
+        """Yield the records of one of Kafka's internal topics, decoded, as objects; arguments as for `columns`.
 
-        A record that cannot be read is damage. Types and versions that are not known are shown as far as they go.
+        An unreadable record is damage. Records of unknown types and versions are decoded as far as possible.
         Control records are left out.
 
         Raises:
-            RequestError: it is the log of another topic.
+            RequestError: the log belongs to another topic.
         """
         topic, partition = internal_topic(self.name, self.path)
         for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
@@ -478,7 +481,7 @@ class LogView:
     def internal_batches(
         self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object
     ) -> Iterator[pa.RecordBatch]:
-        """The records that `internal_arrow` gives, as Arrow record batches of bounded size."""
+        """Yield the records of `internal_arrow` as Arrow record batches of bounded size."""
         from cordwood.storage.log.internal_arrow import record_type, to_internal_arrow
 
         topic, partition = internal_topic(self.name, self.path)
@@ -488,15 +491,15 @@ class LogView:
             del columns
 
     def internal_arrow(self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object) -> pa.Table:
-        """The records of one type of an internal topic as one Arrow table, in memory.
+        """Return the records of one type of an internal topic as one Arrow table, in memory.
 
         Args:
             record: the record type, such as `OffsetCommit`.
-            on_damage: see `columns`; a record that cannot be read is damage, too.
+            on_damage: see `columns`; an unreadable record is damage, too.
             choice: as for `columns`.
 
         Raises:
-            RequestError: it is the log of another topic, or the topic has no such records.
+            RequestError: the log belongs to another topic, or the topic has no such records.
         """
         import pyarrow as pa
 
@@ -523,7 +526,7 @@ def open_log_as(kind: type[_Log], path: str, fs: Store) -> _Log:
 
 
 def holds_nothing(path: str) -> NotFoundError:
-    """What a partition's directory without a segment is reported as."""
+    """Make the error for a partition's directory without a segment."""
     example = filenames.offset_name(0, FileKind.LOG)
     return NotFoundError(f"{path} holds no log segment; a partition's directory has files like {example}")
 
@@ -531,7 +534,7 @@ def holds_nothing(path: str) -> NotFoundError:
 def _reporting(
     items: Iterator[BatchWindow | Gap], segment: Segment, on_unreadable: Callable[[Segment, OSError], None] | None
 ) -> Iterator[BatchWindow | Gap]:
-    """A segment's windows up to the first error, which goes to `on_unreadable`; a missing file is raised."""
+    """Yield a segment's windows up to the first error; pass it to `on_unreadable`, but raise for a missing file."""
     try:
         yield from items
     except FileNotFoundError:

@@ -1,12 +1,12 @@
-"""Reading a segment's `.log` file in windows: whole batches, and the gaps between them where it is damaged.
+"""Read a segment's `.log` file in windows: whole batches, and the gaps between them if it is damaged.
 
 A window is some MiB of the file, or one batch if that is larger. Bytes that cannot be a batch are a `Gap`:
 
-    zeros     nothing but zero bytes to the end: preallocated, or lost by a power cut
+    zeros     only zero bytes to the end: preallocated, or lost by a power cut
     torn      the file ends inside a batch, and nothing valid follows: normal after a crash
-    damage    anything else; reading goes on where valid batches start again
+    damage    any other bytes; reading continues where valid batches start again
 
-Nothing here decides whether a gap is bad. That depends on where the segment stands in its log and how the log was
+This module does not decide whether a gap is bad. That depends on the segment's place in its log and on how the log was
 closed; see `recovery` and `check`.
 """
 
@@ -39,27 +39,28 @@ from cordwood.kernels.layout import (
 )
 from cordwood.record.columns import BatchWindow
 
-#: Bytes read at once. Two windows and their rows stay far below the memory that reading may take.
+#: Bytes per read. Two windows and their rows stay far below the memory that reading may use.
 WINDOW_BYTES = 4 << 20
-#: A batch above this is not held whole: of its window only the header is filled.
+#: A batch above this size is not held whole: its window holds only the header.
 LARGEST_WINDOW_BYTES = 64 << 20
-#: When only headers matter, small reads skip what lies between them.
+#: Read size if only headers matter: small reads skip the bytes between them.
 HEADER_WINDOW_BYTES = 64 << 10
-#: Behind the end that was expected.
+#: Read size after the expected end.
 SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
-#: Rows of the first headers from memory; who looks for one batch seldom wants more. Each time twice as many follow.
+#: Number of rows of the first headers from memory; a caller that looks for one batch seldom wants more. Doubles each
+#: time.
 _FIRST_BATCHES = 8
-#: So much in memory is worth another look for more of it.
+#: Bytes found in memory that justify another look for more.
 _CACHED_BYTES_MIN = 4 << 20
-#: Rows of one window at the most.
+#: Maximum rows of one window.
 MAX_BATCHES = 1 << 14
 #: A segment's offsets are less than this above its base.
 MAX_OFFSETS = 2**31
 PIECE_BYTES = 1 << 20
-#: Ends of a walk at bytes that no entry starts with.
+#: Statuses of a scan that ended at bytes that are no valid start of an entry.
 _BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
-#: A scan that goes on within its last batch.
+#: Status of a scan that continues within its last batch.
 _SPANNED = -1
 _SEARCH_BYTES = 8 << 20
 
@@ -77,8 +78,8 @@ class Gap:
     """Bytes that are no batch.
 
     Attributes:
-        what: why they are no batch, or none that is believed (see `order`).
-        between: the offsets [lowest, behind) that they may hold, if the batches around them tell.
+        what: why they are no batch, or no valid one (see `order`).
+        between: the offsets [lowest, end) that they may hold, if the batches around them show it.
     """
 
     position: int
@@ -89,25 +90,26 @@ class Gap:
 
     @property
     def end(self) -> int:
-        """Position behind the gap."""
+        """Position after the gap."""
         return self.position + self.size_bytes
 
 
 class Checks(Enum):
     """How much of each batch is read, and who computes its checksum.
 
-    HEADERS    Only headers are read; small reads skip what lies between them. No checksum is computed: each row's
+    HEADERS    Only headers are read; small reads skip the bytes between them. No checksum is computed: each row's
                `computed_crc` equals its `crc`. The data of a window may lack the end of its last batch.
                Memory: one window of at most `LARGEST_HEADER_WINDOW_BYTES`, or one control batch.
-    WHOLE      Whole batches are read, and their checksums are computed before the window is given out. A batch above
+    WHOLE      Whole batches are read, and their checksums are computed before the window is yielded. A batch above
                `LARGEST_WINDOW_BYTES` is not held: the data of its window is the header only, its checksum is computed
-               from pieces, and `BatchWindow.read` gives its bytes again.
+               from pieces, and `BatchWindow.read` reads its bytes again.
                Memory: one window, or one batch of at most `LARGEST_WINDOW_BYTES`.
-    ONCE       As WHOLE, and nobody reads the file again soon: what is not in memory is read past it where that is
-               supported, so that it neither takes the time nor the place of what others read.
+    ONCE       As WHOLE, for a file that is not read again soon: bytes outside the page cache are read past it if that
+    is
+               supported, so that they do not evict the files of other readers.
     DEFERRED   Whole batches are read, and their consumer computes the checksums with `compute_crcs`, perhaps in another
-               thread and after the file is closed. So every batch is held whole, however large, and nothing behind the
-               first wrong checksum is of use: the search for the next valid batch goes by checksums.
+               thread and after the file is closed. So every batch is held whole, however large, and nothing after the
+               first wrong checksum is of use: the search for the next valid batch depends on checksums.
                Memory: one window, or one batch of any size.
     """
 
@@ -123,7 +125,8 @@ _WHOLE = (Checks.WHOLE, Checks.ONCE)
 class WindowReader:
     """Iterates over the batches of a log file, from the position of one of them to the end.
 
-    It reads one window after the other and gives out what the scan finds in it. Only one iteration at a time: the
+    It reads one window after another and yields the batches that the scan finds in it. Only one iteration at a time:
+    the
     reader holds the position in the file.
     """
 
@@ -139,19 +142,19 @@ class WindowReader:
         search: bool = True,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        """Nothing is read yet.
+        """Start at a position; read nothing yet.
 
         Args:
             file: the open `.log` file.
             checks: how much of each batch is read, and who computes its checksum.
-            base_offset: of the segment; batches found behind damage must lie in its range.
+            base_offset: base offset of the segment; batches found after damage must be in its range.
             start: position of a batch.
             end: position to stop at; default the file's size now, so that the reading of a growing file ends.
-            expected_end: position up to which the caller will read, as far as it knows. Reads do not reach beyond it
+            expected_end: position up to which the caller expects to read. Reads do not extend beyond it
                 before they must, and are small from there on.
-            search: look for valid batches behind damage. The end of a file that is being written is incomplete, but
+            search: look for valid batches after damage. The end of a file that is being written is incomplete, but
                 not damaged.
-            window_bytes: size of a read; what is not held whole is read in pieces of at most that size.
+            window_bytes: size of a read; batches that are not held whole are read in pieces of at most that size.
         """
         self._file = file
         self._piece_bytes = min(window_bytes, PIECE_BYTES)
@@ -161,27 +164,27 @@ class WindowReader:
         self._read_at = read_direct if checks is Checks.ONCE else read_cached
         self._end = file.size() if end is None else min(end, file.size())
         self._expected_end = expected_end
-        #: Of the next byte that is not in any window or gap given out so far.
+        #: Position of the next byte that is not in any yielded window or gap.
         self._position = start
         #: Size of the next read.
         self._read_bytes = self._up_to_expected_end(window_bytes)
-        #: Of the last batch with a right checksum. A batch found behind damage must end above it.
+        #: Last offset of the last batch with a correct checksum. A batch found after damage must end above it.
         self._last_offset = base_offset - 1
-        #: Bytes that the search may still compute checksums over; negative: it searches no more.
+        #: Bytes over which the search may still compute checksums; negative disables the search.
         self._search_budget = 4 * (self._end - start) + LARGEST_WINDOW_BYTES if search else -1
 
     def __iter__(self) -> Iterator[BatchWindow | Gap]:
-        """The windows and gaps, in file order."""
+        """Yield the windows and gaps, in file order."""
         return self._windows(math.inf)
 
     def _windows(self, count: float) -> Iterator[BatchWindow | Gap]:
-        """What at most so many reads find."""
+        """Yield the results of at most `count` reads."""
         while count > 0 and self._position < self._end:
             yield from self._next_window()
             count -= 1
 
     def _next_window(self) -> Iterator[BatchWindow | Gap]:
-        """What one read finds."""
+        """Yield the results of one read."""
         data = self._read()
         scanned, status, next_valid = 0, scan.ROWS, -1
         while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
@@ -213,7 +216,7 @@ class WindowReader:
                     yield large
                     _, found = self._search_within(large.batches, before)
                     self._position = found if found >= 0 else self._position + size
-            case _ if next_valid >= 0:  # no batch starts here, and the last batches overran valid ones: go to those
+            case _ if next_valid >= 0:  # the last batches overran valid ones, and none starts here: continue at those
                 overrun_end = int(rows["position"][-1] + rows["size_bytes"][-1])
                 if next_valid > overrun_end:
                     what = "bytes behind a batch with a wrong CRC"
@@ -225,20 +228,20 @@ class WindowReader:
                 self._position = gap.end
 
     def headers(self) -> Iterator[BatchRows | Gap]:
-        """The batches without their bytes, and the gaps, in file order."""
+        """Yield the batches without their bytes, and the gaps, in file order."""
         windows = 1
         while self._position < self._end:
             began = self._position
             yield from self._cached_headers()
-            # Where memory has holes, look for what is behind the next one; where it has little, seldom.
+            # If memory has holes, look for data after the next hole; if it holds little of the file, look seldom.
             windows = 1 if self._position - began > _CACHED_BYTES_MIN else 2 * windows
             for item in self._windows(windows):
                 yield item.batches if isinstance(item, BatchWindow) else item
 
     def _cached_headers(self) -> Iterator[BatchRows]:
-        """The headers up to where the system does not hold the file in memory: nothing between them is worth a read.
+        """Yield headers up to the first bytes outside the page cache: there, skipping between headers needs no reads.
 
-        Of what is on its disk, or a request away, reads of all bytes in large pieces take less time.
+        For bytes on disk, or a request away, reading everything in large pieces takes less time.
         """
         reads = self._file.cached_reads()
         if reads is None:
@@ -259,11 +262,11 @@ class WindowReader:
         wanted = min(self._read_bytes, self._end - self._position)
         data = self._read_at(self._file, self._position, wanted)
         if data.size < wanted:
-            self._end = self._position + data.size  # the file's owner cut it off while we read
+            self._end = self._position + data.size  # the file's owner truncated it while we read
         return data
 
     def _scan(self, data: U8Array, at: int) -> tuple[BatchRows, int, int]:
-        """Rows of the batches from `data[at]` on, how many bytes these batches take, and why the scan ended."""
+        """Return rows of the batches from `data[at]` on, the size of these batches, and why the scan ended."""
         rows = np.empty(min(MAX_BATCHES, data.size // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
         count, consumed, status = scan.scan_batches(
             data.ctypes.data + at,
@@ -284,8 +287,9 @@ class WindowReader:
     def _search_overrun(self, rows: BatchRows) -> tuple[BatchRows, int]:
         """Look for valid batches within the last batches of a scan, if their checksums are wrong.
 
-        No batch starts where the last one says that it ends. So the size of the first batch of the wrong run may be
-        what is damaged: then it and its successors span bytes of valid batches.
+        No batch starts at the end of the last one. So the size of the first batch of the wrong run may be damaged: then
+        it and
+        its successors span bytes of valid batches.
 
         Returns:
             (rows without those that span valid batches, position of the first valid batch); (rows, -1) without one.
@@ -298,23 +302,24 @@ class WindowReader:
         return (rows, -1) if next_valid < 0 else (rows[: first_wrong + 1], next_valid)
 
     def _search_within(self, rows: BatchRows, last_offset: int) -> tuple[BatchRows, int]:
-        """Look for valid batches within one whose checksum is wrong, and that ends where a batch starts.
+        """Look for valid batches within a batch that has a wrong checksum and ends where another batch starts.
 
-        Its damaged size may have taken in whole batches behind it. Those follow each other up to its end; what a record
-        holds, even if it is a batch itself, does not reach to the end of its batch.
+        Its damaged size may have swallowed whole batches after it. Those follow each other up to its end; the content
+        of a
+        record, even if it is a batch itself, does not reach to the end of its batch.
 
         Args:
-            rows: of a scan, or of a batch that is not held whole.
-            last_offset: of the last valid batch before them.
+            rows: rows of a scan, or of a batch that is not held whole.
+            last_offset: last offset of the last valid batch before them.
 
         Returns:
-            (rows without those behind the one that spans valid batches, position of the first of these); (rows, -1) if
+            (rows without those after the one that spans valid batches, position of the first of these); (rows, -1) if
             none does.
         """
         valid, last_valid = rows["crc"] == rows["computed_crc"], self._last_offset
         if self._checks not in _WHOLE or valid.all():
             return rows, -1
-        # Nothing is missing between a batch and one whose offsets go on.
+        # No batch is missing between two batches with consecutive offsets.
         goes_on = np.append(rows["base_offset"][1:] == rows["last_offset"][:-1] + 1, False)
         for at in np.flatnonzero(~valid & ~goes_on).tolist():
             before = rows["last_offset"][:at][valid[:at]]
@@ -332,23 +337,25 @@ class WindowReader:
         return not any(isinstance(item, Gap) for item in reader)
 
     def _usual_read_bytes(self, window_bytes: int, scanned: int) -> int:
-        """Size of the read behind a window; `scanned` is larger than the window when its last batch reaches beyond."""
+        """Return the size of the read after a window; `scanned` exceeds the window if its last batch extends beyond
+        it.
+        """
         reads_on = self._checks is not Checks.HEADERS
         if reads_on or scanned > window_bytes + window_bytes // 4:
             return self._up_to_expected_end(self._window_bytes)
-        # Of headers alone: where a read skips little of what lies between them, fewer and larger reads cost less.
+        # For headers alone: if a read skips few of the bytes between them, fewer and larger reads cost less.
         return max(self._window_bytes, min(2 * window_bytes, LARGEST_HEADER_WINDOW_BYTES))
 
     def _up_to_expected_end(self, size_bytes: int) -> int:
-        """Size of a read of so many bytes that should not pass the expected end."""
+        """Limit the size of a read so that it does not pass the expected end."""
         if self._expected_end is None:
             return size_bytes
         left = self._expected_end - self._position
-        # A header at least, or the walk learns nothing from the read.
+        # At least a header, or the walk learns nothing from the read.
         return min(size_bytes, max(left, HEADER.size) if left > 0 else SMALL_WINDOW_BYTES)
 
     def _too_large(self, size: int) -> BatchWindow:
-        """The window of a batch that is not held whole; its checksum is computed from pieces."""
+        """Return the window of a batch that is not held whole; compute its checksum from pieces."""
         header = read_cached(self._file, self._position, HEADER.size)
         rows = np.empty(1, BATCH_ROW)
         scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
@@ -366,7 +373,7 @@ class WindowReader:
         return BatchWindow(self._position, header, rows, pieces)
 
     def _gap(self, status: int, data: U8Array) -> Gap:
-        """The gap at the position, up to where valid batches start again."""
+        """Return the gap at the position, up to the next valid batch."""
         position, left = self._position, self._end - self._position
         if _is_zero(self._file, position, self._end, self._piece_bytes):
             return Gap(position, left, GapKind.ZEROS, f"{left} zero bytes")
@@ -377,7 +384,7 @@ class WindowReader:
         return Gap(position, left, GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE, what)
 
     def _search(self, at: int, end: int | None = None) -> int:
-        """Position from `at` on where a valid batch starts that fits the segment and ends up to `end`, or -1."""
+        """Return the position from `at` on of a valid batch that fits the segment and ends up to `end`, or -1."""
         end = self._end if end is None else end
         below = min(self._base_offset + MAX_OFFSETS, 2**63 - 1)
         while self._search_budget >= 0 and at < end:
@@ -389,7 +396,7 @@ class WindowReader:
                 return at + int(found)
             if data.size < _SEARCH_BYTES:
                 break
-            # Half a window on, so that every batch of up to half a window is seen whole.
+            # Advance half a window, so that every batch of up to half a window is seen whole.
             at += _SEARCH_BYTES // 2
         return -1
 
@@ -397,7 +404,7 @@ class WindowReader:
 def read_headers(
     file: ReadableFile, *, base_offset: int = 0, start: int = 0, end: int | None = None, search: bool = True
 ) -> Iterator[BatchRows | Gap]:
-    """The headers of a log file's batches, without their bytes: BATCH_ROW[some], CRCs not checked."""
+    """Yield the headers of a log file's batches, without their bytes: BATCH_ROW arrays, CRCs not checked."""
     reader = WindowReader(
         file,
         Checks.HEADERS,
