@@ -172,7 +172,7 @@ class KeyTable(NewestOffsets, Protocol):
             hashes: uint64[records, 2], the result of `hashes` for the same records.
 
         Returns:
-                index of the first record that did not fit; the number of records if all fit.
+            index of the first record that did not fit; the number of records if all fit.
 
         Raises:
             TooLittleMemoryError: the table would exceed its share of memory.

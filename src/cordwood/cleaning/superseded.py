@@ -5,7 +5,7 @@ limited number of records, and marks the records that a newer record of the same
 
     scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · survivors of each chunk
     merge    survivors of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
-        then     `SegmentOutcomes` holds, per batch, which of its records are superseded
+    then     `SegmentOutcomes` holds, per batch, which of its records are superseded
 
 So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge takes any
 range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is needed only if the user chose Kafka's

@@ -51,9 +51,8 @@ class AbortTracker:
         """Decide about the next batches (BATCH_ROW[batches]) in log order.
 
         Returns:
-                bool[batches]: True for data of an aborted transaction, and for markers of transactions without data in
-                this clean;
-                and the aborted transactions whose marker stays because they had data, for the new transaction index.
+            bool[batches]: True for data of an aborted transaction, and for markers of transactions without data in this
+            clean; and the aborted transactions whose marker stays because they had data, for the new transaction index.
         """
         result = np.zeros(batches.size, np.bool_)
         kept: list[AbortedTransaction] = []

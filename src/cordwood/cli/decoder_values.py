@@ -21,7 +21,7 @@ def shown_by(decoder: str, fs: Store, *, in_json: bool) -> Shown:
     """Return how a decoder shows keys or values.
 
     Args:
-            decoder: a decoder's name, as `decoder_of` accepts it.
+        decoder: a decoder's name, as `decoder_of` accepts it.
 
     Raises:
         RequestError, NotFoundError: see `decoder_of`.

@@ -28,8 +28,8 @@ def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
     """Return the keys given by name, and those on the non-empty lines of a file.
 
     Raises:
-            RequestError: no key is given.
-            NotFoundError: the file is missing.
+        RequestError: no key is given.
+        NotFoundError: the file is missing.
     """
     found = list(keys or ())
     if path is not None:

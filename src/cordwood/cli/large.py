@@ -80,7 +80,7 @@ def _texts(data: memoryview) -> Iterator[str]:
     """Decode UTF-8 in pieces.
 
     Raises:
-            UnicodeDecodeError: the bytes are not UTF-8.
+        UnicodeDecodeError: the bytes are not UTF-8.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     for part in _parts(data):

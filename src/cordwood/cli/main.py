@@ -271,7 +271,7 @@ def show(text: str) -> bool:
     """Print a result. If the reader of a pipe has quit, the command still ends with its own exit code.
 
     Returns:
-            False if the output's reader has quit.
+        False if the output's reader has quit.
     """
     try:
         print(text, flush=True)

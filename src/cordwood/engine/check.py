@@ -34,7 +34,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
     Args:
         files: (name, bytes) of the outputs.
         cleaned: the task's figures.
-            last_end: end of the last group; no output extends beyond it.
+        last_end: end of the last group; no output extends beyond it.
     """
     found = [(info.name, info.size_bytes) for info in fs.list(folder)]
     if found != sorted(files):

@@ -320,7 +320,7 @@ def scan_into_blob(run: RunTask, folder: BlobFolder) -> ScannedBlob:
     """Scan a run into a new blob: a section for each range of each chunk, and one for the outcomes.
 
     Raises:
-            CorruptBatchError: a batch is damaged, or the run does not begin or end at a batch boundary.
+        CorruptBatchError: a batch is damaged, or the run does not begin or end at a batch boundary.
     """
     chunks = entries = 0
     with closing(folder.create("scan")) as writer:

@@ -154,10 +154,10 @@ class WrittenGroup:
     """A group of segments that was rewritten.
 
     Attributes:
-            replaced: base offsets of the segments that were read.
-            outputs: base offsets of the segments that were written.
-            counts: record counts per source segment.
-            kept: nothing was written, as the output would be the same as the one source segment.
+        replaced: base offsets of the segments that were read.
+        outputs: base offsets of the segments that were written.
+        counts: record counts per source segment.
+        kept: nothing was written, as the output would be the same as the one source segment.
     """
 
     replaced: tuple[int, ...]

@@ -152,8 +152,8 @@ class CleanRun(RunTask):
     """A run of a partition that is cleaned.
 
     Attributes:
-            superseding: see `Run`.
-            dirty: table in which the records are looked up; None if they are compared in chunks.
+        superseding: see `Run`.
+        dirty: table in which the records are looked up; None if they are compared in chunks.
     """
 
     superseding: Superseding | None

@@ -1,9 +1,9 @@
 """Records of one type in Kafka's internal topics, as Arrow.
 
     partition, offset, timestamp     as in `storage.log.arrow`
-        version                          of the value; null for a null value, which deletes its key's record
+    version                          of the value; null for a null value, which deletes its key's record
     key, value                       structs, with a column per field; topics without keys have no key
-        rest                             bytes after the known fields of a value, as in a later version; else null
+    rest                             bytes after the known fields of a value, as in a later version; else null
 
 Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. Decoding takes
 some 20 µs per record: these logs are compacted, and small beside the topics that they describe.

@@ -8,7 +8,7 @@ Readers use that view, so an interrupted swap reads as if it had been finished, 
     2  *.cleaned, *.swap at or above them    removed: written by a clean or split that did not finish
     3  *.swap                                renamed into place, after the files they replace are removed
     4  index without .log                    removed
-        5  .log without .index                   its indexes are rebuilt, and its invalid tail is truncated
+    5  .log without .index                   its indexes are rebuilt, and its invalid tail is truncated
 
 After a crash, segments from the recovery point on are also treated as in 5. Names do not show which; `check` does.
 

@@ -33,7 +33,7 @@ class IndexLimits:
 
     Attributes:
         interval_bytes: `index.interval.bytes`.
-            size_bytes: `segment.index.bytes`, for each of the two indexes.
+        size_bytes: `segment.index.bytes`, for each of the two indexes.
     """
 
     interval_bytes: int = 4096
@@ -127,8 +127,8 @@ class SegmentWriter:
     """A segment that is being written to a directory.
 
     Attributes:
-            base_offset: offset in the names of its files.
-            next_offset: offset after the last batch; the base offset of an empty segment.
+        base_offset: offset in the names of its files.
+        next_offset: offset after the last batch; the base offset of an empty segment.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class SegmentWriter:
         """Append batches.
 
         Args:
-                pieces: their bytes, in order; a piece may hold several batches.
-                batches: BATCH_ROW[batches].
-                origin: source of unchanged pieces, if their blocks may be shared.
+            pieces: their bytes, in order; a piece may hold several batches.
+            batches: BATCH_ROW[batches].
+            origin: source of unchanged pieces, if their blocks may be shared.
 
         Returns:
             number of appended batches: fewer than given if an index is full, or offsets are too far above the base.

@@ -92,11 +92,11 @@ class FollowedLog:
     """A log that grows while it is read, with at least one segment.
 
     Attributes:
-            next_offset: first offset that is not read yet; the reader advances it, up to `end_offset`.
-            isolation: isolation level; None if everything up to the log's end is readable.
-            end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
-            transactions: transactions below the log's end at the last poll; aborted ones only as far as `next_offset`
-                needs.
+        next_offset: first offset that is not read yet; the reader advances it, up to `end_offset`.
+        isolation: isolation level; None if everything up to the log's end is readable.
+        end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
+        transactions: transactions below the log's end at the last poll; aborted ones only as far as `next_offset`
+        needs.
     """
 
     log: LogView

@@ -51,7 +51,7 @@ class Transactions:
     Attributes:
         open: producer id to first offset.
         aborted: producer id to (first offset, marker offset) of its aborted transactions, ascending.
-            next_offset: offset after the last added batch.
+        next_offset: offset after the last added batch.
     """
 
     open: dict[int, int] = field(default_factory=dict)
