@@ -34,7 +34,8 @@ settings.register_profile(
 )
 settings.load_profile("cordwood")
 
-# Spark's Java, of every process of a test: nothing runs for long, so code is compiled quickly rather than well.
+# Options of Spark's Java, in every process of a test: no process runs for long, so code is compiled quickly rather than
+# well.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _left_out = pytest.StashKey[int]()
 #: Markers of tests that only `.ci/full` runs: they take an hour, or much memory or disk.
 LONG = ("large", "month", "soak")
-#: How many tests wait for their turn.
+#: Number of tests that wait for their turn.
 _waiting = pytest.StashKey[int]()
 
 
@@ -75,7 +76,7 @@ def kafka_broker() -> Iterator[kafka_tools.Broker]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session as a user makes it, with none of our settings, in a folder of its own. Its start takes seconds."""
+    """A session as a user makes it, with none of our settings, in a folder of its own. It starts within seconds."""
     from pyspark.sql import SparkSession
 
     os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}

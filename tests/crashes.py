@@ -82,7 +82,7 @@ def names_of(fs: MemoryFileSystem) -> State:
 
 
 def durable(fs: MemoryFileSystem) -> MemoryFileSystem:
-    """The same with all of it on disk."""
+    """A copy with all changes on disk."""
     return fs.crash(keep_all)
 
 

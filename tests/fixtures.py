@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 PACKED = Path(__file__).parent / "data" / "fixtures"
-#: Shared by the processes of one user: unpacking all takes some seconds and 700 MB of mostly sparse index files.
+#: Shared by the processes of one user: unpacking needs some seconds and 700 MB of mostly sparse index files.
 UNPACKED = Path(tempfile.gettempdir()) / f"cordwood-fixtures-{os.getuid()}"
 
 NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz"))

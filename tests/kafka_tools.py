@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent / "kafka"
 
 Line = dict[str, Any]
 Word = str | Path
-#: What `oracle generate` makes logs of.
+#: Profiles of logs that `oracle generate` makes.
 PROFILES = (
     "plain",
     "compressed",
@@ -40,7 +40,7 @@ class KafkaToolError(AssertionError):
 
 @functools.cache
 def missing() -> str | None:
-    """What keeps the programs from running here; None when nothing does. Fetches Kafka's jars the first time."""
+    """The reason why the programs cannot run here, or None. Fetches Kafka's jars the first time."""
     for program in ("java", "javac"):
         if shutil.which(program) is None:
             return f"{program} is not on the path"
@@ -79,7 +79,7 @@ class Oracle:
         return _lines(_run([FOLDER / "oracle", "messages"], text=lines))
 
     def batch(self, commands: Iterable[Sequence[Word]], *, exits: Sequence[int] = (0,)) -> list[list[Line]]:
-        """Run many commands in one process, which takes 50 ms each instead of 200; a list of lines per command."""
+        """Run many commands in one process, at 50 ms each instead of 200; return a list of lines per command."""
         asked = [[str(word) for word in command] for command in commands]
         lines = "".join(f"{json.dumps(words)}\n" for words in asked)
         printed = _run([FOLDER / "oracle", "batch"], text=lines, exits=(0, 1, 2))

@@ -1,8 +1,8 @@
 """Environment variables of a test run. A run without any of these is a function of the commit.
 
-CORDWOOD_SEED           seed of random logs, scripts and examples; `now` takes the time, and the last lines show it
+CORDWOOD_SEED           seed of random logs, scripts and examples; `now` uses the time, and the last lines show it
 CORDWOOD_EFFORT         multiplies counts: logs, scripts, kills, power cuts, seconds; `full` takes the full counts
-CORDWOOD_REWRITE        1 writes expectations, pages and recorded answers anew, to be reviewed as a diff
+CORDWOOD_REWRITE        1 rewrites expectations, pages and recorded answers, to be reviewed as a diff
 CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run, or there is no
                         browser, no axe-core or no Prometheus
 CORDWOOD_PICTURES       a folder that the tests of pages leave pictures of them in
@@ -46,12 +46,12 @@ TURN, TURNS = (int(number) for number in (os.environ.get("CORDWOOD_TURN") or "0/
 
 
 def scaled(usual: int, full: int) -> int:
-    """How many a run tries: `usual` times the effort, from 1 to `full`."""
+    """Number of cases that a run tries: `usual` times the effort, from 1 to `full`."""
     return full if IS_FULL else max(1, min(full, round(usual * EFFORT)))
 
 
 def step(usual: int) -> int:
-    """Distance of items that a run takes of a sequence, at this run's effort; `usual` at effort 1."""
+    """Distance between the items that a run takes from a sequence, at this run's effort; `usual` at effort 1."""
     return max(1, round(usual / EFFORT))
 
 

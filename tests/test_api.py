@@ -1,4 +1,4 @@
-"""What `import cordwood` offers."""
+"""The public names of `import cordwood`."""
 
 from __future__ import annotations
 

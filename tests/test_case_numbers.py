@@ -23,7 +23,7 @@ from tests.knobs import REWRITE
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "cases.md"
 NUMBERS = r"(?P<numbers>\d+b?(?:-\d+)?(?:, \d+b?(?:-\d+)?)*)"
-#: What only Kafka does in a scenario that is replayed: the live log does all of it, but for what Kafka's checks count.
+#: Cases in replayed scenarios that only Kafka does: the live log does everything but Kafka's counted checks.
 KAFKA_ALONE = {"clean-aborted": "21"}
 
 

@@ -35,7 +35,7 @@ from tests.kafka_tools import Oracle
 KAFKA = [
     json.loads(line) for line in (Path(__file__).parent / "data" / "kafka-defaults.jsonl").read_text().splitlines()
 ]
-#: What Kafka takes and refuses of each numeric config: `oracle edges`.
+#: Values of each numeric config that Kafka accepts and refuses: `oracle edges`.
 EDGES = [json.loads(line) for line in (Path(__file__).parent / "data" / "kafka-edges.jsonl").read_text().splitlines()]
 #: Taken by Kafka, and refused here: Kafka's cleaner waits forever; Kafka fails when it makes the first segment.
 REFUSED_HERE = {
@@ -128,7 +128,7 @@ def test_each_default_is_what_the_broker_synonyms_give_by_default() -> None:
                 assert given == definition.default, synonym.name
 
 
-# ---- one value: what Kafka 4.3.1 answered to each of these -----------------------------------------------------------
+# ---- One value: Kafka 4.3.1's answer to each -------------------------------------------------------------------------
 
 TAKEN: list[tuple[str, str, Value]] = [
     ("cleanup.policy", "", ()),
@@ -190,7 +190,7 @@ REFUSED = [
     ("leader.replication.throttled.replicas", "x"),
     ("leader.replication.throttled.replicas", "*,0:1"),
     ("leader.replication.throttled.replicas", "-1:2"),
-    # Kafka takes these two; here a ratio is a number that can be compared and written as JSON.
+    # Kafka accepts these two; here a ratio is a number that can be compared and written as JSON.
     ("min.cleanable.dirty.ratio", "NaN"),
     ("min.cleanable.dirty.ratio", "0x1p-1"),
 ]

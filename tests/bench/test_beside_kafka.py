@@ -86,7 +86,7 @@ def test_options_that_fit_nothing_are_refused(words: list[str]) -> None:
     ("codec", "change"),
     [
         (Codec.NONE, "a byte"),
-        (Codec.NONE, "an index"),  # of compressed logs the records are compared
+        (Codec.NONE, "an index"),  # compressed logs are compared by records
         (Codec.NONE, "a segment less"),
         (Codec.LZ4, "a byte"),
         (Codec.LZ4, "a segment less"),

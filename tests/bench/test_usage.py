@@ -1,4 +1,4 @@
-"""What processes take is measured beside any others."""
+"""Memory and time of processes are measured without that of other processes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _state(directory: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def differences(kafka: Path, ours: Path) -> Iterator[str]:
-    """How two partitions differ in what their cleaned segments hold; nothing when they are the same.
+    """Differences between the cleaned segments of two partitions; empty if they are equal.
 
     Indexes of the active segment are left out: Kafka makes and fills them when it likes.
     """
@@ -136,7 +136,7 @@ def _bytes(base: int, path: Path, active: int) -> bytes:
 
 
 def _headers(batch: Batch) -> tuple[int, ...]:
-    """A batch without what depends on the size of its compressed records."""
+    """A batch without the fields that depend on the size of its compressed records."""
     return tuple(batch._replace(position=0, size_bytes=0, crc=0, computed_crc=0))
 
 
@@ -183,7 +183,7 @@ class _Snapshots:
     reopening: int
 
     def before(self, step: Step) -> int:
-        """How many steps are added before a round."""
+        """Number of steps that are added before a round."""
         return 1 if is_crash(step) else self.reopening + 1
 
     @classmethod
@@ -251,7 +251,7 @@ class Round:
 
     @property
     def deleted(self) -> Mapping[str, int]:
-        """How many segments retention took, by log."""
+        """Number of segments that retention deleted, by log."""
         deleted = self.line.get("deleted", {})
         return deleted if isinstance(deleted, Mapping) else {self.partition: deleted}
 
@@ -358,7 +358,7 @@ def why_not(one: Round, before: Path) -> str | None:
     """Why a clean of Kafka has no counterpart; None if it has one."""
     log = LogView(str(before / one.partition), log_start_offset=0, fs=PosixFileSystem())
     if one.cleaned and one.line["first_dirty"] < log.segments[0].base_offset:
-        # Kafka then finds no aborted transactions while it takes keys, and drops records for keys of aborted ones. No
+        # Kafka then finds no aborted transactions while it reads keys, and drops records for keys of aborted ones. No
         # broker starts such a clean, since it corrects the checkpoint first.
         return "left out: first dirty offset below the log"
     if any(last_offset(one) >= other.base_offset for one, other in itertools.pairwise(log.segments)):
@@ -369,7 +369,7 @@ def why_not(one: Round, before: Path) -> str | None:
 
 
 def last_offset(segment: Segment) -> int:
-    """Of its batches; NONE without any."""
+    """Last offset of its batches; NONE without any batch."""
     with segment.open() as file:
         read = [item for item in read_headers(file, base_offset=segment.base_offset) if not isinstance(item, Gap)]
     return max((int(item["last_offset"].max()) for item in read), default=NONE)
@@ -534,9 +534,9 @@ def _compare_recovery(one: Round, before: Path, after: Path, target: Path) -> It
     for log in path.glob(f"*{FileKind.LOG}"):
         cut = before / one.partition / log.name
         if not cut.exists():
-            shutil.copystat(after / one.partition / log.name, log)  # made anew, just now
+            shutil.copystat(after / one.partition / log.name, log)  # created just now
         elif log.stat().st_size < cut.stat().st_size:
-            os.utime(log, ns=(one.clock_ms * 1_000_000,) * 2)  # what Kafka cuts it has modified then; we keep the time
+            os.utime(log, ns=(one.clock_ms * 1_000_000,) * 2)  # Kafka modifies a truncated file; we keep its time
     yield from differences(after / one.partition, path)
     ours, kafkas = (_snapshots(path, one.line["state"]["log_start"]) for path in (path, after / one.partition))
     if ours != kafkas:

@@ -1,10 +1,10 @@
 """A log cleaned by one task or by many, cut anywhere: the output is the same, so that any test can choose.
 
     whole     one task, as a small partition is cleaned
-    chunks    one task that closes a chunk after every eighth record, and then reads nothing that goes
+    chunks    one task that closes a chunk after every eighth record, and then does not read dropped records
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
     indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them, and
-              once one of a segment goes, the others are looked up as they are rewritten
+              once a record of a segment is dropped, the others are looked up as they are rewritten
     mistaken  the same, but some of these indexes are missing, torn, stale, of another segment or under another secret,
               and the hashes of some segments' keys all agree with those of dirty ones
     stages    many tasks; runs begin where an index points to
@@ -87,7 +87,7 @@ RUNS = {"one": 1, "two": 2, "probed": 2, "sought": 2, "seven": 7, "batches": _RU
 #: In these, the dirty keys become a table.
 _PROBING = ("probing", "probed", "sought")
 _SECRET = bytes(range(16))
-#: What rounds left: key indexes by their names, by the log's directory without that of the round.
+#: Key indexes left by rounds, by their names, by the log's directory without that of the round.
 _left: dict[str, dict[str, bytes]] = {}
 EVERY = "every"
 #: Many tasks, run by the last of `_given`.
@@ -132,7 +132,7 @@ def few_ranges() -> contextlib.AbstractContextManager[object]:
 
 
 def _runner() -> Runner | None:
-    """What runs the tasks of this mode; None: the test itself."""
+    """The runner of this mode's tasks; None if the test itself runs them."""
     if _mode[0] == _GIVEN:
         return _given[-1]
     return pool() if _mode[0] == "here" else None
@@ -164,7 +164,7 @@ def clean_log(
     part: GroupRange | None = None,
     **choice: Any,
 ) -> Cleaned:
-    """Do what `clean_partition` does, in the mode that is chosen."""
+    """Do as `clean_partition` does, in the current mode."""
     mode = _mode[0]
     if mode == EVERY:
         return _clean_in_every_mode(fs, log, target, settings=settings, suffix=suffix, part=part, **choice)
@@ -277,7 +277,7 @@ def under_another_secret(index: KeyIndex) -> KeyIndex:
 
 
 def _find_too_many(index: KeyIndex, hashes: np.ndarray) -> Candidates:
-    """What `find` finds; of every third segment all records, as if their tags agreed with those of dirty keys."""
+    """The result of `find`; for every third segment all records, as if their tags agreed with those of dirty keys."""
     if index.header.base_offset % 3:
         return find(index, hashes)
     every = np.packbits(np.ones(index.header.records, np.bool_), bitorder="little")

@@ -40,7 +40,7 @@ class Mutant:
 
     @property
     def times(self) -> int:
-        """How often the text is there; other than once the table is out of date."""
+        """Number of occurrences of the text; it is 1 unless the table is out of date."""
         return self.source.read_text().count(self.text)
 
     @property
@@ -55,7 +55,7 @@ SUPERSEDED, SCAN = "kernels.superseded", "engine.scan"
 #: The unchanged rules, for comparison.
 NONE = Mutant("", "", "", "")
 MUTANTS = (
-    # what supersedes
+    # newest records
     Mutant("the newest record of a key stays", JUDGE, 'row["offset"] < newest[i]', 'row["offset"] <= newest[i]'),
     Mutant(
         "what is above the keys that were read stays",

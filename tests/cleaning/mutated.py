@@ -24,7 +24,7 @@ def against_kafka() -> str:
     # Scenarios that find most mutants come first, slow scenarios last.
     first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)
     others = sorted(SCENARIOS.keys() - NOT_AT_ALL.keys() - {*first, *last})
-    # Which keys meet in a bucket depends on nothing but the mutant.
+    # The choice of keys that share a bucket depends only on the mutant.
     vars(partition)["secrets"] = SimpleNamespace(token_bytes=lambda size: bytes(range(size)))
     for turn in range(2):
         if turn == 1:

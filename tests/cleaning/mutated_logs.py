@@ -1,4 +1,4 @@
-"""Logs on disk that mutants clean, and by what `verify` judges what came of them."""
+"""Logs on disk that mutants clean, and the parameters by which `verify` judges the output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _open_transaction() -> State:
 
 
 def _producers() -> State:
-    """All that is known of two producers is in a batch that keeps nothing, and in a marker whose time has passed."""
+    """The only traces of two producers are in a batch that keeps no record, and in an expired marker."""
     batch = data(4, "c=1 d=1 e=1")
     first, latest, last = batch.records
     records = [first, replace(latest, timestamp=NOW - 1000), last]

@@ -86,7 +86,7 @@ def shape_of(seed: int) -> Iterator[str]:
 
 
 def config_of(seed: int) -> dict[str, int]:
-    """Limits that the cleans of one random log go by."""
+    """Limits for the cleans of one random log."""
     return {
         "delete.retention.ms": 1000,
         "segment.bytes": (20_000, 60_000, 1 << 30)[seed % 3],
@@ -102,7 +102,7 @@ def slots_of(seed: int) -> int:
 
 
 def words(seed: int, step: Line) -> Iterator[str]:
-    """Configs and limits as the oracle takes them."""
+    """Configs and limits in the oracle's form."""
     for name, value in config_of(seed).items():
         yield from ("--config", f"{name}={value}")
     for name in ("first_dirty", "first_uncleanable", "slots"):

@@ -1,8 +1,8 @@
-"""A scenario of `tests/kafka/scenarios` done by us, without Java, and held against what Kafka printed for it.
+"""A scenario of `tests/kafka/scenarios` done by Cordwood, without Java, and compared with Kafka's output.
 
 Appends, rolls and markers build the logs with our encoders; each plan, clean, recovery and retention is ours. After
-every step that shows something (a clean's figures and state, a dump, a snapshot's check sums) that is compared with
-Kafka's line. What passed through a compressor is compared by its records.
+every step with output (a clean's figures and state, a dump, a snapshot's checksums) the output is compared with Kafka's
+line. Compressed batches are compared by their records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.cleaning.scripted import ScriptedLog, aborted, contents
 Step = dict[str, Any]
 
 CODECS = {codec.label: codec for codec in Codec}
-#: Steps that only look, at what other tests compare.
+#: Steps that only read; other tests compare their results.
 LOOKS = ("read", "offset_for_timestamp", "expire_producers")
 #: The oracle's fields for a cleanable log, in the order of `_figures`.
 SELECTED = (
@@ -155,7 +155,7 @@ class Replay:
                 raise NotModelledError(op)
 
     def _file(self, step: Step) -> None:
-        """What happens to files between a stop and the next start; their names begin with `live` or a snapshot's."""
+        """Change files between a stop and the next start; their names begin with `live` or a snapshot's."""
         fs, path = self.log.fs, step["path"]
         match step["do"]:
             case "rename":
@@ -378,7 +378,7 @@ class Replay:
                 assert index is not None
                 ours = [list(one) for one in zip(index.offsets.tolist(), index.positions.tolist(), strict=True)]
                 yield from self._equal("index", ours, theirs["index"])
-                # Where there is no time index a broker makes one, which stays empty.
+                # A broker creates a missing time index, which stays empty.
                 pairs = [] if times is None else zip(times.timestamps.tolist(), times.offsets.tolist(), strict=True)
                 ours = [list(one) for one in pairs]
                 yield from self._equal("time_index", ours, theirs["time_index"])

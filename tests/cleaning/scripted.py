@@ -52,7 +52,7 @@ from tests.cleaning.modes import clean_log
 from tests.record.windows import window
 
 LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
-#: How often a broker looks for producers that it may forget.
+#: Interval at which a broker looks for expired producers.
 EXPIRY_INTERVAL_MS = 600_000
 
 

@@ -1,6 +1,6 @@
-"""Every clean that Kafka does, done by us from the same files: the same files come out.
+"""Every clean of Kafka's cleaner, repeated by Cordwood on the same files: the output files are equal.
 
-What fails names its seed, so that the same can be made again.
+A failure names its seed, so that it can be repeated.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ CODECS = st.sampled_from([Codec.NONE] * 6 + [Codec.GZIP, Codec.LZ4])
 #: First offset whose keys a clean reads: None for the checkpoint, or this number of offsets before the end; 1000 covers
 #: all.
 STARTS = st.sampled_from([None, None, 1000, 3, 6])
-#: What happens to a log, in the order of how often it does.
+#: Events of a log, the most frequent first.
 EVENTS = st.one_of(
     st.tuples(st.just("data"), RECORDS, st.sampled_from([NONE, 1, 2]), CODECS, st.integers(0, 2)),
     st.tuples(st.just("transaction"), RECORDS, st.sampled_from([1, 2, 3]), CODECS, st.just(0)),
@@ -96,7 +96,7 @@ class Writer:
 
 
 def stored(log: ScriptedLog) -> list[StoredSegment]:
-    """The log as the plain cleaner takes it."""
+    """The log in the plain cleaner's form."""
     found = []
     for one in log.log().segments:
         data = read_file(one.fs, one.path)
@@ -186,7 +186,7 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(set_sizes, window_bytes, lar
     check_clean(log, now_ms=log.now_ms, back=1000)
 
 
-#: What makes every batch a large one, and some of its records large.
+#: Sizes from which every batch is large, and some of its records.
 SIZES_OF_LARGE = {
     (thinning, "LARGE_BYTES"): 0,
     (rewrite, "COPIED_BYTES"): RECORD_EXTRA_BYTES + 1,
@@ -281,7 +281,7 @@ def test_a_segment_whose_offsets_span_too_much_becomes_several(strict: bool) -> 
 
 @pytest.mark.parametrize("segment_bytes", [100, 900])
 def test_segments_that_hold_the_same_offsets_are_not_written_over_each_other(segment_bytes: int) -> None:
-    # Its index full, a segment becomes two, the second of them from offset 4 on; another segment begins at 2.
+    # As its index is full, a segment becomes two, the second from offset 4 on; another segment begins at 2.
     log = ScriptedLog({"index.interval.bytes": 0})
     for offset in range(5):
         if offset == 2:

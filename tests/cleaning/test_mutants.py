@@ -1,6 +1,7 @@
-"""Each rule of the cleaner broken once: Kafka's results or `verify` notice. Neither has a word about it unbroken.
+"""Each rule of the cleaner broken once: the comparison with Kafka or `verify` notices. Neither reports an error about
+the unbroken cleaner.
 
-The rules are in `mutants`; a run takes some of them, see `knobs`, and its summary shows who noticed what.
+The rules are in `mutants`; a run tests some of them, see `knobs`, and its summary lists who noticed each.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _AT_ONCE, _SECONDS_MAX = 2, 300
 
 @dataclass
 class Outcome:
-    """What came of one mutant.
+    """Result of one mutant.
 
     Attributes:
-        kafka: how its results differ from Kafka's; empty: not at all.
-        failed: why its clean failed; empty: it did not.
+        kafka: its difference to Kafka's results; empty if there is no difference.
+        failed: error of its clean; empty if it succeeded.
         violations: that `verify` named, with the logs that they are in.
     """
 
@@ -67,7 +68,7 @@ def run(number: int, logs: Path, folder: Path) -> dict[str, Any]:
 
 
 def outcomes_of_some(spark: SparkSession, folder: Path) -> dict[int, Outcome]:
-    """What came of the mutants, by their number; `verify` judges them all in one run."""
+    """The results of the mutants, by their number; `verify` judges them all in one run."""
     logs = folder / "logs"
     mutated_logs.write(logs)
     numbers = [AS_IT_IS, *drawn(range(len(MUTANTS)))]

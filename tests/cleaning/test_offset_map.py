@@ -29,7 +29,7 @@ from cordwood.testing.reference import SlowOffsetMap
 from tests.cleaning.scripted import ScriptedLog
 from tests.kafka_tools import Oracle
 
-#: Of the keyed hash.
+#: Secret of the keyed hash.
 SECRET = bytes(range(16))
 
 
@@ -252,7 +252,7 @@ def test_slots_and_sizes_are_those_of_kafkas_own_map(kafka_oracle: Oracle) -> No
     for slots in (1, 2, 3, 7, 10, 24, 100):
         for _ in range(6):
             keys = [f"k{choose.randrange(3 * slots)}" for _ in range(4 * slots)]
-            # Up to where it is full: then Kafka's takes no more.
+            # The count of keys at which it is full: then Kafka's map accepts no more.
             full = next((at for at in range(len(keys)) if len(set(keys[:at])) == slots), len(keys))
             asked.append((slots, keys[:full]))
             commands.append(["offset-map", "--slots", str(slots), *keys[:full]])

@@ -270,7 +270,7 @@ def test_what_waited_for_longer_than_the_max_lag_is_cleaned_whatever_the_ratio()
     found, reason = decision(log, T0 + 6 * HOUR + 1, **lag)
     assert found is Decision.CLEAN
     assert reason.what.startswith(f"max.compaction.lag.ms={6 * HOUR}: ")
-    # Nothing cleanable: it does not matter how late it is.
+    # Without a cleanable range the delay does not matter.
     assert decision(replace(log, checkpoint=2), T0 + 9 * HOUR, **lag)[0] is Decision.LEAVE
 
 

@@ -1,4 +1,4 @@
-"""Kafka's scenarios (`tests/kafka/scenarios`) done by us, step by step, without Java.
+"""Kafka's scenarios (`tests/kafka/scenarios`) repeated by Cordwood, step by step, without Java.
 
 The comparison on Kafka's own files in `test_against_kafka.py` runs all of them, and compares every clean that has a
 counterpart.
@@ -39,7 +39,7 @@ def test_a_scenario_comes_out_as_in_kafka_however_the_work_is_cut(name: str, mod
 
 def test_an_index_that_would_overflow_ends_a_segment_instead_of_the_clean() -> None:
     # groups-index-overflow: merged segments may need more entries than their sources had; Kafka fails and gives up the
-    # partition. So do we when asked to be as strict.
+    # partition. In strict mode so do we.
     done = replay("groups-index-overflow")
     with pytest.raises(RequestError, match=r"segment.index.bytes=\d+. Kafka's cleaner fails here every time"):
         done.log.clean(strict_kafka=True)

@@ -58,12 +58,12 @@ class Log:
 
 
 def damaged(error: DataError) -> None:
-    """Nothing is."""
+    """Do not tolerate damage."""
     raise error
 
 
 def rewritten(log: Log, *, thinning: bool) -> tuple[Rewritten, int]:
-    """The log without its superseded records, and how many batches were thinned."""
+    """The log without its superseded records, and the number of thinned batches."""
     window, known = log.window, log.known
     nothing = np.zeros(window.batches.size, np.bool_)
     decided = needs_no_decoding(window.batches, nothing, known)
@@ -76,7 +76,7 @@ def rewritten(log: Log, *, thinning: bool) -> tuple[Rewritten, int]:
 
 
 def assert_the_same(log: Log) -> int:
-    """Compare both ways; returns how many batches were thinned."""
+    """Compare both ways; return the number of thinned batches."""
     (plain, _), (found, thinned) = (rewritten(log, thinning=thinning) for thinning in (False, True))
     assert b"".join(map(bytes, found.pieces)) == b"".join(map(bytes, plain.pieces))
     assert (found.batches == plain.batches).all()

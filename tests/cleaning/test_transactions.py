@@ -59,7 +59,7 @@ def test_an_emptied_marker_may_go() -> None:
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["a copy", "in place"])
 def test_to_a_clean_that_begins_behind_its_marker_an_aborted_transaction_goes_on(in_place: bool) -> None:
-    # As in Kafka: it learns of the transaction from the index and takes keys from offset 2 on. So to it the second
+    # As in Kafka: it finds the transaction in the index and reads keys from offset 2 on. So to it the second
     # transaction is aborted as well, and does not supersede offset 3.
     log = ScriptedLog({"index.interval.bytes": 1})
     log.in_place = in_place

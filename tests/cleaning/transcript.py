@@ -54,7 +54,7 @@ _BATCH = re.compile(
 )
 _RECORD = re.compile(r"(?P<key>[^=]*)=(?P<value>[^^]*)(?:\^(?P<timestamp>-?\d+))?")
 _MARKER = re.compile(r"(?P<type>[CA])(?P<id>\d+)(?:/(?P<epoch>\d+))?")
-#: Of `clean`: the parameter, and what its text becomes.
+#: Parameters of `clean`, and the types of their values.
 _CHOICES = {
     "from": ("first_dirty", int),
     "to": ("first_uncleanable", int),

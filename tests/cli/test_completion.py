@@ -11,7 +11,7 @@ import pytest
 
 
 def completed(words: str) -> list[str]:
-    """What bash would offer for the last of the words."""
+    """Bash's completions for the last of the words."""
     environment = {
         **os.environ,
         "_CORDWOOD_COMPLETE": "complete_bash",

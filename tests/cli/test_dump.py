@@ -624,7 +624,7 @@ def test_a_batch_with_a_wrong_crc_is_shown_with_its_records(small: Path) -> None
     assert re.search(
         r"^batch .* crc=4db0f69e INVALID \(computed [0-9a-f]{8}\)\nDAMAGE position=0 .*CRC-32C", text, re.M
     )
-    # A consumer gets nothing of it.
+    # A consumer reads no record of it.
     consumed = lines(small, "--isolation", "read_uncommitted", exits=1)
     assert [line["type"] for line in consumed] == ["damage", "record"]
 

@@ -94,7 +94,7 @@ def test_bytes_are_found_within_keys_and_values_only(tmp_path: Path) -> None:
     def offsets(sought: str) -> list[int]:
         return [line["offset"] for line in dump(path, "--records", "--grep", sought)]
 
-    # Not across a key and its value, not in headers; within "aaaab" it overlaps with what looks alike before it.
+    # Not across a key and its value, not in headers; within "aaaab" a match overlaps with a partial match before it.
     assert offsets("aab") == [1, 3, 4]
     assert offsets("hex:00ff") == [2]
     assert offsets("aaa") == [1]
@@ -104,7 +104,7 @@ def test_bytes_are_found_within_keys_and_values_only(tmp_path: Path) -> None:
 
 
 class Following:
-    """A `dump --follow` in a process of its own, and its lines as they come."""
+    """A `dump --follow` in a process of its own, and its lines as they are printed."""
 
     def __init__(self, *words: object) -> None:
         command = [sys.executable, "-m", "cordwood", "dump", *map(str, words), "--follow", "--json"]

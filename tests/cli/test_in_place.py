@@ -77,7 +77,7 @@ def run(*arguments: str | Path) -> Result:
 
 
 def clean(directory: Path, *options: str) -> Result:
-    # Without the proof: its tests are elsewhere, and it takes seconds.
+    # Without the proof: other tests cover it, and it needs seconds.
     topics = (word for topic in TOPICS for word in ("--topic", topic))
     now = ("--now", str(ended_ms()))
     return run("clean", directory, "--in-place", "--no-verify", "--single-copy", *now, *topics, *options)
@@ -149,7 +149,7 @@ def test_json_says_it_too(directory: Path) -> None:
     assert one["records_read"] > one["records_kept"]
 
 
-# ---- whom it gives way to --------------------------------------------------------------------------------------------
+# ---- Processes that it yields to -------------------------------------------------------------------------------------
 
 
 @on_linux

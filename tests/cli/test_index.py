@@ -1,4 +1,4 @@
-"""`cordwood index`, and what `dump --key` reads with key indexes."""
+"""`cordwood index`, and the reads of `dump --key` with key indexes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_dump_with_a_key_reads_only_the_batches_that_may_have_it(tmp_path: Path)
     run("index", partition)
     found = run("dump", "--key", "3", "--json", partition)
     assert (found.exit_code, found.stdout) == (0, expected.stdout)
-    # A key that no batch has: nothing is read, so damage is not seen. Without the index it is.
+    # With an index, a search for a key in no batch reads no batch, so it does not notice damage. Without the index it
+    # does.
     log = partition / "00000000000000000000.log"
     data = log.read_bytes()
     log.write_bytes(data[:500] + b"\x77" + data[501:])

@@ -1,7 +1,7 @@
 """The JSON of commands keeps its fields: `docs/compatibility.md` promises it.
 
-`json_fields.txt` has each field's path and types. CORDWOOD_REWRITE=1 writes it anew: a line that goes or changes there
-breaks programs, and belongs into the changelog; a new line does not.
+`json_fields.txt` has each field's path and types. CORDWOOD_REWRITE=1 rewrites it: a removed or changed line breaks
+programs, and belongs in the changelog; a new line does not.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ ONE_NAME = {
 def test_a_thing_has_one_name_in_all_documents() -> None:
     """Totals and the summary line are counts by their nature; a workload has the names of its options.
 
-    A metadata log has a `next_offset`: its snapshots may hold all that is below. `dump` has the names of Kafka's tool.
-    Counts and traces of `erase-check` go by kind, and one kind is `bytes`.
+    A metadata log has a `next_offset`: its snapshots may hold all records below it. `dump` has the names of Kafka's
+    tool. Counts and traces of `erase-check` are grouped by kind, and one kind is `bytes`.
     """
     for verb, paths in promised().items():
         for path, types in paths.items():

@@ -1,7 +1,8 @@
-"""The reading verbs on directories that a real broker is writing to: they never fail, find no damage, change nothing.
+"""The reading verbs on directories that a real broker is writing to: they never fail, report no damage, and change no
+file.
 
-The broker does all that makes files come and go under a reader: small segments that roll several times a second, a
-cleaner without a pause, retention, deleted records, topics that come and are deleted, transactions that end either way.
+The broker creates and deletes files under a reader: small segments that roll several times a second, a cleaner without
+a pause, retention, deleted records, topics that are created and deleted, transactions that end either way.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
                 next_offsets.append(sum(one["log_end_offset"] for one in listing["partitions"]))
                 states |= {state for one in listing["partitions"] for state in one["state"]}
         assert all(answer.get("ok") for answer in client.result())
-    # The broker did what makes this hard, while we read.
+    # During our reads the broker appended and rolled.
     assert next_offsets[-1] > next_offsets[0] and len(next_offsets) > 5
     assert "Log cleaner thread" in kafka_broker("logs", data, "--cleaner")
     assert "to be deleted" in states

@@ -1,4 +1,4 @@
-"""What `cordwood ls` prints, and how it ends."""
+"""The output of `cordwood ls`, and its exit codes."""
 
 from __future__ import annotations
 
@@ -370,4 +370,4 @@ def test_a_listing_imports_neither_arrow_nor_spark_nor_rich_and_takes_a_second()
         seconds, *heavy = done.stdout.splitlines()[-1].split()
         assert heavy == []
         spent.append(float(seconds))
-    assert min(spent) < 2, spent  # half of it on an idle machine
+    assert min(spent) < 2, spent  # a second on an idle machine

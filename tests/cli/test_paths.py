@@ -291,7 +291,7 @@ def test_every_command_works_on_the_same_partitions(
     assert shown == {str(filenames.parse_directory(one).topic_partition) for one in expected}, said
 
 
-# ---- paths that are nothing ------------------------------------------------------------------------------------------
+# ---- Invalid paths ---------------------------------------------------------------------------------------------------
 
 
 def missing(home: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What `cordwood plan` prints, and how it ends."""
+"""The output of `cordwood plan`, and its exit codes."""
 
 from __future__ import annotations
 

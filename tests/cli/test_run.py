@@ -27,7 +27,7 @@ from tests.service.running_nodes import made_dirty
 CORDWOOD = [sys.executable, "-m", "cordwood"]
 RUN = [*CORDWOOD, "run"]
 SECONDS_MAX = 120
-#: With a lower limit, nothing is left for the libraries of this program.
+#: A lower limit is too small for the libraries of this program.
 FILES = 256
 
 

@@ -25,7 +25,7 @@ SECONDS_MAX = 120
 
 @contextmanager
 def listening(address: str) -> Iterator[socket.socket]:
-    """What systemd has at its end."""
+    """The socket of the service manager, systemd's end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0" + address[1:] if address.startswith("@") else address)
         receiver.settimeout(SECONDS_MAX)

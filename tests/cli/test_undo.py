@@ -145,7 +145,7 @@ STILL = {
 
 
 def cleaned(name: str, tmp_path: Path, *, retention: bool = False) -> tuple[Path, Tree]:
-    """A fixture that was cleaned in place, and all of it as a load would have left it before."""
+    """A fixture that was cleaned in place, and its files after a load, before the clean."""
     data = copy_of(fixture(name), tmp_path / "data")
     before = tree(fs, str(data))
     for path in {log.parent for log in data.rglob("*.log*")}:
@@ -187,7 +187,7 @@ def test_a_brokers_directory_is_put_back(name: str, retention: bool, tmp_path: P
 
 
 def logs(found: Tree) -> Tree:
-    """Of the topics that a broker does not write to by itself."""
+    """Logs of the topics that a broker does not write to by itself."""
     return {name: one for name, one in found.items() if name.endswith(FileKind.LOG) and not name.startswith("__")}
 
 

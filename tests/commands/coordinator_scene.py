@@ -21,7 +21,7 @@ from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing, G
 from cordwood.storage.node.transactions import Outlook, TransactionListing
 from tests.kafka_tools import Broker, Line
 
-#: Nothing ends, expires, or is cleaned or aborted while we look.
+#: No transaction ends, expires, or is cleaned or aborted during the test.
 STILL: Mapping[str, object] = {
     "log_cleaner_enable": "false",
     "log_initial_task_delay_ms": "86400000",
@@ -61,17 +61,17 @@ class Answers(NamedTuple):
 
 
 def play(broker: Broker, directory: Path) -> Answers:
-    """Start a broker, make groups and transactions, and ask; the broker still runs then."""
+    """Start a broker, make groups and transactions, and query them; the broker still runs afterwards."""
     address = broker.start(directory, **_SETTINGS)
     broker.client(directory, _commands())
-    # Of a share consumer that goes without a word, the broker takes back the records, and writes that down soon after.
+    # When a share consumer vanishes, the broker releases its records, and writes that to its log soon after.
     while (answers := broker.client(directory, _QUESTIONS)) != broker.client(directory, _QUESTIONS):
         continue
     return _answers(broker, address, answers)
 
 
 def ask(broker: Broker, directory: Path, *words: str | Path) -> Answers:
-    """Start a broker on a directory, and ask."""
+    """Start a broker on a directory, and query it."""
     address = broker.start(directory, *words, **STILL)
     return _answers(broker, address, broker.client(directory, _QUESTIONS))
 
@@ -87,7 +87,7 @@ def _answers(broker: Broker, address: str, answers: list[Line]) -> Answers:
 
 
 def hanging(broker: Broker, address: str) -> list[tuple[str, int]]:
-    """What hangs by Kafka's own tool: partition and producer."""
+    """Hanging transactions by Kafka's own tool: partition and producer."""
     words = ("--broker-id", "1", "--max-transaction-timeout", "0")
     tool = "org.apache.kafka.tools.TransactionsCommand"
     printed = broker("run", tool, "--bootstrap-server", address, "find-hanging", *words)
@@ -210,7 +210,7 @@ def _streams_commit(epoch: int, offsets: Mapping[int, int]) -> Line:
 
 
 def late_batch(topic: str, partition: int, producer_id: int, epoch: int, transactional_id: str) -> Line:
-    """A transactional batch that comes without its coordinator's knowledge."""
+    """A transactional batch appended without its coordinator."""
     batch = encode_batch(
         [Record(0, 1_795_253_411_000, b"k", b"late")],
         producer_id=producer_id,
@@ -312,7 +312,7 @@ def transactions_as_told(listing: TransactionListing) -> Line:
 
 
 def hanging_as_told(listing: TransactionListing) -> list[tuple[str, int]]:
-    """What hangs, as the tool has it."""
+    """Hanging transactions in the tool's form."""
     return sorted(
         (str(log.partition), log.producer_id)
         for one in listing.transactions

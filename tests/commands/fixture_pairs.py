@@ -17,8 +17,8 @@ class Pair:
     """A directory before and after a clean by a broker of 4.3.1.
 
     Attributes:
-        family: of the facts.
-        before, after: fixtures.
+        family: family of the facts.
+        before, after: names of fixtures.
         ended: name of the fact with the time at which retention and all cleans had ended.
         foreign: the partitions of another broker, given to 4.3.1; their configs are in its own directory.
     """

@@ -41,7 +41,7 @@ View = tuple[tuple[int, int, bytes | None, bytes | None], ...]
 
 
 def session() -> Any:
-    """What plays Spark."""
+    """Stands in for the Spark session."""
     return InThisProcess()
 
 
@@ -52,7 +52,7 @@ class Scene:
     Attributes:
         name: what the scene tests.
         fs: the log directory; all of it is durable.
-        options: of the clean.
+        options: options of the clean.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Scene:
 
     def clean(self, fs: LocalFileSystem, **changes: Any) -> CleanResult:
         """Clean all in place."""
-        # Without the proof: a scene is cleaned hundreds of times, and each proof on Spark takes seconds.
+        # Without the proof: a scene is cleaned hundreds of times, and each proof on Spark needs seconds.
         options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
         options |= {"no_broker_elsewhere": True, **self.options, **changes}
         return clean_in_place(ROOT, fs=fs, **options)
 
     def again(self, fs: LocalFileSystem) -> CleanResult:
-        """Clean once more, and keep nothing."""
+        """Clean once more, without keeping the old files."""
         return self.clean(fs, keep_old=None)
 
     @cached_property
@@ -126,7 +126,7 @@ class Changes:
             (self._removed if folder == self._path else self._outputs).add(file.offset)
 
     def end(self) -> None:
-        """What began last has ended."""
+        """Called when the last act has ended."""
         before, after, removed = self._before, view_of(self._fs, self._path), sorted(self._removed)
         self.views.add(after)
         bases = [segment.base_offset for segment in LogView(self._path, fs=self._fs).segments]
@@ -239,7 +239,7 @@ def crashed() -> MemoryFileSystem:
 
 
 def with_leftovers(fs: MemoryFileSystem) -> MemoryFileSystem:
-    """What two runs that were killed, and a broker, left: files of segments, half written, and work folders."""
+    """Leftovers of two killed runs and a broker: files of segments, half written, and work folders."""
     fs = durable(fs)
     for path in PATHS:
         bases = [segment.base_offset for segment in LogView(path, fs=fs).segments]

@@ -41,7 +41,7 @@ class InThisProcess:
         return set()
 
     def addTag(self, tag: str) -> None:  # noqa: N802
-        """Nothing runs beside us."""
+        """Ignored: no other job runs."""
 
     removeTag = interruptTag = addTag  # noqa: N815
 

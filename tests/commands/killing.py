@@ -45,7 +45,7 @@ CONFIG = {
     "min.cleanable.dirty.ratio": 0,
 }
 SLEEP_SECONDS = 0.003
-#: Longer than anything takes that does not hang.
+#: Longer than any step needs that does not hang.
 WAIT_SECONDS = 240
 DAEMON = "tests.commands.killing_daemon"
 #: Findings of `check` that a killed run may leave: until the next load, and until the next clean.
@@ -67,7 +67,7 @@ Content = tuple[bytes | None, bytes | None, int]
 
 
 class SlowFileSystem(PosixFileSystem):
-    """Waits a little before what changes a directory, so that kills land between two changes."""
+    """Waits a little before each change of a directory, so that kills happen between two changes."""
 
     def rename(self, source: str, target: str) -> None:
         time.sleep(SLEEP_SECONDS)
@@ -156,7 +156,7 @@ class Directory:
         (self.path / filenames.CLEAN_SHUTDOWN).write_bytes(properties.encode_clean_shutdown(None))
 
     def remember_what_is_ordinary(self) -> None:
-        """What `check` finds now it may always find."""
+        """Remember the current findings of `check`, which are permitted from now on."""
         self._ordinary = {found.kind for found in cordwood.check(str(self.path)) if found.severity is Severity.NOTE}
 
     def append(self) -> None:

@@ -94,7 +94,7 @@ class MadeBroker:
             self.metadata.append(internal_record("ConfigRecord", values))
 
     def log(self, name: str, *segments: Sequence[bytes], written: int | Sequence[int] = T0) -> Path:
-        """A partition's log: batches by segment, the last of which is active.
+        """A partition's log: batches by segment; the last segment is active.
 
         Args:
             written: modification time of the segments, and the largest time in their indexes.

@@ -54,7 +54,7 @@ CONFIG = (
 )
 #: Never in a directory of Cordwood's own, and far behind all horizons.
 LONG_MS = 100 * RETENTION_MS
-#: Of garbage that a clean may leave.
+#: Shares of garbage that a clean may leave.
 SHARES = (0.02, 0.1, 0.3)
 
 Table = dict[bytes, bytes]
@@ -99,10 +99,10 @@ class World:
         self.tombstones = self.source.choice((0.0, 0.15, 0.3))
         self.skew = self.source.choice((1.0, 3.0))
 
-    # ---- what happens ------------------------------------------------------------------------------------------------
+    # ---- Events ------------------------------------------------------------------------------------------------------
 
     def append(self, batches: int) -> None:
-        """Append some batches; the last segment is rolled, so that all of it may be cleaned."""
+        """Append some batches; the last segment is rolled, so that all batches may be cleaned."""
         drawn = [self._batch() for _ in range(batches)]
         firsts = [self._append_to(fs, drawn) for fs in (self.fs, self.untouched)]
         assert firsts[0] == firsts[1]
@@ -411,7 +411,7 @@ def live_through(world: World, rounds: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def told(world: World) -> Iterator[None]:
-    """Print the history of a script that fails."""
+    """Add the history to the error of a script that fails."""
     try:
         yield
     except Exception as error:

@@ -225,7 +225,7 @@ def last_bytes(path: Path) -> bytes:
 
 def test_all_replicas_get_the_same_bytes_with_the_last_leader_epoch(tmp_path: Path) -> None:
     first, second = two_brokers(tmp_path)
-    # The second became the leader when the first was stopped, and wrote nothing since.
+    # The second became the leader when the first was stopped, and has appended no batch since.
     epochs = second / "t-0" / FileKind.LEADER_EPOCHS
     epochs.write_bytes(leader_epochs.encode([EpochEntry(5, 0), EpochEntry(6, 15)]))
     (ended,) = abort(first, second, yes=True).ends
@@ -318,7 +318,7 @@ def test_a_missing_replica_is_named(tmp_path: Path) -> None:
 
 
 def _refused(paths: Sequence[Path], error: type[CordwoodError], what: str, **choice: Any) -> None:
-    """It is refused with and without --yes, and nothing but `.lock` changes."""
+    """It is refused with and without --yes, and only `.lock` changes."""
     before = [files(path) for path in paths]
     for yes in (False, True):
         with pytest.raises(error, match=what):

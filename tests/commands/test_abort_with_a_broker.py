@@ -13,7 +13,7 @@ from cordwood.cli.main import app
 from tests.commands.coordinator_scene import hanging, late_batch
 from tests.kafka_tools import Broker, Line
 
-#: Nothing is verified with the coordinator, as with brokers before 3.6; the cleaner has little to wait for.
+#: The broker does not verify transactions with the coordinator, as before 3.6; the cleaner runs without delay.
 SETTINGS = {
     "transaction_partition_verification_enable": "false",
     "log_cleaner_backoff_ms": "200",
@@ -60,7 +60,7 @@ def test_a_hanging_transaction_of_a_real_producer_is_named_ended_and_cleaned(
 ) -> None:
     directory = tmp_path / "data"
     address = kafka_broker.start(directory, **SETTINGS)
-    # The transaction is committed, and a batch of it comes late.
+    # The transaction is committed, and a late batch of it follows.
     begun: list[Line] = [
         {"do": "create_topic", "topic": "t", "partitions": 1, "config": COMPACTED},
         {"do": "producer", "id": "plain"},

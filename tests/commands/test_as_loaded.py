@@ -1,4 +1,4 @@
-"""What `plan`, `why` and `get` announce of retention is what `clean` and a broker's first retention run delete.
+"""`plan`, `why` and `get` announce the segments that `clean` and a broker's first retention run delete.
 
 Each situation is a small log whose files were changed while no broker ran on it. The marked test runs Kafka's own
 classes to find the deleted segments; the other holds all our commands to the same table.

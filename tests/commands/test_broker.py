@@ -28,7 +28,7 @@ from tests.storage.indexes import index_all
 
 pytestmark = pytest.mark.slow
 
-#: Two days after the last of them was made.
+#: Two days after the last directory was made.
 NOW_MS = 1_795_430_000_000
 #: From old brokers with ZooKeeper, on which no broker can be started; 4.3.1 wrote `-after-4.3.1` from them.
 ZOOKEEPER = [name for name in NAMES if name.startswith("legacy") and not name.endswith("4.3.1")]

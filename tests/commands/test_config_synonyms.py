@@ -1,4 +1,6 @@
-"""A topic's config may have any of several names in a broker's configs; every command that explains takes them all."""
+"""A topic's config may have any of several names in a broker's configs; every command that explains configs accepts all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ CASES = [
     for definition in TOPIC_CONFIGS.values()
     for synonym in definition.synonyms
 ]
-#: Values for configs whose default is unsuitable for a file or for this test.
+#: Values for configs whose default proves little, or is not valid in a file.
 TEXTS = {"cleanup.policy": "compact", "retention.bytes": "7", "message.timestamp.type": "LogAppendTime"}
 
 

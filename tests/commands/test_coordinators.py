@@ -36,7 +36,7 @@ from tests.kafka_tools import Broker, Line
 from tests.knobs import REWRITE, drawn
 
 RECORDED = Path(__file__).parents[1] / "data" / "coordinators.jsonl"
-#: Of KRaft brokers with one log directory; others have no groups and no transactions.
+#: Fixtures of KRaft brokers with one log directory; others have no groups and no transactions.
 FIXTURES = [name for name in STOPPED if not name.startswith(("legacy", "kraft-jbod"))]
 DEMO = "kafka-groups"
 
@@ -105,7 +105,7 @@ def test_of_a_running_stopped_and_killed_broker_we_tell_what_its_tools_tell(
     agree(tmp_path / "data", told)
     kafka_broker("kill", tmp_path / "data")
     agree(tmp_path / "data", told)
-    # It comes back with the same, and so do we.
+    # After a restart the broker's answer is the same, and so is ours.
     assert ask(kafka_broker, tmp_path / "data") == told
     kafka_broker("stop", tmp_path / "data")
     agree(tmp_path / "data", told)

@@ -24,7 +24,7 @@ from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
 from tests.storage.copies import HOLD
 
-#: What two runs differ in.
+#: Fields that differ between two runs.
 _OF_A_RUN = {"target", "seconds", "clean_seconds", "bytes_per_second", "notes", "copied"}
 
 

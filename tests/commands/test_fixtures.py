@@ -1,7 +1,7 @@
-"""Every clean that a real broker did, done again on Spark: the whole directory comes out as the broker left it.
+"""Every clean of a real broker, repeated on Spark: the whole directory equals the broker's.
 
 A broker cleans one partition after the other, each at its own time, to the millisecond; the facts of the fixtures have
-these times. So the tasks of one run get them, and everything else is the pipeline as users run it, retention included.
+these times. Therefore the tasks of one run get them; otherwise the pipeline runs as for users, retention included.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a pair's `before` on Spark."""
+    """Result of a pair's `before` on Spark."""
 
     pair: Pair
     target: Path
@@ -82,7 +82,7 @@ def partitions(root: Path) -> dict[str, LocatedPartition]:
 
 
 def test_cleaned_is_what_the_broker_cleaned_and_as_far(run: Run) -> None:
-    # Where retention came first the broker had nothing left to clean.
+    # Where retention ran first the broker had nothing left to clean.
     found = {one.name: one.end_offset for one in run.result.with_fate(Fate.CLEANED) if not one.segments_retained_away}
     assert {name: run.pair.end_offsets.get(name) for name in found} == found
     assert run.pair.end_offsets.keys() <= {one.name for one in run.result.with_fate(Fate.CLEANED)}

@@ -1,7 +1,7 @@
-"""A disk that fills at any moment, and an end at any moment: no copy is left, and nothing happened to the original.
+"""A disk that fills at any moment, and an interrupt at any moment: no copy is left, and the original is unchanged.
 
 The exhaustive runs fail every single operation that may need room, by a file system that is passed to `clean`; so tasks
-run in this process, and they and the driver meet the same disk. Runs on real Spark have a real small disk.
+run in this process, and they and the driver use the same disk. Runs on real Spark have a real small disk.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ BARE_CONFIGS = ("cleanup.policy=compact", "trimmed-both:cleanup.policy=compact,d
 
 
 def bare(folder: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Partitions of no broker: one is cleaned, and has no index; of the other retention takes something, too."""
+    """Partitions without a broker: one is cleaned, and has no index; of the other, retention deletes segments, too."""
     for name in ("ledger-0", "trimmed-both-0"):
         thin(copy_of(fixture("kraft-classic-before") / name, folder / "logs" / name))
     (folder / "logs" / "ledger-0" / "00000000000000000000.index").unlink()
@@ -217,7 +217,7 @@ def test_an_end_at_any_moment_leaves_nothing(sent: signal.Signals, seed: int, tm
         _, said = running.communicate(timeout=120)
     ended = {signal.SIGINT: 130, signal.SIGTERM: 143}[sent]
     assert running.returncode in (0, ended), said
-    # It came too late, or nothing is there.
+    # The interrupt was too late, or no file is left.
     assert sorted(os.listdir(tmp_path)) == (["logs", "new"] if running.returncode == 0 else ["logs"])
     assert tree(source) == before
     assert "Traceback" not in said

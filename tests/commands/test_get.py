@@ -1,4 +1,4 @@
-"""`get`: what became of keys, compared with the plan, the clean and plain Python."""
+"""`get`: the fate of keys, compared with the plan, the clean and plain Python."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def records(first: int, *pairs: tuple[str, str | None]) -> list[Record]:
     ]
 
 
-#: Of Kafka's UtilsTest.testMurmur2.
+#: From Kafka's UtilsTest.testMurmur2.
 MURMUR2 = {
     "21": -973932308,
     "foobar": -790332482,

@@ -30,7 +30,7 @@ from tests.fs.rooms import Room
 TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
 #: Three partitions of two groups each, of about the same size.
 SMALL = ("recode-none", "sessions")
-#: All but `large`, whose only group stays as it is and takes no room.
+#: All but `large`, whose only group is unchanged and needs no room.
 CHANGING = ("[!l]*", "ledger")
 IN_PROCESS = cast(SparkSession, InThisProcess())
 

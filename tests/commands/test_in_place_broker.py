@@ -145,8 +145,8 @@ def test_broker_and_clients_go_on_after_a_clean_in_place(
         clients.write("open", "before", 5, end="commit")
         middle = clients("poll", id="reader", records=30)
         assert len(middle["offsets"]) >= 30
-        # From here on only the last producer writes for long: of the other producers' last batches the clean keeps
-        # only headers.
+        # From here on only the producers `last …` write for long: the clean keeps only headers of the other
+        # producers' last batches.
         for number in range(3):
             clients("producer", id=f"last {number}", config=small)
             clients.write(f"last {number}", f"last {number}", 40)
@@ -173,7 +173,7 @@ def test_broker_and_clients_go_on_after_a_clean_in_place(
         consume(clients, tmp_path / "after.jsonl")
         run("broker-compare", tmp_path / "before.jsonl", tmp_path / "after.jsonl")
 
-        # All go on as if nothing had been.
+        # All clients continue.
         clients.send("open", 1, "in the middle 1")
         clients("commit", id="open")
         clients.write("sure", "sure again", 40)

@@ -301,7 +301,7 @@ def test_kafka_loads_what_a_power_cut_left(
 def loaded_by_kafka(
     states: Sequence[MemoryFileSystem], root: Path, oracle: Oracle, *, stopped: bool
 ) -> list[dict[str, View]]:
-    """What we read of partitions once Kafka has loaded and closed them."""
+    """Read partitions with our readers once Kafka has loaded and closed them."""
     places = [
         {path: root / f"t-{number * len(PATHS) + at}" for at, path in enumerate(PATHS)} for number in range(len(states))
     ]
@@ -331,7 +331,7 @@ def loaded_by_kafka(
 
 @contextlib.contextmanager
 def each_task_twice(*, take: int) -> Iterator[None]:
-    """Two attempts at each task write their folders; which of them counts."""
+    """Two attempts at each task write their folders; only one attempt counts."""
     once = run_task
 
     def twice(*arguments: Any, **options: Any) -> Output | Failure:
@@ -409,7 +409,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
 
 # ---- a full disk -----------------------------------------------------------------------------------------------------
 
-#: What needs no room.
+#: Operations that need no room.
 _GIVES_ROOM = ("unlink", "rmdir", "truncate")
 
 
@@ -419,7 +419,7 @@ def clean_on_full_disk(
     """Clean on a disk that fails one operation that needs room, or that operation and all later ones.
 
     Returns:
-        the file system; how many operations needed room; and whether the clean reported a full disk.
+        the file system; the number of operations that needed room; and whether the clean reported a full disk.
     """
     fs = durable(scene.fs)
     count = 0

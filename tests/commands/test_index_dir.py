@@ -1,4 +1,4 @@
-"""Key indexes in a folder elsewhere: beside a log that is only read, or that shall hold nothing but itself."""
+"""Key indexes in a separate folder: for a log that is read-only, or whose folder must stay free of other files."""
 
 from __future__ import annotations
 

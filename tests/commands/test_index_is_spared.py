@@ -28,7 +28,7 @@ LEFT = "0123456789abcdef0123456789abcdef"
 
 
 def plant(fs: LocalFileSystem, partition: str, base_offset: int = 0) -> None:
-    """Key indexes, one of them half written, and what killed runs left."""
+    """Key indexes, one of them half written, and leftovers of killed runs."""
     work = f"{partition}/.cordwood"
     for folder in (work, index_folder(partition), f"{work}/{LEFT}"):
         fs.make_directory(folder)

@@ -41,7 +41,7 @@ KILLS = knobs.scaled(2, 120)
 INDEXED_KILLS = knobs.scaled(20, 200)
 ROOT = Path(__file__).parents[2]
 OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
-#: Who is killed, over and over. A driver alone, with its tasks in its own process, takes no Spark, and so no time.
+#: Process to kill, in turn. A driver alone, with its tasks in its own process, needs no Spark, and so little time.
 VICTIMS = ("driver alone", "worker", "Java", "driver alone", "driver", "driver alone", *["driver alone"] * 14)
 
 
@@ -85,7 +85,7 @@ def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
 
 
 def run_alone(directory: Path, kill_after: float | None, do: Callable[[Path], None]) -> float | None:
-    """Run a driver alone and kill it; returns how long it took, if it came to its end."""
+    """Run a driver alone and kill it; return its duration if it finished."""
     child = _LONERS.Process(target=do, args=(directory,))
     started = time.monotonic()
     child.start()
@@ -134,7 +134,7 @@ def workers_run(_directory: Path, session: int) -> bool:
 
 
 def tasks_write(directory: Path, _session: int) -> bool:
-    # Unlike a glob, a walk does not mind that folders go meanwhile.
+    # Unlike a glob, a walk tolerates that folders disappear meanwhile.
     return any(
         WORK_FOLDER in path and name.endswith(FileKind.LOG) for path, _, names in os.walk(directory) for name in names
     )
@@ -242,7 +242,7 @@ def check_kills(done: Kills, kills: int, victims: Sequence[str] = VICTIMS) -> No
     assert done.left.total() == kills
     assert done.completed >= 1
     assert done.records > 0
-    # A kill before the first write leaves nothing, so a few kills may all do so; many must not.
+    # A kill before the first write leaves no file, so a few kills may all do so; many must not.
     assert kills < 20 or set(done.left) != {"nothing"}
 
 

@@ -1,7 +1,8 @@
 """A log that ends below its log start offset, in a directory that was shut down cleanly.
 
-A broker that loads such a log deletes all of it and starts an empty log at the log start offset; so do we, in a copy
-and in place. What Kafka does is case 168 of its log manager, and `LogLoader.deleteSegmentsIfLogStartGreaterThanLogEnd`.
+A broker that loads such a log deletes all segments and starts an empty log at the log start offset; so do we, in a copy
+and in place. Kafka's behavior is case 168 of its log manager, and
+`LogLoader.deleteSegmentsIfLogStartGreaterThanLogEnd`.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_what_a_commit_behind_an_abort_superseded_goes_though_the_index_is_lost(
     assert "lose_all" in world.said
 
 
-# ---- what keeps pending records dead ---------------------------------------------------------------------------------
+# ---- Keeping pending records dead ------------------------------------------------------------------------------------
 
 
 def offsets(world: World) -> set[int]:
@@ -79,7 +79,7 @@ def offsets(world: World) -> set[int]:
 
 
 def horizons(world: World) -> dict[int, bool]:
-    """Of each batch by its last offset, whether it has a delete horizon."""
+    """For each batch, by its last offset, whether it has a delete horizon."""
     return {one.last_offset: one.delete_horizon_ms is not None for one in LogView(PATH, fs=world.fs).batches()}
 
 
@@ -101,7 +101,7 @@ def test_a_tombstone_stays_as_long_as_what_it_supersedes_does() -> None:
     gone = {one.offset for one in world.records if one.value is None and one.key != b"a"}
     assert {0, killer} <= left and not gone & left, "tombstones of other keys go when their time has come"
     assert world.taken_over() == world.table()
-    # Once little may be left, the old value goes, and then the tombstone.
+    # Once the bound is low, the old value is dropped, and then the tombstone.
     world.write("g=1")
     world.clean(0.001)
     assert 0 not in offsets(world)

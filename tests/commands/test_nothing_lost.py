@@ -99,7 +99,7 @@ def tail_script(seed: int) -> dict[str, Any]:
 
 
 def truncated_by_kafka(oracle: Oracle, partition: Path, offset: int, work: Path) -> LogView:
-    """What Kafka makes of a partition when it truncates it."""
+    """A partition after Kafka truncated it."""
     copies = [
         {"op": "file", "do": "copy", "path": str(path), "to": f"live/t-0/{path.name}"} for path in partition.iterdir()
     ]
@@ -184,7 +184,7 @@ def test_no_call_would_change_the_source(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES[:-1], indirect=True)  # of the last, no closed log stays as it is
+@pytest.mark.parametrize("source", SOURCES[:-1], indirect=True)  # the last one has no unchanged closed log
 def test_linking_gives_closed_logs_of_the_source_a_name_and_changes_nothing_else(source: Path, tmp_path: Path) -> None:
     before = tree(source)
     fs = OnlyRead(PosixFileSystem(), str(source), allowed=("try_link", "link"))

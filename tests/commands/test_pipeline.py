@@ -300,7 +300,7 @@ def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, n
     assert sum(one.segments_retained_away for one in result.partitions) > 0
 
 
-# ---- nothing at all --------------------------------------------------------------------------------------------------
+# ---- Empty inputs ----------------------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_fills_at_any_write_leaves_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Plans of real brokers' directories beside Kafka's own selection, and why partitions are left alone.
 
 `tests/data/selection.jsonl` holds what Kafka computes for the compacted partitions of each fixture, one line per log
-directory and time. The marked tests make the same anew, and ask Kafka about logs that scripts and chance made.
+directory and time. The marked tests compute it again, and compare with Kafka on scripted and random logs.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from tests.kafka_tools import Line, Oracle
 from tests.knobs import drawn
 
 STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
-#: What decides which part of a log Kafka would clean.
+#: Configs and facts that decide Kafka's cleanable range.
 FIELDS = (
     *("log_start", "first_dirty", "first_uncleanable", "first_uncleanable_segment"),
     *("clean_bytes", "cleanable_bytes", "need_compaction_now", "compaction_delay_ms"),
 )
-#: Of these the first three decide the selection.
+#: The first three of these decide the selection.
 SELECTING = ("min.compaction.lag.ms", "max.compaction.lag.ms", "min.cleanable.dirty.ratio")
 
 
@@ -116,7 +116,7 @@ def test_a_broker_that_stopped_in_good_order_left_the_high_watermark_at_the_end(
 
 
 def selected(oracle: Oracle, root: Path, *plans: Plan) -> list[dict[str, list[Any]]]:
-    """What Kafka makes of the partitions that each plan has a range for, at its time; `root` is changed."""
+    """Kafka's selection among the partitions with a range in each plan, at its time; `root` is changed."""
     answers = oracle.batch([["select", root, "--now", str(plan.now_ms), *_configs(plan)] for plan in plans])
     return [
         {

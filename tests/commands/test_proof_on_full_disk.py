@@ -27,7 +27,7 @@ KIB, MIB = 1 << 10, 1 << 20
 RECORDS = 1_200_000
 #: More than its entries take, 24 bytes a record.
 DISK_KIB = 40 << 10
-#: A proof of it is one task, whose entries no longer fit in memory; or many tasks.
+#: Its proof is one task, whose entries no longer fit in memory; or many tasks.
 SHAPES = {"one task": Shape(value_bytes=1, key_bytes=8), "many tasks": Shape()}
 #: No folder can be made; no file; the first write is cut; a later one is.
 FREE_BYTES = (0, 4 * KIB, 64 * KIB, 20 * MIB)
@@ -52,7 +52,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(params=["here", "spark"])
 def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What runs the tasks."""
+    """The engine of the tasks."""
     if request.param == "here":
         return {"engine": "here"}
     spark: SparkSession = request.getfixturevalue("spark")

@@ -63,7 +63,7 @@ def test_the_command_refuses_such_a_table_in_one_line_before_spark_starts(
     schema = {"type": "record", "name": "User", "fields": [{"name": "city", "type": "string"}]}
     (tmp_path / "schemas" / "1.avsc").write_text(json.dumps(schema))
     how = ["--format", format_name, "--value", value.format(schemas=tmp_path / "schemas")]
-    # Spark would need minutes to find that there is no such master.
+    # Spark would need minutes to find that this master does not exist.
     where = ["--output", str(tmp_path / "table"), "--master", "spark://nowhere:1"]
     done = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), *how, *where])
     assert (done.exit_code, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""What `why` answers: a directory made for each answer, and for pairs of them; the first line names the cause."""
+"""Answers of `why`: a directory made for each answer, and for pairs of them; the first line names the cause."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def dirty_log(broker: MadeBroker, **choice: Any) -> Path:
 
 # ---- one answer each -------------------------------------------------------------------------------------------------
 
-#: Makes a broker's directory, and returns what `why` is given besides.
+#: Makes a broker's directory, and returns further arguments of `why`.
 Make = Callable[[MadeBroker], Mapping[str, Any]]
 
 
@@ -350,7 +350,7 @@ def _younger_in_front(broker: MadeBroker) -> None:
 
 
 def _trickle(broker: MadeBroker) -> None:
-    """Most records of the active segment are too old, and all of it waits for the newest one."""
+    """Most records of the active segment are too old, and the whole segment waits for the newest one."""
     broker.topic("t", cleanup_policy="delete", retention_ms=HOUR)
     timed(broker, [*[T0] * 40, NOW])
 
@@ -486,7 +486,7 @@ def _hanging_and_ratio(broker: MadeBroker) -> None:
 
 
 def _compact_and_delete(broker: MadeBroker) -> None:
-    """Retention would delete all of it; a clean is due, too."""
+    """Retention would delete the whole log; a clean is due, too."""
     broker.topic("t", cleanup_policy="compact,delete", retention_ms=HOUR)
     broker.log("t-0", [batch(0, *different(50)), batch(50, *different(10))], [batch(60, *same(1))])
     replicated(broker, 61)

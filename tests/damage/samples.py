@@ -267,7 +267,7 @@ _OF_BROKERS = (
 
 @functools.cache
 def logs() -> tuple[Sample, ...]:
-    """A small log of each format, and of what real brokers wrote."""
+    """A small log of each format, and logs that real brokers wrote."""
     samples = [
         log_sample(
             f"magic 2 {codec.label}",

@@ -41,7 +41,7 @@ class Tally:
 
     @property
     def cases(self) -> int:
-        """How many files were read."""
+        """Number of files read."""
         return self.reported + self.same + self.torn + self.uncovered.total()
 
     def to_json(self) -> str:

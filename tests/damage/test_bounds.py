@@ -168,7 +168,7 @@ def test_a_small_file_costs_no_more_than_a_multiple_of_its_size(read: Callable[[
 
 
 def squeezed(codec: Codec, parts: Iterator[bytes]) -> bytes:
-    """Compress what would not fit into memory as one."""
+    """Compress data that would not fit into memory in one piece."""
     match codec:
         case Codec.GZIP:
             deflater = zlib.compressobj(1, zlib.DEFLATED, 31)

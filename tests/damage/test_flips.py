@@ -86,7 +86,7 @@ def test_a_flip_in_a_log_is_reported_where_it_is_and_harms_no_other_batch(
             first = found.damage[0]
             assert first.path is not None and first.path.endswith(sample.file)
             if name in ORDERED and first.position != start:
-                # Of two batches that do not ascend, either may be the wrong one, if the log has gaps.
+                # If the log has gaps, either of two batches that do not ascend may be the wrong one.
                 starts = [begin for begin, _, _ in places]
                 assert abs(starts.index(first.position or 0) - starts.index(start)) == 1
                 lost = lost | own[first.position or 0]

@@ -28,7 +28,7 @@ ALLOWED = 1.2
 #: Return freed memory to the system at once. Otherwise malloc sometimes keeps up to 64 MB of it.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(MB), "MALLOC_TRIM_THRESHOLD_": str(MB)}
 
-#: Does something with a small log, then with a large one, and prints how much more memory that took.
+#: Does an action with a small log, then with a large one, and prints the additional memory of the second.
 MEASURE = """
 import sys
 

@@ -1,4 +1,4 @@
-"""A flipped base offset, which no checksum covers, is reported by all that reads a log, and nothing is lost."""
+"""A flipped base offset, which no checksum covers, is reported by every reader of a log, and no record is lost."""
 
 from __future__ import annotations
 

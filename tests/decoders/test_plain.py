@@ -1,4 +1,4 @@
-"""Decoders without schemas, one by one, beside what Kafka's serializers write."""
+"""Decoders without schemas, one by one, compared with the output of Kafka's serializers."""
 
 from __future__ import annotations
 

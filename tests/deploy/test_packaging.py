@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 BROKER = "kraft-classic-before"
 PACKAGE = ROOT / "src/cordwood"
-#: Of a user's program, with a mistake in its last line.
+#: A user's program, with a mistake in its last line.
 PROGRAM = """\
 import cordwood
 log = cordwood.open_log("orders-0")

@@ -13,7 +13,7 @@ from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST
 from tests.tools import need_tools
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/cordwood-run.service"
-#: Of 10; below 2 systemd calls a unit "OK".
+#: On a scale to 10; below 2 systemd calls a unit "OK".
 EXPOSURE_MAX = 2.0
 
 

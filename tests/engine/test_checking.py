@@ -81,7 +81,7 @@ def test_what_was_written_as_it_should_be_passes(cleaned: tuple[PartitionTask, O
     ("spoil", "said"),
     [
         (_flip(".log", 30), "CRC-32C mismatch"),
-        (_flip(".log", 7), "offsets"),  # of no checksum
+        (_flip(".log", 7), "offsets"),  # not covered by a checksum
         (_flip(".index", 7), "offset index"),
         (_flip(".timeindex", 7), "time index"),
         (_cut, "the files are"),

@@ -192,7 +192,7 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
         config, folder = said["logs"]["t-0"], tmp_path / str(seed)
         theirs = [line for line in lines if line.get("op") == "clean" and line.get("grabbed")]
         assert not any("uncleanable" in line for line in theirs), seed
-        if not theirs or lines[-2]["grabbed"]:  # nothing to do, or no end of it
+        if not theirs or lines[-2]["grabbed"]:  # no cleanable log, or no end of cleaning
             continue
         step = next(step for step in said["steps"] if step["op"] == "clean")
         log, now = LogView(str(folder / "before" / "t-0"), fs=PosixFileSystem()), said["now"]

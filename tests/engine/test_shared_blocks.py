@@ -24,7 +24,7 @@ BATCHES = 300
 
 
 def log_in(folder: Path) -> LogView:
-    """A log whose first segment has a long prefix that stays, and then a record that goes."""
+    """A log whose first segment has a long unchanged prefix, followed by a dropped record."""
     first = [data(number, b"key-%d" % number, size=1_000 + number) for number in range(BATCHES)]
     goes = data(BATCHES, b"x", size=900)
     later = [data(number, b"key-%d" % number, size=700) for number in range(BATCHES + 1, BATCHES + 100)]

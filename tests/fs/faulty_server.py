@@ -31,11 +31,11 @@ _SLOW_SECONDS = 0.3
 
 @dataclass
 class Faults:
-    """Which requests fail, and how.
+    """Failing requests, with their kind of fault.
 
     Attributes:
         at: kind of fault by the request's number, from 0 on.
-        requests: how many came so far.
+        requests: number of requests until now.
         happened: the faults that happened.
         is_dead: no request is served any more.
         under_way: requests that are being served.

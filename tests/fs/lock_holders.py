@@ -31,7 +31,7 @@ with PosixFileSystem().lock_directory(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
-#: Unlinks and makes `.lock` anew, as fast as it can.
+#: Unlinks and recreates `.lock`, as fast as it can.
 CHURN = """
 import os, sys
 print("held", flush=True)

@@ -36,7 +36,7 @@ class Server:
 
     @property
     def store(self) -> S3Store:
-        """The bucket, as a client sees it that has nothing of Cordwood."""
+        """The bucket, through a client without Cordwood."""
         options: S3Config = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
         return S3Store(BUCKET, config=options, endpoint=self.address, client_options={"allow_http": True})
 

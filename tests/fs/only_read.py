@@ -10,14 +10,14 @@ from cordwood.fs.wrapped import WrappedFileSystem
 
 #: All verbs, of the protocol itself: a new one is refused until it is named below.
 VERBS = frozenset(name for name in dir(LocalFileSystem) if not name.startswith("_"))
-#: They change nothing, wherever they look.
+#: These verbs change no file, in any folder.
 READING = frozenset(
     {
         *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "disk_size"),
         *("network_kind", "location", "concurrency", "make_temporary_directory", "path_on_disk", "reads_by_request"),
     }
 )
-#: Of two paths they only read the first.
+#: Verbs that only read the first of two paths.
 READING_THE_FIRST = frozenset(["copy", "symlink"])
 
 

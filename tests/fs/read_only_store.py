@@ -16,7 +16,7 @@ class ReadOnlyStore(Store):
     """Files by their paths. As in an object store, a directory is there as long as a file is in it.
 
     Args:
-        files: by path: bytes, and the time of modification in nanoseconds since the epoch.
+        files: contents, and modification time in nanoseconds since the epoch, by path.
     """
 
     def __init__(self, files: Mapping[str, tuple[bytes, int]]) -> None:

@@ -115,7 +115,7 @@ def test_writing_within_a_file_keeps_the_bytes_around_it(fs: LocalFileSystem, ro
 def test_a_hole_reads_as_zeros(fs: LocalFileSystem, root: str) -> None:
     with fs.create(f"{root}/f") as file:
         file.write(3, b"x")
-        file.write(9, b"")  # a write of nothing makes no hole
+        file.write(9, b"")  # an empty write makes no hole
     assert content(fs, f"{root}/f") == b"\0\0\0x"
 
 
@@ -145,7 +145,7 @@ def test_a_file_opened_for_reading_cannot_be_changed(fs: LocalFileSystem, root: 
             file.write_direct(0, aligned_buffer(DIRECT_BLOCK_BYTES))
         with pytest.raises(OSError):
             file.truncate(0)
-        file.sync()  # but what others wrote may be made durable through it
+        file.sync()  # but data of other writers may be made durable through it
     assert content(fs, f"{root}/f") == b"abc"
 
 
@@ -375,7 +375,7 @@ def test_bytes_on_their_way_to_the_disk_are_what_they_were(fs: LocalFileSystem, 
     with fs.create(f"{root}/f") as file:
         file.write(0, data := os.urandom(10_000))
         file.write_back(0, 4096)
-        file.write_back(8192, 10_000)  # beyond the end is nothing
+        file.write_back(8192, 10_000)  # the range beyond the end is ignored
         assert file.read(0, 20_000) == data
 
 
@@ -403,7 +403,7 @@ def test_syncing_changes_nothing_that_can_be_seen(fs: LocalFileSystem, root: str
     assert tree(fs, root) == before
 
 
-# What goes wrong
+# Errors
 
 VERBS: dict[str, Callable[[LocalFileSystem, str], object]] = {
     "list": lambda fs, path: fs.list(path),

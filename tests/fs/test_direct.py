@@ -1,4 +1,4 @@
-"""Large files go past the page cache, where the disk is fast and the file system can; their bytes are the same."""
+"""Large files bypass the page cache, where the disk is fast and the file system can; their bytes are the same."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_slow_disk_gets_one_block_directly_and_memory_the_others(tmp_path: Pat
 
 def test_a_fast_disk_that_is_late_once_gets_all_blocks_directly(tmp_path: Path) -> None:
     file = Noted(PosixFileSystem().create(f"{tmp_path}/f"))
-    times = iter([0, 0.01, 0.01, 0.07, 0.07, 0.08, 0.08, 0.09])  # the second of four writes takes 60 ms
+    times = iter([0, 0.01, 0.01, 0.07, 0.07, 0.08, 0.08, 0.09])  # the second of four writes needs 60 ms
     appender = Appender(file, times.__next__)
     appender.append(bytes_of(32 * MIB))
     appender.flush()

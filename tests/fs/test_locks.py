@@ -114,7 +114,7 @@ def test_only_one_of_many_threads_gets_it(tmp_path: Path) -> None:
     taken[0].release()
 
 
-# ---- lock files that come and go -------------------------------------------------------------------------------------
+# ---- Lock files that are created and deleted -------------------------------------------------------------------------
 
 
 def test_the_lock_is_on_the_file_that_is_there_however_often_it_is_made_anew(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_lock_file_replaced_between_open_and_lock_is_opened_again(
 
 
 def test_what_a_stopping_broker_unlinks_under_us_is_locked_again_by_confirm(tmp_path: Path) -> None:
-    # Kafka's FileLock.destroy lets go of the lock first and unlinks the file then; we may get it in between.
+    # Kafka's FileLock.destroy unlocks first and unlinks the file then; we may lock it in between.
     with FS.lock_directory(str(tmp_path)) as lock:
         (tmp_path / ".lock").unlink()
         lock.confirm()

@@ -135,7 +135,7 @@ def test_an_unsynced_write_is_kept_lost_torn_or_only_length() -> None:
     fs = holding(f=b"")
     with fs.open_for_update("f") as file:
         file.write(0, b"abcd")
-        file.write_back(0, 4)  # promises nothing
+        file.write_back(0, 4)  # makes no promise
     assert [change.text for change in fs.pending] == ["length f 0 → 4", "write f 0+4"]
     assert {after["f"] for after in crashed(fs)} == {b"", b"ab", b"abcd", b"\0\0\0\0", b"ab\0\0"}
 
@@ -421,7 +421,7 @@ def test_whatever_was_synced_survives_any_crash(
         local_outcome(fs, "kept", *step)
     sync_everything(fs)
     promised = tree(fs, "kept")
-    # What happens elsewhere, and is not synced, must not matter.
+    # Unsynced changes elsewhere must not matter.
     fs.make_directory("unsynced")
     for step in after:
         local_outcome(fs, "unsynced", *step)

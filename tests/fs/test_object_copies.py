@@ -44,10 +44,10 @@ from tests.fs.trees import tree
 from tests.knobs import SEED, scaled
 from tests.spark.logs import random_log
 
-#: Of a fixture with topics of any policy, now.
+#: Options for a fixture with topics of any policy, at this time.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
 COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}
-#: Of a small log that takes milliseconds.
+#: Options for a small log, cleaned in milliseconds.
 SMALL: dict[str, Any] = {**OPTIONS, "now_ms": LATER_MS, "overrides": CONFIG}
 FAULTY_RUNS = scaled(4, 200)
 HASTY = Patience(first_pause_ms=1, longest_pause_ms=50, retry_seconds=1, timeout_seconds=3)
@@ -98,7 +98,7 @@ def cleaned(small: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_clean_to_a_bucket_and_back_equals_one_on_a_disk(server: Server, name: str, tmp_path: Path) -> None:
-    # A segment that is written anew may have its time in whole seconds.
+    # A rewritten segment may have its time in whole seconds.
     url, began_ns = f"s3://{BUCKET}/cleaned/{name}", time.time_ns() // 10**9 * 10**9
     there = cordwood.clean(str(fixture(name)), output=url, spark=session(), **COMPACT)
     here = cordwood.clean(str(fixture(name)), output=str(tmp_path / "here"), spark=session(), **COMPACT)
@@ -326,7 +326,7 @@ def test_a_killed_run_leaves_no_copy_and_the_next_removes_what_it_left(
     assert objects.pop(MANIFEST) and objects == cleaned
 
 
-#: Cleans, and is killed when all is there but the manifest.
+#: Cleans, and is killed when all files but the manifest are written.
 _KILLED = """
 import json, os, signal, sys
 import cordwood
@@ -345,7 +345,7 @@ def test_two_runs_never_make_one_copy(small: Path, server: Server, cleaned: dict
     original = cordwood_publish()
 
     def take_over(self: Any) -> None:
-        # Another run on this machine sees that the first is alive; one elsewhere takes it for dead.
+        # A run on the same machine sees that the first is alive; a run on another machine assumes that it is dead.
         with pytest.raises(LockedError, match="is being made by another run"):
             made(small, "contended")
         with mock.patch(publish, original), mock.patch("socket.gethostname", return_value="elsewhere"):

@@ -1,4 +1,4 @@
-"""What only a real file system can get wrong: strange files, symlinks, descriptors, short system calls."""
+"""Errors that only a real file system can cause: strange files, symlinks, descriptors, short system calls."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_descriptors_are_not_inherited_and_are_given_back(tmp_path: Path) -> Non
 def test_closing_twice_does_not_close_another_file(tmp_path: Path) -> None:
     first = fs.create(str(tmp_path / "a"))
     first.close()
-    with fs.create(str(tmp_path / "b")) as second:  # takes the descriptor's number
+    with fs.create(str(tmp_path / "b")) as second:  # reuses the descriptor's number
         first.close()
         second.write(0, b"abc")
     assert content(fs, str(tmp_path / "b")) == b"abc"

@@ -1,4 +1,4 @@
-"""All that only reads works on a store that has no verb but those of `Store`, and nothing of a local disk."""
+"""All read-only commands work on a store with only the verbs of `Store`, without a local disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rate for all processes together: Kafka's ThrottlerTest for one process, and more of them."""
+"""A rate for all processes together: Kafka's ThrottlerTest for one process, and the same for several."""
 
 from __future__ import annotations
 

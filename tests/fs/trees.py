@@ -36,7 +36,7 @@ def content(fs: LocalFileSystem, path: str) -> bytes:
 
 
 def put(fs: LocalFileSystem, path: str, data: bytes, *, sync: bool = False) -> None:
-    """Write a new file, or an existing one anew."""
+    """Write a new file, or replace an existing one."""
     with fs.create(path, exclusive=False) as file:
         file.write(0, data)
         if sync:

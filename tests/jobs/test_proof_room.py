@@ -47,7 +47,7 @@ def files_of_proof(partition: Path, end: int, scratch: Path) -> int:
 
 @pytest.fixture
 def _all_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays in memory."""
+    """Keep no entries in memory."""
     for name in ("WHOLE_BYTES", "HERE_MAX", "WHOLE_HERE_MAX"):
         monkeypatch.setattr(prove, name, -1)
     monkeypatch.setattr(states, "RANGE_BYTES", 1)

@@ -1,4 +1,4 @@
-"""Kernels are compiled by the first process that needs them, which logs it, or that there is no place to keep them."""
+"""The first process that needs a kernel compiles it, and logs that, or that the cache cannot be written."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_index_entries_follow_the_rule_however_the_batches_are_portioned(batches
 
 
 def test_indexes_are_those_of_kafkas_example() -> None:
-    # V14 of the log format: six appends of 72 bytes, an entry when more than 100 bytes lie behind the last.
+    # V14 of the log format: six appends of 72 bytes, an entry after more than 100 bytes since the last entry.
     sizes, lasts = np.full(6, 72), np.arange(200, 206)
     times = np.array([5000, 4990, 4980, 4970, 5960, 4950])
     state = np.array([0, 0, -1, -1, 0, 0, -1], np.int64)

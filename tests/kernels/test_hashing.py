@@ -51,7 +51,8 @@ def test_hashes_are_those_of_the_slow_twin_for_keys_anywhere_in_a_buffer(keys, s
     assert kernel(keys, secret) == [None if key is None else siphash128(key, secret) for key in keys]
 
 
-#: Runs of keys with as many whole words are hashed side by side; here are some, and what breaks them up.
+#: Runs of keys with the same number of whole words are hashed side by side; these are runs, and keys that interrupt
+# them.
 RUNS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(14, 35), st.one_of(st.none(), st.binary(max_size=40))), max_size=3
 ).map(

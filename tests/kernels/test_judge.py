@@ -26,7 +26,7 @@ BATCHES = st.lists(st.tuples(FLAGS, st.lists(RECORDS, min_size=1, max_size=5)), 
 
 
 def reason(flags, record, offset: int, latest_offset: int) -> str:
-    """Why a record goes, or `kept`."""
+    """The reason why a record is dropped, or `kept`."""
     (control, discarded, due, known), (has_key, has_value, bit, newest, _) = flags, record
     if discarded:
         return "marker" if control else "aborted"

@@ -181,7 +181,7 @@ def test_the_table_holds_the_last_record_and_the_last_value_of_each_key(records,
     for at, (key, there, value, offset) in enumerate(records):
         if offset in hidden or (not insert and at >= cut and key not in expected):
             continue
-        # Last offset, whether it is there and has a value, the last value there, whether a record went.
+        # Last offset, whether it exists and has a value, the last existing value, whether a record was dropped.
         one = expected.setdefault(key, [-1, False, False, NO_VALUE, False])
         if offset > one[0]:
             one[:3] = offset, there, value

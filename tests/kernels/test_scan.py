@@ -96,7 +96,7 @@ def test_search_skips_an_entry_whose_crc_is_wrong(log, damage, bit) -> None:
 
 
 def test_the_search_for_a_batch_gives_up_when_its_budget_is_used() -> None:
-    # Each position looks like the header of a batch that takes up all that follows.
+    # Each position looks like the header of a batch that covers all following bytes.
     entry = (0).to_bytes(8, "big") + (2000).to_bytes(4, "big") + bytes(4) + b"\2"
     data = np.frombuffer((entry * 400), np.uint8)
     at, left = scan.find_batch(data.ctypes.data, data.size, data.size, -1, 2**31, 10_000)

@@ -21,7 +21,7 @@ def noted(name: str, before: object) -> tuple[object, ...]:
 
 
 def threads(_: object) -> int:
-    """How many threads the server has."""
+    """Number of the server's threads."""
     return len(os.listdir(f"/proc/{os.getppid()}/task"))
 
 

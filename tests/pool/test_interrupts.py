@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM while a pool works: all ends, even if a task never would, and nothing is left behind.
+"""Ctrl-C and SIGTERM while a pool works: all processes end, even if a task hangs, and no file is left behind.
 
-Workers are stopped (SIGSTOP) first, so that what waits for a task waits for ever.
+Workers are stopped (SIGSTOP) first, so that waiting for a task never ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.commands.killing import processes, wait_for
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 FS = PosixFileSystem()
-#: Much longer than an end takes, and much shorter than for ever.
+#: Much longer than the end of a run needs.
 WAIT_SECONDS = 60
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 CLEAN = ["--engine", "here", "--ignore-ratio", "--single-copy", "--config", "cleanup.policy=compact"]

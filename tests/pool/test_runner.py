@@ -1,4 +1,4 @@
-"""Tasks in a pool of processes: where they run, and what happens when one of the processes ends or hangs."""
+"""Tasks in a pool of processes: the processes that run them, and the result when a process ends or hangs."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *words: str) -> tuple[int, str, str]:
-    # Without `site` there are no packages but those of PYTHONPATH.
+    # Without `site` only the packages of PYTHONPATH can be imported.
     command = [sys.executable, "-S", "-m", "cordwood", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr

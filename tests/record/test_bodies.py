@@ -1,4 +1,6 @@
-"""Many bodies per call are what `record.compression` makes and reads; it also reads all that a kernel rejects."""
+"""Encoding and decoding many bodies per call equals `record.compression`, which also reads bodies that a kernel
+rejects.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def at_the_end_of_memory(data: bytes) -> U8Array:
 def decompressed(
     codec: Codec, payloads: list[bytes], *, room: int = MAX, enough: int = MAX, body_max: int = MAX
 ) -> list[bytes]:
-    """The bodies that the fast decompressor makes, as far as it goes."""
+    """The bodies from the fast decompressor, up to the first that it rejects."""
     data, starts, ends = joined(payloads)
     memory = np.full(room + 2 * GUARD_BYTES, 0xA5, np.uint8)
     target = memory[GUARD_BYTES : GUARD_BYTES + room]

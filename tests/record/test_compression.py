@@ -32,7 +32,7 @@ from cordwood.types import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
-#: Three records, and what Kafka made of them with each codec.
+#: Three records, and Kafka's encoding of them with each codec.
 RECORDS = bytes.fromhex(
     "14000000046b3104763100" "10000a02046b320100" "1e000304010476330402680278026e01"
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-#: The extension takes a while to load. Until it is loaded, it has no specification, as with any of its kind.
+#: The extension loads slowly. Until it is loaded, it has no specification, like every extension.
 TWO_THREADS = """
 import sys, threading, time, types
 from importlib.machinery import ExtensionFileLoader, PathFinder

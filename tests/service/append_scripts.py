@@ -116,7 +116,7 @@ class AppendScript:
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def _batch(self, magic: int, offset: int, leader_epoch: int, *, control: bool, follows: bool) -> tuple[bytes, int]:
-        """A batch at an offset, and how many offsets it takes."""
+        """A batch at an offset, and the number of offsets in it."""
         records = self._records(offset)
         if magic < 2:
             batch = self._old(magic, records, mixed=follows)
@@ -229,7 +229,7 @@ class AppendScript:
     # ---- damage ------------------------------------------------------------------------------------------------------
 
     def _packed(self, codec: Codec, body: bytes, magic: int) -> bytes:
-        """The body compressed, or what only looks so."""
+        """The compressed body, or bytes that only look compressed."""
         packed = compress(codec, body, magic=magic)
         if self._chance(0.75):
             return packed

@@ -1,7 +1,7 @@
-"""How long cleans of live logs take, by a thread and on Spark, and aborts of them.
+"""Durations of cleans of live logs, by a thread and on Spark, and of aborts.
 
     python -m tests.service.clean_speed cleans [DIR]     logs of several sizes, one of them or many, in both ways
-    python -m tests.service.clean_speed aborts [DIR]     how long an abort takes, and what it ends
+    python -m tests.service.clean_speed aborts [DIR]     the duration of an abort, and the processes that it ends
 
 `TASKS_BYTES_MIN` of `service.clean_runner` was chosen by the output of the first; it measures both ways one after the
 other, as a machine's other load changes from minute to minute. DIR is a folder for the logs.
@@ -126,7 +126,7 @@ def cleans(folder: str, spark: object) -> None:
 
 
 def aborts(folder: str, spark: object) -> None:
-    """Abort cleans at different moments, and print how long that takes."""
+    """Abort cleans at different moments, and print the durations."""
     made, drawn = batches(ABORTED_MEGABYTES), random.Random(1)
     print(f"{'':12} {'abort returns':>14} {'at most':>9} {'the clean ends after':>21} {'at most':>9}")
     for name, line in (("by a thread", _NEVER), ("on Spark", _ALWAYS)):

@@ -1,4 +1,4 @@
-"""A manager with a cleaner, whose clock is set by hand; and what tests of cleaners do with logs."""
+"""A manager with a cleaner, whose clock the test sets; and helpers for tests of cleaners."""
 
 from __future__ import annotations
 

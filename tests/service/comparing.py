@@ -32,10 +32,11 @@ def differences(script: Mapping[str, Any], kafka: list[Line], *, compressed: boo
             return
 
 
-#: What Java throws where Kafka did not look before it read.
+#: Java's exceptions where Kafka reads without a check.
 _ACCIDENTS = ("IndexOutOfBounds", "BufferUnderflow", "NullPointer", "NegativeArraySize", "OutOfMemory", "Snappy")
 
-#: A number that is too long is another error in some places; how much is read of a stream that fails is its codec's.
+#: An overlong number raises another error in some places; the codec decides the number of bytes read of a failing
+# stream.
 _ACCIDENTAL = ("Varint is too long", "Varlong is too long", "Failed to decompress record stream")
 
 

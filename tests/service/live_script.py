@@ -44,7 +44,7 @@ _ISOLATIONS = {
     "committed": FetchIsolation.TXN_COMMITTED,
     "log_end": FetchIsolation.LOG_END,
 }
-#: What fits no class of `LogError`: Kafka's name by Python's.
+#: Errors without a class of `LogError`: Kafka's name by Python's.
 _OTHER_ERRORS = {"CorruptFileError": "KafkaException"}
 
 
@@ -101,7 +101,7 @@ def _without_deleted(value: Any) -> Any:
 
 
 _DELETED = (".log.deleted", ".index.deleted", ".timeindex.deleted", ".txnindex.deleted")
-#: What depends on how well a compressor does.
+#: Fields that depend on a compressor's efficiency.
 _SIZES = (
     *("size", "at", "index", "time_index", "files", "mtime", "bytes_read", "bytes_written"),
     *("clean_bytes", "cleanable_bytes", "total_bytes", "ratio"),
@@ -109,7 +109,7 @@ _SIZES = (
 
 
 def without_sizes(value: Any) -> Any:
-    """A line without what depends on how well a compressor does."""
+    """A line without the fields that depend on a compressor's efficiency."""
     if isinstance(value, Mapping):
         return {key: without_sizes(one) for key, one in value.items() if key not in _SIZES}
     return [without_sizes(one) for one in value] if isinstance(value, list) else value
@@ -358,7 +358,7 @@ class LiveScript:
             return clean_log(self.fs, found, now_ms, check, strict_kafka=True)
         except CleanFailedError as error:
             if "do not ascend" in str(error) or "are not from" in str(error):
-                raise NotModelledError from error  # of a follower; a difference that is listed
+                raise NotModelledError from error  # an append of a follower; a listed difference
             raise
 
     def _checks(self, partition: TopicPartition, step: Step) -> Callable[[], None]:

@@ -1,4 +1,6 @@
-"""Every call of a cleaner while it cleans, from many threads at once: nothing hangs, fails otherwise, or is lost."""
+"""Every call of a cleaner while it cleans, from many threads at once: no call hangs or fails unexpectedly, and no
+record is lost.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ KEPT = [TopicPartition("kept", number) for number in range(3)]
 THROWN = [TopicPartition("thrown", number) for number in range(3)]
 KEYS = [b"%d" % number for number in range(40)]
 POLICIES = (*["compact"] * 4, "compact,delete", "delete")
-#: Segments are small, so that there is always something to clean, and old files go at once.
+#: Segments are small, so that a segment is always cleanable, and old files are deleted at once.
 SMALL = {"internal.segment.bytes": "30000", "file.delete.delay.ms": "0", "min.cleanable.dirty.ratio": "0.01"}
 TOPICS = [f"{topic}:{name}={value}" for topic in ("kept", "thrown") for name, value in SMALL.items()]
 BROKER = ("log.cleaner.backoff.ms=5", "log.cleaner.delete.retention.ms=50", "kept:retention.ms=-1")
@@ -92,7 +94,7 @@ class Model:
         self.last |= dict(zip(keys, values, strict=True))
 
     def check(self, manager: LogManager) -> None:
-        """Nothing is lost, and nothing has come back."""
+        """Check that no record is lost, and that no deleted record is back."""
         log = manager.get_log(self.partition)
         assert log is not None
         found: dict[bytes, bytes | None] = {}
@@ -106,7 +108,7 @@ class Model:
 def calls_on_kept(
     manager: LogManager, cleaner: LogCleaner, chosen: random.Random, homes: tuple[str, ...]
 ) -> list[Callable[[], object]]:
-    """Calls that lose nothing."""
+    """Calls that lose no record."""
     partition = chosen.choice(KEPT)
     log = manager.get_log(partition)
     assert log is not None
@@ -242,7 +244,7 @@ def test_the_calls_of_others_during_cleans_end_lose_nothing_and_fail_as_they_may
     for thread in threads:
         thread.start()
     threads[-1].join(SECONDS / 2)
-    # In the middle of it, the third disk fails.
+    # Meanwhile the third disk fails.
     failed = manager.live_log_dirs[2]
     manager.failures.maybe_add_offline_log_dir(failed, "it fails", OSError(errno.EIO, "I/O error"))
     for thread in threads:

@@ -163,7 +163,7 @@ def test_a_log_is_not_in_progress_for_good_whatever_fails_at_the_end_of_its_clea
     node = Node()
     node.fill()
     manager = manager_of(node)
-    # Kafka's cleaner thread dies of it, and the log stays in progress.
+    # Kafka's cleaner thread dies of this error, and the log stays in progress.
     write_file(node.fs, "d1/cleaner-offset-checkpoint", b"0\n1\nt 0 x\n")
     claim = claimed(node)
     manager.release(claim, 7)

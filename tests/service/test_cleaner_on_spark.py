@@ -41,7 +41,7 @@ SRC = Path(__file__).parents[2] / "src"
 
 
 class Dirty:
-    """A manager without a cleaner, and some dirty logs of it."""
+    """A manager without a cleaner, and some dirty logs in it."""
 
     def __init__(self, path: Path, logs: int, rounds: int = 40, *more: str, value_bytes: int = 1) -> None:
         path.mkdir()

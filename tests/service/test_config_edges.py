@@ -1,4 +1,4 @@
-"""Live logs under configs at the edges of what Kafka takes: nothing overflows, and nothing spins."""
+"""Live logs under the smallest and largest configs that Kafka accepts: no overflow and no busy loop."""
 
 from __future__ import annotations
 

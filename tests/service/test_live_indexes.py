@@ -44,7 +44,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
 
 
 def send(log: Log, *keys: int, together: int = 1) -> None:
-    """Append records that are large beside their entries in an index, some of them in each batch."""
+    """Append records that are large compared with their index entries, several of them in each batch."""
     for first in range(0, len(keys), together):
         values = [(key, b"%d at %d" % (key, log.log_end_offset)) for key in keys[first : first + together]]
         records = [Record(at, 1_000, b"%d" % key, value.ljust(2_000)) for at, (key, value) in enumerate(values)]

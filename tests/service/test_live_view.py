@@ -213,7 +213,7 @@ def test_of_10_000_partitions_a_page_shows_few() -> None:
     assert document["partitions_found"] == 111
 
 
-# ---- to whom ---------------------------------------------------------------------------------------------------------
+# ---- Access control --------------------------------------------------------------------------------------------------
 
 
 def test_pages_are_only_for_browsers_that_meant_this_server(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What loading and rolling cost when a log has many segments: counted, not timed."""
+"""The cost of loading and rolling when a log has many segments: counted, not timed."""
 
 from __future__ import annotations
 

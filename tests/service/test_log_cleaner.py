@@ -170,7 +170,7 @@ def test_other_configs_are_a_reason_to_try_again_at_once() -> None:
 # ---- threads ---------------------------------------------------------------------------------------------------------
 
 
-#: Of a manager whose cleaner looks again and again.
+#: For a manager whose cleaner checks its logs all the time.
 QUICK = layers("log.cleaner.backoff.ms=5", **{"file.delete.delay.ms": "0"})
 
 
@@ -419,7 +419,7 @@ def test_an_interrupted_thread_goes_on_and_a_dead_one_is_counted_and_replaced() 
 
 
 def interrupt(thread: threading.Thread) -> None:
-    """Raise KeyboardInterrupt in a thread, wherever it is."""
+    """Raise KeyboardInterrupt in a thread, at its current instruction."""
     assert thread.ident is not None
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 

@@ -270,7 +270,7 @@ def test_a_partition_in_two_directories_ends_the_start(node: Node) -> None:
     node.start()
     with pytest.raises(IllegalStateError, match="Duplicate log directories for t-0"):
         node.manager.startup()
-    # It holds nothing now.
+    # It holds no lock now.
     LogManager(node.fs, ["d1"]).startup()
 
 

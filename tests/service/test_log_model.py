@@ -24,7 +24,7 @@ class LogMachine(RuleBasedStateMachine):
         self.batches: list[tuple[int, list[str]]] = []
         self.start = self.end = self.watermark = self.flushed = 0
 
-    # ---- what changes it ---------------------------------------------------------------------------------------------
+    # ---- Calls -------------------------------------------------------------------------------------------------------
 
     @rule(values=st.lists(st.text("abc", min_size=1, max_size=20), min_size=1, max_size=4))
     def append_values(self, values: list[str]) -> None:

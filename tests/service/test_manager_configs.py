@@ -1,4 +1,4 @@
-"""Nothing is deleted by a default, and explicit configs are remembered beside each log."""
+"""Defaults delete no data, and explicit configs are saved beside each log."""
 
 from __future__ import annotations
 

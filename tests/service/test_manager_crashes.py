@@ -151,7 +151,7 @@ def shuts_down(story: Story) -> None:
     story.append(ONE, "a0", "a1", "a2")
     story.append(COMPACTED, "a0", "b1")
     story.node.manager.shutdown()
-    # The manager takes a cut in one of its threads for a disk that fails, and warns; then nothing was promised.
+    # The manager treats a power cut in one of its threads as a disk failure, and warns; then it has promised nothing.
     fs = story.node.fs
     if not all(fs.exists(f"{disk}/{filenames.CLEAN_SHUTDOWN}") for disk in ("d1", "d2") if fs.exists(disk)):
         return

@@ -35,7 +35,7 @@ from tests.service.live_logs import NOW_MS
 
 TOPIC, PARTITIONS, KEYS = "__consumer_offsets", 20, 20
 SEGMENT_BYTES, RATIO, BACKOFF_MS = 6_000, 0.5, 5_000
-#: How long a clean takes where it takes long.
+#: Duration of a slow clean.
 SLOW_SECONDS = 2
 SECONDS = 300
 CONFIGS = [

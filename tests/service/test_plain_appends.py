@@ -40,7 +40,7 @@ CONFIGS = st.fixed_dictionaries(
         "max.message.bytes": st.just("150"),
     },
 )
-#: Of the header's fields by their places; the first and the times are 64 bits wide.
+#: Header fields by their places; the first and the times are 64 bits wide.
 _LONGS = (0, 7, 8, 9)
 _COUNT = len(HEADER.unpack(bytes(HEADER.size)))
 #: (field, its false value); most appends have no false field.

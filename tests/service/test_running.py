@@ -321,7 +321,7 @@ def test_the_worst_logs_are_listed_first() -> None:
     assert [one.partition.topic for one in found] == ["c", "b", "d", "a"]
 
 
-# ---- what counts as not keeping up -----------------------------------------------------------------------------------
+# ---- Delays that count as not keeping up -----------------------------------------------------------------------------
 
 
 def watched(change: Callable[[Node], None] = lambda _: None) -> list[tuple[str, ...]]:

@@ -31,7 +31,7 @@ TURNS = 2
 KEYS = [f"key-{number}" for number in range(20)]
 #: Cleans as soon as something is dirty; a new segment every second.
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
-#: Of our own producers; a broker gives out others.
+#: Ids of our own producers; a broker assigns lower ones.
 OUR_PRODUCERS = 1 << 40
 CONFIGS = ("retention.ms=-1", "log.cleaner.enable=false")
 RUN = [sys.executable, "-m", "cordwood", "run"]

@@ -23,7 +23,7 @@ def test_a_reader_that_has_computed_sleeps_only_if_an_append_is_in_progress() ->
     turns.begin_append(None)
     turns.begin_append(None)
     turns.give_way(slept.append)
-    turns.give_way(slept.append)  # has computed next to nothing since
+    turns.give_way(slept.append)  # has computed almost nothing since
     assert len(slept) == 1
     turns.end_append()
     compute()

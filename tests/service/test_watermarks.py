@@ -1,4 +1,4 @@
-"""Readers and appenders of one log beside each other: who waits for whom."""
+"""Readers and appenders of one log beside each other: which of them wait for each other."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def traffic(case: Case) -> Traffic:
 
 
 def so(case: Case, configs: Mapping[str, str]) -> Outcome:
-    """What really becomes of the log, in the last days."""
+    """Simulate the log's actual state in the last days."""
     layers = overrides([f"{name}={text}" for name, text in configs.items()])
     chosen = ConfigSet("so", layers, resolve(TOPIC, layers), resolve_broker(layers))
     scale = Scale(1.0, BATCH_RECORDS, RECORD_BYTES, MEASURED_DAYS * DAY_MS, HOUR_MS // 2)

@@ -13,7 +13,7 @@ from cordwood.errors import RequestError
 
 SCALE, KEYS, RATE, STEPS = 25, 4_000, 6.0, 2_000
 RECORD_BYTES = 1_000 + 61
-#: Records of a segment, and how many are written in a step.
+#: Records of a segment, and the number of records appended in a step.
 SEGMENT = ((1 << 20) / SCALE + RECORD_BYTES / 2) // RECORD_BYTES
 OPTIONS: dict[str, Any] = {
     "rate": str(RATE),
@@ -80,7 +80,7 @@ class Model:
         return groups
 
     def _choose(self, groups: Sequence[Sequence[tuple[list[int], int]]], dead: Sequence[int], now: int) -> list[bool]:
-        """All are written by Kafka; else what pays most, until little enough is left."""
+        """Kafka rewrites all groups; otherwise the best groups are rewritten until the garbage is small enough."""
         if self.share is None:
             return [True] * len(groups)
         sizes = [sum(len(records) for records, _ in group) for group in groups]

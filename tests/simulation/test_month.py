@@ -31,7 +31,7 @@ from tests.summary import lines_of
 
 STEP_MS = HOUR_MS
 RECORD_BYTES, BATCH_RECORDS = 200, 5
-#: A record alone in its batch; what cleaning leaves takes no more.
+#: A record alone in its batch; a cleaned record is no larger.
 ALONE_BYTES = RECORD_BYTES + 61
 
 LAG_MS, MIN_LAG_MS, TOMBSTONES_MS, RETENTION_MS = 12 * HOUR_MS, 6 * HOUR_MS, 6 * HOUR_MS, 2 * DAY_MS
@@ -193,7 +193,7 @@ def metrics_are_sensible(metrics: Mapping[MetricName, Reading], world: World) ->
     assert isinstance(flushes, TimerReading) and flushes.count >= sum(one.rolls.count for one in world.members.values())
 
 
-# ---- how long things stay --------------------------------------------------------------------------------------------
+# ---- Duration of stays -----------------------------------------------------------------------------------------------
 
 
 def stays_are_bounded(months: Mapping[str, Sequence[Month]], now_ms: int) -> None:

@@ -49,7 +49,7 @@ class Model:
         member.recorder.written = written  # type: ignore[method-assign]
 
     def sizes(self, there: dict[int, tuple[int, bool]]) -> Counter[State]:
-        """How many bytes the records that are there take by their state."""
+        """The bytes of existing records by their state."""
         last = {key: offset for offset, (key, _, aborted) in sorted(self.records.items()) if not aborted}
         found: Counter[State] = Counter()
         for offset, (key, is_tombstone) in there.items():
@@ -91,7 +91,8 @@ def test_sizes_are_those_of_a_plain_model_after_each_step(name: str) -> None:
         left = sum(one.count - one.still_there for one in stays if one is not None)
         deleted = recorder.deleted(now)
         assert deleted is None or deleted.still_there == 0
-        # What went was superseded, aborted or a tombstone; or retention took it, and it may have been a value.
+        # Dropped records were superseded, aborted or tombstones; or retention deleted them, and they may have been
+        # values.
         assert gone <= left + (0 if deleted is None else deleted.count)
         if name not in ("both", "by size"):
             assert deleted is None and recorder.deleted_bytes == 0

@@ -73,7 +73,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 
 
 def _figures(one: Outcome) -> dict[str, float]:
-    """What should not hang on the scale."""
+    """Figures that should not depend on the scale."""
 
     def median(stay: Stay | None) -> float:
         return 0.0 if stay is None or stay.median_ms is None else stay.median_ms
@@ -99,7 +99,7 @@ def test_half_the_scale_gives_the_same_answers(name: str) -> None:
     fine = cordwood.simulate(**options | {"scale": options["scale"] / 2}).outcomes[0]
     assert fine.appended_records == pytest.approx(coarse.appended_records, rel=0.01)
     for what, value in _figures(fine).items():
-        # Of a few percent: one clean more or less, before the end, is one of twenty; and it is earlier or later.
+        # By a few percent: one clean more or less, before the end, is one of twenty; and it is earlier or later.
         assert _figures(coarse)[what] == pytest.approx(value, rel=0.06, abs=3 * HOUR_MS if "stay" in what else 0), what
 
 
@@ -160,7 +160,7 @@ def test_the_cleaner_writes_what_the_dirty_ratio_says(ratio: float) -> None:
     )
     clean, dirty = 1, ratio / (1 - ratio)
     assert found.contents.values == pytest.approx(keys * size, rel=0.01)
-    # In whole segments, of which 13 are clean.
+    # In whole segments; 13 of them are clean.
     assert found.cleaned_per_byte == pytest.approx(clean / dirty, rel=0.2)
     assert found.cleans.by_lag == 0 < found.cleans.by_ratio
     assert found.peak_bytes == pytest.approx(keys * (size + 61) * (2 * clean + dirty), rel=0.1)
@@ -174,7 +174,7 @@ def test_new_keys_are_never_superseded_and_the_log_grows_with_them() -> None:
     assert found.contents.superseded == 0 and found.superseded is None
     assert found.end_bytes == pytest.approx(found.appended_bytes, rel=0.01)
     assert found.growth_bytes == pytest.approx(found.appended_bytes, rel=0.05)
-    # All of it is written anew by each of Kafka's cleans, although nothing goes; each is twice as large as the last.
+    # Each of Kafka's cleans rewrites the whole log, although it drops no record; each is twice as large as the last.
     assert found.cleaned_per_byte == pytest.approx(1, abs=0.5)
     assert found.peak_bytes > 1.05 * found.end_bytes
     assert any("still grows" in note for note in found.notes)
@@ -223,7 +223,7 @@ def test_two_sets_get_the_same_records_and_are_compared() -> None:
     assert document["verdict"] == list(result.verdict) and document["workload"]["records_per_second"] == 100
     texts = [one.text for one in ElementTree.fromstring(result.svg()).iter("{http://www.w3.org/2000/svg}text")]
     assert {"days; a point stands for 6 min", "B: last values of keys", "A: last values of keys"} <= set(texts)
-    # Cleans are marked one by one, unless there are more of them than points.
+    # The history has one mark per clean, unless there are more cleans than points.
     assert lazy.cleans.count < len(lazy.history)
     assert "A: disk, with a mark for each clean" in texts
     is_band = eager.cleans.count > len(eager.history)

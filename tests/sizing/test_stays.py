@@ -1,4 +1,4 @@
-"""How long something stays, if some of it is still there at the end."""
+"""Duration of stays, if some have not ended yet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_became_something_else_was_seen_until_then() -> None:
     # The third would have stayed longer, had it not been superseded at 10.
     found = stay(*pairs, lost={2: 10})
     assert found == Stay(4, 0, 50, median_ms=60, most_ms=70, max_ms=70)
-    # What went in the moment it was lost went because of that.
+    # A stay that ended in the moment of its loss ended because of the loss.
     assert stay((0, 20), lost={0: 20}) == Stay(1, 0, None, None, None, 20)
     assert stay((0, NOW), lost={0: NOW}) == Stay(1, 0, 100, 100, 100, 100)
 

@@ -31,7 +31,7 @@ from cordwood.sizing.workload import Keys, Workload, key_shares
     ],
 )
 def test_a_rate_is_records_or_with_a_unit_bytes(rate: str, records_per_second: float) -> None:
-    # A record takes 1024 bytes, and alone in its batch 61 more.
+    # A record needs 1024 bytes, and alone in its batch 61 more.
     workload = Workload(rate=rate, record_size=1024, batch_records=1)
     assert workload.records_per_second == pytest.approx(records_per_second)
     assert workload.bytes_per_second == pytest.approx(1085 * records_per_second)

@@ -19,7 +19,7 @@ from tests import kafka_tools
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Nothing moves while both look.
+#: No log changes while both sources read.
 STILL = {
     "log_cleaner_enable": "false",
     "log_initial_task_delay_ms": 86_400_000,
@@ -30,7 +30,7 @@ STILL = {
     "transaction_remove_expired_transaction_cleanup_interval_ms": 2_147_483_647,
 }
 
-#: What `producing` writes to, and how much of each partition stays.
+#: The topic that `producing` writes to, and the retained size of each partition.
 TOPIC, RETENTION_BYTES = "moving", 60_000
 
 
@@ -44,14 +44,14 @@ def with_kafka(spark: SparkSession) -> SparkSession:
 
 
 def from_kafka(spark: SparkSession, address: str, options: Mapping[str, str]) -> DataFrame:
-    """What Spark's Kafka source reads."""
+    """Read with Spark's Kafka source."""
     fast = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "20000"}
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
     return reader.options(**fast, **options).load()
 
 
 def from_logs(spark: SparkSession, path: Path, options: Mapping[str, str]) -> DataFrame:
-    """What ours reads; the options that are for a broker are given, too."""
+    """Read with our source; it also gets the options for a broker."""
     reader = spark.read.format("cordwood").option("kafka.bootstrap.servers", "127.0.0.1:1").option("groupIdPrefix", "g")
     return reader.options(**options).load(str(path))
 

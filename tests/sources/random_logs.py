@@ -134,7 +134,7 @@ def _record(number: int, now_ms: int, source: random.Random, *, ordered: bool) -
 
 
 def as_a_brokers(fs: LocalFileSystem, marks: dict[TopicPartition, int] | None) -> None:
-    """Make a directory look like that of a broker in a cluster that nothing is known of."""
+    """Make a directory look like that of a broker in an unknown cluster."""
     write_file(
         fs, f"{ROOT}/meta.properties", b"version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAg\n"
     )

@@ -190,7 +190,7 @@ def has_emptied_segments(path: Path) -> bool:
 
 
 def between_times(spark: SparkSession, address: str, path: Path, options: Mapping[str, str]) -> pa.Table:
-    """What Kafka's source reads, between the times of options, which are looked up in all records there are."""
+    """Read with Kafka's source between the times of options, which are searched in all existing records."""
     level = options["kafka.isolation.level"]
     rows = sorted_rows(from_kafka(spark, address, {"subscribe": options["subscribe"], "kafka.isolation.level": level}))
     keep = []
@@ -204,7 +204,7 @@ def between_times(spark: SparkSession, address: str, path: Path, options: Mappin
         (place,) = (one for one in partitions(path) if one.name == f"{topic}-{number}")
         log = cordwood.open_log(str(place))
         found = log.records(since_ms=time, start_offset=log.log_start_offset, isolation=None)
-        # With the strategy `latest`, nothing is read from a partition without such a record.
+        # With the strategy `latest`, no record is read from a partition without such a record.
         return next((record.offset for record in found), log.next_offset)
 
     for topic, number, offset in zip(
@@ -243,7 +243,7 @@ def test_each_option_reads_what_kafkas_source_reads(
     damaged_ends = facts.ends if any(one.severity is Severity.DAMAGE for one in cordwood.check(str(path))) else None
     rows = 0
     everything, *others = OPTION_SETS.items()
-    # Of some sets both refuse all there is.
+    # Both sources refuse the whole read for some sets.
     for what, options in (everything, *drawn(others)):
         for level in LEVELS:
             asked = options(facts, topics) | {"kafka.isolation.level": level}

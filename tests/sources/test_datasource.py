@@ -213,7 +213,7 @@ def test_damage_ends_a_query_with_its_place_or_is_counted(
 def test_a_relative_path_is_taken_from_where_java_was_started(
     spark: SparkSession, counter: ReadCounter, logs: Path
 ) -> None:
-    # The processes that Spark starts keep that folder, wherever the driver is by now.
+    # The processes of Spark keep that folder, whatever the driver's current folder is.
     assert reader(spark).load(os.path.relpath(logs, folder_of(spark))).count() == 240
 
 

@@ -1,4 +1,4 @@
-"""Keys and values that the data source decodes: in batches and streams, with schemas, and what cannot be decoded."""
+"""Keys and values that the data source decodes: in batches and streams, with schemas, and undecodable values."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _MEANS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def meets(row: Row, one: Condition) -> bool:
-    """What SQL makes of a condition."""
+    """Evaluate a condition as SQL does."""
     found = row[one.column]
     if one.test == NULL:
         return (found is None) is not one.negated
@@ -131,7 +131,7 @@ class Watched(WrappedStore):
         return _WatchedFile(file, self.reads.setdefault(path, [])) if path.endswith(".log") else file
 
     def bytes_of(self, path: str) -> int:
-        """How many bytes of a file were read, each counted once."""
+        """Number of bytes read of a file, each counted once."""
         covered, end = 0, 0
         for start, stop in sorted(self.reads.get(path, [])):
             covered += max(0, stop - max(start, end))
@@ -182,7 +182,7 @@ LARGE = (f"internal.segment.bytes={SEGMENT}", f"index.interval.bytes={INTERVAL}"
 
 @pytest.fixture(scope="module")
 def large() -> Writer:
-    """Two topics of two partitions, with 100 batches each; offsets and seconds go on together."""
+    """Two topics of two partitions, with 100 batches each; offsets and seconds rise together."""
     writer = Writer(config=LARGE)
     for topic in ("orders", "users"):
         for partition in range(2):

@@ -51,12 +51,12 @@ class Query:
         self.now += seconds
 
     def ends(self) -> Offsets:
-        """How far may be read now."""
+        """The ends up to which reads are permitted now."""
         self.now += 1
         return self.follower.ends()
 
     def batch(self, end: Offsets | None = None, limit: int | None = None) -> int:
-        """Read a batch; return how many rows it had."""
+        """Read a batch; return its number of rows."""
         end = self.ends() if end is None else end
         if limit is not None:
             end = within(limit, self.at, end, self.follower.earliest)

@@ -1,4 +1,6 @@
-"""A stream follows a directory that a broker writes to and deletes from; it reads what Kafka's source reads, once."""
+"""A stream follows a directory while a broker appends and deletes; it reads the same as Kafka's source, each record
+once.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Transactions that are written while two streams follow.
 TRANSACTIONS = scaled(24, 200)
-#: How often a query is killed.
+#: Number of kills of a query.
 KILLS = scaled(1, 50)
 _SECONDS_MAX = 180
 

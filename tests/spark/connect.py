@@ -20,7 +20,7 @@ assert type(spark).__module__ == "pyspark.sql.connect.session", type(spark)
 
 def run_connected(program: str, *arguments: Path, work: Path) -> None:
     """Run a program that uses the session `spark`, with this working directory; it has to succeed."""
-    # Spark takes any free port only in tests; else several sessions at once want the same one.
+    # Spark uses any free port only in tests; otherwise several sessions at once try to use the same port.
     environment = {**ENVIRONMENT, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(work), "SPARK_TESTING": "1"}
     environment |= {name: value for name, value in find_java().settings.items() if value is not None}
     done = subprocess.run(

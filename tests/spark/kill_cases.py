@@ -114,7 +114,7 @@ def chosen(few: tuple[Case, ...], *, all_: bool) -> list[Case]:
 
 
 def table(master: str, cases: list[Case]) -> list[str]:
-    """How many cases there were of each stage and kind."""
+    """Number of cases of each stage and kind."""
     count = Counter((case.stage, case.kind) for case in cases)
     lines = [f"kills in stages on {master}: {len(cases)}, each with the same result as without"]
     for stage in STAGES:

@@ -94,7 +94,7 @@ class Cleans:
         if driver is not None:
             driver.end()
             assert wait_for(lambda: not self.executors()), "executors outlive their driver"
-            # Empty folders may be left, and the socket of a task; and of a killed driver, what its proof wrote.
+            # Empty folders may be left, and the socket of a task; and after a killed driver, its proof's files.
             some = [path for path in driver.temporary.rglob("*") if path.is_file()]
             left = [str(path) for path in some if not (is_killed and "cordwood-proof-" in str(path))]
             assert not left, left

@@ -38,9 +38,9 @@ DAEMON = "tests.spark.killing_daemon"
 HERE = "here"
 #: Environment variable of tasks: the folder of orders.
 _ORDERS = "KILLING_ORDERS"
-#: How long a task waits for its end, once it has killed the driver.
+#: Maximum wait of a task for its end, once it has killed the driver.
 _ENDS_SECONDS = 60
-#: Tasks that do nothing for so long are given up.
+#: Tasks without progress for this long are given up.
 _TASK_TIMEOUT = 120
 
 
@@ -76,7 +76,7 @@ class Orders:
         os.rename(file.name, self._file)
 
     def withdraw(self) -> None:
-        """Let tasks do nothing but their work."""
+        """Let tasks only do their work."""
         self._file.unlink(missing_ok=True)
 
     def done(self, number: int) -> str:
@@ -166,7 +166,7 @@ def _obey(stage: Stage, moment: Moment, arguments: tuple[Any, ...]) -> None:
         if case.kind == "lost":
             path.unlink()
         else:
-            # A rewrite reads the directory, at the end, for sure; a merge reads everything in front of it.
+            # A rewrite always reads the end of the directory; a merge always reads everything before it.
             position = path.stat().st_size - 1 if case.stage == "rewrite" else path.stat().st_size // 3
             with open(path, "r+b") as file:
                 byte = file.read()[position]
@@ -206,7 +206,7 @@ class Request:
 
     Attributes:
         logs: the log directory.
-        output: the copy; None: clean in place.
+        output: path of the copy; None to clean in place.
         staged: whether it is cleaned by many tasks.
         own_session: whether the clean starts a session of its own, and not one for many cleans.
         verify: whether a clean in place is proved. The caller compares all bytes, which takes less time.
@@ -226,7 +226,7 @@ class Answer:
     Attributes:
         error: error message, or empty.
         fates: fates of the partitions.
-        staged: how many partitions were cleaned by many tasks.
+        staged: number of partitions that were cleaned by many tasks.
         notes: notes in the result.
     """
 
@@ -266,7 +266,7 @@ class Driver:
         self.pid = self._process.pid
 
     def clean(self, request: Request) -> Answer | None:
-        """Clean; None: the process was killed."""
+        """Clean; return None if the process was killed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(asdict(request)), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
@@ -277,7 +277,7 @@ class Driver:
         return Answer(found["error"], tuple(found["fates"]), found["staged"], tuple(found["notes"]))
 
     def end(self) -> None:
-        """Let it end, unless it was killed, and wait until nothing runs that it started."""
+        """Let it end, unless it was killed, and wait for the end of all processes that it started."""
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate(timeout=WAIT_SECONDS)
         assert wait_for(lambda: not processes(self.pid)), "Spark outlives its driver"
@@ -345,7 +345,7 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
     """Let logs of some kilobytes go through all stages, in many tasks of each.
 
     Returns:
-        whether to do it, which may be changed; and the paths of partitions that went, which are added.
+        whether to do it, which may be changed; and the paths of partitions that were staged, which are added.
     """
     wanted, went, once = [True], list[str](), staged.clean_staged
 

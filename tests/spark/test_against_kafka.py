@@ -1,4 +1,4 @@
-"""Cleans that run on Spark come out as Kafka's: by Spark as a command starts it, and by a session that a user made."""
+"""Cleans on Spark have the same output as Kafka's: on a session of a command, and on a session that a user made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests import knobs
 from tests.kafka_tools import Oracle
 
 ROOT = Path(__file__).parents[2]
-#: How many of each; a session that a user made takes three times as long.
+#: Number of cases of each kind; a session that a user made is three times as slow.
 COUNTS = {
     ("ours", "scripts"): knobs.scaled(6, 2000),
     ("ours", "logs"): knobs.scaled(6, 300),

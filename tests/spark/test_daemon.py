@@ -1,4 +1,4 @@
-"""What Spark's Python workers start with: the kernels, a compiled pyspark, and nothing that takes its time to load."""
+"""Modules that Spark's Python workers start with: the kernels, a compiled pyspark, and no slow import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
     zips = [f"{site}/pyspark/python/lib/pyspark.zip", f"{site}/pyspark/python/lib/py4j-0.10.9.9-src.zip"]
     others = ["/job", "/opt/spark/python/lib/pyspark.zip", "/usr/lib/python311.zip", "a.zip"]
     assert without_zips([*zips, *others, site]) == [*others, site]
-    # A pyspark that is there as a zip only.
+    # A pyspark that exists as a zip only.
     assert without_zips([*zips, *others]) == [*zips, *others]
 
 

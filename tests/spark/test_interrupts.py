@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM while Spark works: all ends, even if a task never would, and nothing is left behind.
+"""Ctrl-C and SIGTERM while Spark works: all processes end, even if a task hangs, and no file is left behind.
 
-Python workers are stopped (SIGSTOP) first, so that what waits for a task waits for ever.
+Python workers are stopped (SIGSTOP) first, so that waiting for a task never ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [
 
 FS = PosixFileSystem()
 CORDWOOD = [sys.executable, "-m", "cordwood"]
-#: Much longer than an end takes, and much shorter than for ever.
+#: Much longer than the end of a run needs.
 WAIT_SECONDS = 60
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 #: Enough that a proof has not ended when its folder is seen.

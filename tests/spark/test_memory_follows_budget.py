@@ -1,8 +1,7 @@
 """Workers stay within their share of `--memory`, and a fixed amount beside it, however many keys there are.
 
 Logs of 1, 10 and 100 M keys, plain and compressed, and one of 20 M with a small budget; cleaned into a copy on Spark,
-and in place with the proof on Spark and without.
-`-k 1_M_keys` takes those of 1 M alone.
+and in place with the proof on Spark and without. `-k 1_M_keys` runs those of 1 M alone.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ pytestmark = [
 
 _MB = 1_000_000
 _MEMORY_BYTES, _CORES = 256 * _MB, 2
-#: Of a worker, beside its share of `--memory`; and of a process that only reads.
+#: Memory of a worker, beside its share of `--memory`; and of a process that only reads.
 _BESIDE_BYTES = 250 * _MB
 #: The S3 server reads the whole object for each requested range, so objects are small.
 _SEGMENT_BYTES = 32 << 20
@@ -82,5 +82,5 @@ def test_memory_and_disk_do_not_grow_with_a_log_in_a_bucket(
     record_property(*lines_of([line]))
     assert checked.command < _BESIDE_BYTES
     assert cleaned.workers[0] < _MEMORY_BYTES // _CORES + _BESIDE_BYTES
-    # Of each task a segment and its indexes.
+    # For each task a segment and its indexes.
     assert 0 < disk < _CORES * 1.1 * _SEGMENT_BYTES

@@ -1,4 +1,4 @@
-"""Tables of latest values on Spark: the same rows as in one process, files, and what changed since earlier ones."""
+"""Tables of latest values on Spark: the same rows as in one process, files, and changes since earlier tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies are compared by, disks that fill up, and a process that holds a directory."""
+"""Comparable contents of copies, disks that fill up, and a process that locks a directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from cordwood.fs.base import File, is_full
 from cordwood.fs.posix import PosixFileSystem
 
-#: A program that holds the lock of a log directory until a line comes.
+#: A program that holds the lock of a log directory until it reads a line.
 HOLD = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
 
 
@@ -39,7 +39,7 @@ class FullDisk(PosixFileSystem):
 
 
 def until_it_succeeds(attempt: Callable[[FullDisk], object]) -> int:
-    """Attempts on a disk with room for 0, 1, 2, … files; how many failed."""
+    """Try on a disk with room for 0, 1, 2, … files; return the number of failures."""
     for room in range(1000):
         try:
             attempt(FullDisk(room))

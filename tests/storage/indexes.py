@@ -24,7 +24,7 @@ def believed(log: LogView) -> Iterator[int]:
 
 
 def index_all(fs: LocalFileSystem, log: LogView) -> int:
-    """Make an index of each segment, however small its records are; return how many there are."""
+    """Make an index of each segment, however small its records are; return the number of indexes."""
     found = [build(one, bytes(range(16)), 1 << 30) for one in log.segments]
     for index in found:
         if index is not None:

@@ -22,14 +22,14 @@ Entry = tuple[bytes, Sequence[Record]]
 
 
 def entries_of(parts: Sequence[tuple[bytes, Sequence[Record]]]) -> Iterator[Entry]:
-    """The entries of a log, from what `encode_batch` and `encode_message_set` made, each with its records."""
+    """The entries of a log, from the output of `encode_batch` and `encode_message_set`, each with its records."""
     for data, records in parts:
         found = []
         while data:
             (size,) = struct.unpack_from(">i", data, 8)
             found.append(data[: 12 + size])
             data = data[12 + size :]
-        # A message of magic 0 or 1 is an entry by itself, unless all of them are compressed together.
+        # A message of magic 0 or 1 is an entry by itself, unless all messages are compressed together.
         groups = [records] if len(found) == 1 else [[record] for record in records]
         yield from zip(found, groups, strict=True)
 

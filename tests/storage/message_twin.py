@@ -113,7 +113,7 @@ _TEXTS = ("", "a", "orders", "Grüße", "∅ 🎈", "x" * 130)
 
 
 def random_fields(case: Case, random: Random) -> dict[str, Any]:
-    """Fields of a message as the codec gives them; what its version does not have has its default."""
+    """Fields of a message in the codec's form; fields that its version lacks have their default."""
     return _random_struct(case.message.fields, case, random)
 
 

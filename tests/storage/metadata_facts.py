@@ -1,4 +1,4 @@
-"""What brokers reported of their topics, to hold the metadata log against."""
+"""Facts that brokers reported of their topics, to compare with the metadata log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITH_METADATA = [name for name in NAMES if not name.startswith("legacy") or name
 #: Deleted while the broker ran: leftovers are `-delete` and `-stray` directories.
 DELETED = re.compile("go+ne|astray")
 INTERNAL = {"__consumer_offsets", "__transaction_state"}
-#: The facts have configs as a topic was made with; what became of them while it lived, by fixture and topic.
+#: The facts have configs as of a topic's creation; these are later changes, by fixture and topic.
 CHANGED_LATER = {
     "kraft-crashed-(clean|swap).* crash$": {"internal.segment.bytes": "1048576"},
     ".* configured$": {
@@ -24,7 +24,7 @@ CHANGED_LATER = {
 
 
 def facts_of_topics(name: str) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """Of each topic its name, partitions, and configs as they were in the end."""
+    """For each topic its name, partitions, and final configs."""
     family = re.match("kraft-(?:classic|crashed|jbod)|kraft|other-clients|legacy-[a-z0-9]+", name)
     assert family is not None
     for topic_name, said in facts(family[0])["topics"].items():

@@ -11,7 +11,7 @@ FAMILY = re.compile(r"(kraft-classic|kraft-crashed|kraft-jbod|kraft|other-client
 
 
 def facts_of(name: str) -> tuple[dict[str, Any], str]:
-    """The facts of a fixture's family, and which of them is the fixture's."""
+    """The facts of a fixture's family, and the name of the fixture's own facts."""
     found = FAMILY.fullmatch(name)
     assert found is not None
     return facts(found[1]), found[2].replace("4.3.1", "431").replace("-", "_")

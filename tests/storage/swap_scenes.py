@@ -32,7 +32,7 @@ def only_logs(files: dict[str, bytes]) -> dict[str, bytes]:
 def loaded_by_kafka(
     states: Sequence[MemoryFileSystem], root: Path, oracle: Oracle, *, clean: bool
 ) -> list[dict[str, bytes]]:
-    """What Kafka makes of partitions when it loads them, and closes them."""
+    """Let Kafka load partitions and close them; return their files."""
     for number, fs in enumerate(states):
         for path, data in tree(fs, PATH).items():
             target = root / f"t-{number}" / path

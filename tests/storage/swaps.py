@@ -99,7 +99,7 @@ def segment_files(fs: LocalFileSystem, path: str = PATH) -> dict[str, bytes]:
 
 
 def seen_files(log: LogView) -> dict[str, bytes]:
-    """The same as a reader sees it who takes an interrupted swap for completed."""
+    """Files as seen by a reader that completes an interrupted swap."""
     found = {}
     for segment in log.segments:
         for kind, info in [(FileKind.LOG, segment.files.log), *segment.files.indexes.items()]:

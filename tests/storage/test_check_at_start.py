@@ -64,7 +64,7 @@ def test_broker_does_at_its_start_what_check_says(name: str, directories: Path, 
     assert offline is (case is not None and case.meaning in (OFFLINE, FAILED))
 
 
-# ---- what plan, clean and recovery make of them ----------------------------------------------------------------------
+# ---- Plan, clean and recovery of such directories --------------------------------------------------------------------
 
 
 def contents(directory: Path) -> dict[str, bytes]:

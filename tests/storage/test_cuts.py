@@ -124,7 +124,7 @@ def test_nothing_behind_the_end_of_a_range_is_read_while_the_file_agrees() -> No
     assert end is not None and end.position == len(data) // 4
     items = list(view.segments[0].windows(end_offset=30, end=end))
     assert [item.data.size for item in items if not isinstance(item, Gap)] == [len(data) // 4]
-    # A cut that is too early ends nothing.
+    # A cut that is too early does not bound the range.
     early = Cut(0, len(data) // 8, 15)
     items = list(view.segments[0].windows(end_offset=30, end=early))
     offsets = [int(row["base_offset"]) for item in items if not isinstance(item, Gap) for row in item.batches]

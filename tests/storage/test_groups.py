@@ -68,7 +68,7 @@ def test_a_classic_group_has_its_members_in_one_record() -> None:
     (one,) = found.members
     assert (one.member_id, one.instance_id, one.rack_id, one.subscribed) == ("m", "static", "r", ("t",))
     assert (one.assigned, one.target, one.epoch) == ((T0, T1), None, None)
-    # As Kafka's tool has it: a partition that a member has is listed, too, where nothing is committed.
+    # As in Kafka's tool: a partition assigned to a member is listed, too, if it has no committed offset.
     none, offset = found.offsets
     assert (none.partition, none.offset, none.lag, none.member_id) == (T0, -1, None, "m")
     assert (offset.partition, offset.offset, offset.lag, offset.member_id) == (T1, 40, 10, "m")

@@ -104,7 +104,7 @@ def test_an_undone_clean_leaves_the_directory_as_it_was(retained: int) -> None:
 def cuts(
     prepare: Callable[[], MemoryFileSystem], act: Callable[[MemoryFileSystem], object], *, every: int, draws: int
 ) -> Iterator[MemoryFileSystem]:
-    """Power cuts before every so-manieth operation, with nothing lost, all that may be, and some parts of it."""
+    """Power cuts at regular intervals of operations, with no unsynced change lost, all of them, and some of them."""
     source = random.Random(5)
     for count in itertools.count(0, every):
         fs = prepare()

@@ -28,13 +28,13 @@ def test_entries_out_of_order_keep_their_place_in_the_file() -> None:
     assert leader_epochs.encode(leader_epochs.decode(data)) == data
 
 
-# Entries in file order, and what Kafka's cache has after them.
+# Entries in file order, and Kafka's cache after them.
 ASSIGNED = [
     ([(0, 0), (5, 1187)], [(0, 0), (5, 1187)]),
     ([(0, 0), (0, 10)], [(0, 0)]),  # the epoch has begun already
     ([(0, 10), (0, 5)], [(0, 5)]),  # … unless this entry holds an earlier start
     ([(2, 10), (1, 20)], [(1, 20)]),  # an older epoch further on
-    ([(1, 10), (2, 10)], [(2, 10)]),  # the first of them wrote nothing
+    ([(1, 10), (2, 10)], [(2, 10)]),  # the first leader wrote no batch
     ([(1, 10), (3, 20), (5, 30), (4, 15)], [(1, 10), (4, 15)]),
     ([(1, 10), (3, 20), (0, 5)], [(0, 5)]),
 ]

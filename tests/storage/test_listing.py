@@ -48,7 +48,7 @@ def test_bytes_and_segments_equal_the_facts_of_the_stopped_broker(name: str) -> 
 def test_a_crashed_brokers_partitions_are_listed_as_they_will_be_once_loaded(name: str) -> None:
     listing = by_name(ls(str(fixture(name))))
     recovered = shape_of(f"{name}-recovered")
-    # A swap is finished by renaming; only what damage makes a broker cut is still there.
+    # A swap is completed by renaming; only data that a broker truncates for damage is still listed.
     cut = {"crash-0", "plain-0", "plain-1", "moving-0"} if name.endswith("torn") else set()
     for path, one in listing.items():
         # Of the torn segments, only one has another segment behind it; a flipped bit takes a CRC to be found.
@@ -340,7 +340,7 @@ def test_a_directory_that_is_not_named_like_a_partition_is_listed_by_its_name(tm
     assert (one.name, one.topic_partition, one.records, one.policy.value) == ("backup", None, 1, None)
 
 
-# ---- what vanishes ---------------------------------------------------------------------------------------------------
+# ---- Files that vanish -----------------------------------------------------------------------------------------------
 
 
 class Busy(PosixFileSystem):

@@ -38,7 +38,7 @@ from tests.storage.swaps import EMPTY_SNAPSHOT, NOW_MS, OUTPUTS, PATH, Scene, Sc
 RecordProperty = Callable[[str, object], None]
 posix = PosixFileSystem()
 TWO_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-#: Within a day of what the fixtures' producers wrote.
+#: Within a day of the fixtures' records.
 FIXTURES_NOW_MS = 1_763_700_000_000
 
 
@@ -47,7 +47,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def kept(partition: str, names: Sequence[str]) -> None:
-    """Keep as if another replica had the data: whole batches behind damage may then be dropped."""
+    """Pretend to keep the files, so that whole batches behind damage may be dropped."""
 
 
 def load(fs: LocalFileSystem, *, crashed: bool = False, path: str = PATH) -> None:
@@ -384,7 +384,7 @@ def test_kafka_goes_on_with_a_recovery_that_was_cut_off(
     record_property(PROPERTY, ["loads, gone on with by Kafka", cuts.states, len(states)])
 
 
-#: Names of leftover files of others, with a word for their contents; `log` is a copy of the segment with that base.
+#: Suffixes of leftover files, by the run that left them.
 LEFT = {
     "a clean": [".cleaned"],
     "a clean before its commit": [".cleaned", ".swap"],
@@ -426,7 +426,7 @@ def check_leftovers(name: str, left: str, record_property: RecordProperty, **cho
 
 
 def outputs(scene: Scene, fs: MemoryFileSystem) -> None:
-    """What tasks write."""
+    """Write the outputs of tasks."""
     for path in (f"{PATH}/{WORK_FOLDER}", OUTPUTS):
         fs.make_directory(path)
     for info in scene.fs.list(OUTPUTS):

@@ -101,7 +101,7 @@ def test_an_index_that_cannot_be_read_only_costs_time(tmp_path: Path) -> None:
     os.mkfifo(directory / name(0, ".index"))
     os.mkfifo(directory / name(0, ".timeindex"))
     with (directory / name(6, ".index")).open("wb") as index:
-        index.truncate(1 << 40)  # takes no room on the disk
+        index.truncate(1 << 40)  # needs no room on the disk
     log = LogView(str(directory), fs=PosixFileSystem())
     assert offsets(log, start_offset=4, since_ms=0) == list(range(4, 12))
     assert offsets(log, start_offset=10) == [10, 11]

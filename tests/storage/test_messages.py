@@ -169,7 +169,7 @@ def test_what_is_made_is_a_small_multiple_of_what_is_read() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 100 * len(data)
-    # A count or size that the bytes cannot have makes nothing at all.
+    # An impossible count or size allocates no memory.
     for claim in (b"\x7f\xff\xff\xff", b"\x00\xff\xff\xff"):
         with pytest.raises(CorruptMessageError):
             decode(THING, 0, claim)

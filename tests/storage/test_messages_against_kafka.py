@@ -22,7 +22,7 @@ EACH = scaled(10, 200)
 
 
 def written_by_kafka(oracle: Oracle, drawn: list[tuple[Case, dict[str, object]]]) -> list[Line]:
-    """Fields in Kafka's JSON, with the bytes that Kafka makes of them."""
+    """Fields in Kafka's JSON, with Kafka's encoding of them."""
     lines = [
         {"name": case.message.name, "version": case.version, "json": to_json(case.message.fields, case, fields)}
         for case, fields in drawn

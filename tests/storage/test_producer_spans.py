@@ -1,4 +1,4 @@
-"""Which producers wrote a log, beside a twin that goes batch by batch."""
+"""The producers of a log, compared with a twin that reads batch by batch."""
 
 from __future__ import annotations
 

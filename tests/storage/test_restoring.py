@@ -21,7 +21,7 @@ from tests.fixtures import CRASHED, copy_of, fixture
 from tests.kafka_tools import Oracle
 
 fs = PosixFileSystem()
-#: Within a day of what the fixtures' producers wrote.
+#: Within a day of the fixtures' records.
 NOW_MS = 1_763_700_000_000
 
 
@@ -48,7 +48,7 @@ def test_a_crashed_directory_becomes_what_the_next_broker_made_of_it(name: str, 
         ours, theirs = (files.pop(FileKind.LEADER_EPOCHS).split(b"\n")[2:-1] for files in (found, expected))
         assert theirs[: len(ours)] == ours
         assert len(theirs) <= len(ours) + 1
-        # It removes old files only after a minute. Of older snapshots it keeps fewer, where it had to go far back.
+        # It deletes old files only after a minute. It keeps fewer older snapshots if its recovery began far back.
         expected = {file: data for file, data in expected.items() if not file.endswith(".deleted")}
         assert {file: found.get(file) for file in expected} == expected, place.path
         assert all(file.endswith(FileKind.PRODUCER_SNAPSHOT) for file in found.keys() - expected.keys()), place.path

@@ -18,7 +18,7 @@ from tests.record.windows import window
 
 
 class Disk(WrappedFileSystem):
-    """Notes what becomes of a log; syncing it can fail."""
+    """Notes the operations on a log; syncing it can fail."""
 
     def __init__(self, fs: LocalFileSystem, *, fails: bool = False) -> None:
         super().__init__(fs)

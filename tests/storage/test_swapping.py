@@ -267,7 +267,7 @@ def test_without_a_txnindex_of_its_own_an_output_does_not_keep_the_old_one() -> 
         assert not fs.exists(f"{PATH}/{offset_name(0, '.txnindex')}")
 
 
-# ---- segments that retention takes -----------------------------------------------------------------------------------
+# ---- Segments that retention deletes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("everything", [False, True])

@@ -88,7 +88,7 @@ def test_a_new_segment_without_batches_says_where_the_log_ends(fs: MemoryFileSys
 
 def test_damage_at_the_end_is_told_and_passed_over_on_demand(fs: MemoryFileSystem) -> None:
     broken = bytearray(batch(3))
-    broken[8:12] = b"\0\0\0\1"  # a size that nothing has
+    broken[8:12] = b"\0\0\0\1"  # an impossible size
     put(fs, batch(0) + bytes(broken) + batch(6))
     tail = find_tail(view(fs))
     assert tail.next_offset == 3 and tail.damage is not None and tail.damage.path == LOG

@@ -19,7 +19,7 @@ from cordwood.tables.runs import TableRun, cut
 from cordwood.types import NONE, Codec, TimestampType, TopicPartition
 
 TIME = 1_700_000_000_000
-#: Key, value, partition and offset of a row; value None: the key was deleted.
+#: Key, value, partition and offset of a row; value None if the key was deleted.
 Row = tuple[bytes, bytes | None, int, int]
 #: Offset, key and value; or digests of these.
 ConsumedRecord = tuple[int, bytes | None, bytes | None]
@@ -27,13 +27,13 @@ ConsumedRecord = tuple[int, bytes | None, bytes | None]
 
 @dataclass
 class LoggedRecord:
-    """A record of a log, and what became of it.
+    """A record of a log, and its fate.
 
     Attributes:
-        offset, timestamp, key, value: of the record.
-        producer: of the transaction that it is in; NONE without.
-        is_marker: it is a marker.
-        aborted: its transaction was.
+        offset, timestamp, key, value: fields of the record.
+        producer: producer of its transaction; NONE outside of a transaction.
+        is_marker: whether it is a marker.
+        aborted: whether its transaction was aborted.
     """
 
     offset: int
@@ -90,7 +90,7 @@ def random_log(random: Random, path: Path, *, keyless: float = 0.1) -> RandomLog
     """A partition's directory with segments, formats, codecs, transactions, gaps and keys of all kinds.
 
     Args:
-        keyless: what part of the records has no key.
+        keyless: fraction of records without a key.
     """
     path.mkdir(parents=True)
     magic = random.choice((2, 2, 2, 2, 1, 0))

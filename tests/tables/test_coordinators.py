@@ -112,7 +112,7 @@ def test_the_state_of_a_random_log_is_that_of_a_plain_replay(random: Random) -> 
 
 
 def test_a_committed_transaction_counts_by_its_records_and_not_by_its_marker(tmp_path: Path) -> None:
-    # The plain commit is later in the log than that of the transaction, whose marker comes last.
+    # The plain commit is later in the log than the transaction's commit, whose marker is last.
     steps: list[Step] = [
         ("data", 1, [offset_commit("g", "t", 0, 5)]),
         ("data", NONE, [offset_commit("g", "t", 0, 7)]),

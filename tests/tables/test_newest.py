@@ -1,4 +1,4 @@
-"""Tables of latest values beside a plain replay in Python: of random logs, of real brokers' logs, of what changed."""
+"""Tables of latest values compared with a plain replay in Python: of random logs, of real brokers' logs, of changes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def damage_of(name: str, topic: str) -> list[tuple[str, int | None]]:
 
 
 def compare_tables(name: str, topic: str, random: Random) -> None:
-    """Of a topic of a fixture, as of several points."""
+    """Compare the tables of a fixture's topic, as of several points."""
     places = places_of(name, topic)
     paths = [Path(one.path) for one in places.values()]
     lines = committed(name, topic)

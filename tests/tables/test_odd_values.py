@@ -1,4 +1,4 @@
-"""Values that no calendar and no JSON has: every writer takes them all."""
+"""Values that no calendar and no JSON has: every writer accepts all of them."""
 
 from __future__ import annotations
 

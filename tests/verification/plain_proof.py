@@ -107,7 +107,7 @@ def _batches(before: State, after: State, rules: Rules) -> Iterator[Kind]:
         ):
             yield Kind.BATCH_PRODUCER
         flags = [(h.is_transactional, h.is_control, h.timestamp_type) for h in (was, now)]
-        # A batch without records has nothing to compress.
+        # A batch without records has no compressed data.
         if flags[0] != flags[1] or (one.records and was.codec != now.codec) or len(one.records) > len(owner.records):
             yield Kind.BATCH_ATTRIBUTES
         if now.max_timestamp not in _largest_timestamps(owner, one):

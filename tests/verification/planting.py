@@ -180,7 +180,7 @@ def messages(offset: int, text: str, codec: Codec = Codec.NONE) -> list[Stored]:
 
 
 def example() -> State:
-    """A log with one of everything that a clean takes into account."""
+    """A log with one example of every case that a clean considers."""
     abort, commit = ControlType.ABORT, ControlType.COMMIT
     of_transaction: dict[str, Any] = {"producer_epoch": 0, "transactional": True}
     segments = {

@@ -37,7 +37,7 @@ def cut(path: Path) -> None:
 
 @pytest.fixture
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    """The example and a clean of it, whose proof takes many tasks that leave files for each other."""
+    """The example and a clean of it, whose proof consists of many tasks that exchange files."""
     before, _ = cleaned_example(tmp_path, InThisProcess())  # type: ignore[arg-type]
     monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
     monkeypatch.setattr(prove, "HERE_MAX", -1)
@@ -48,7 +48,9 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def proved(pair: Pair, folder: Path, spoil: Callable[[Path], None], stage: str, times: int) -> tuple[Verdict, int]:
-    """The verdict, and how many tasks compared ranges, when files are spoilt as often before a stage."""
+    """Return the verdict, and the number of tasks that compared ranges, when files are damaged this many times before a
+    stage.
+    """
     folder.mkdir()
     left, compared = times, 0
 

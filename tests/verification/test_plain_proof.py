@@ -89,7 +89,7 @@ def logs(draw: st.DrawFn) -> State:
         segments[max(segments)].append(one)
         offset = one.header.last_offset + 1 + draw(st.sampled_from([0, 0, 0, 2]))
     for id in open_transactions(State(segments)):
-        # Nothing may be changed from an open one on.
+        # No change is permitted from an open transaction on.
         if draw(st.integers(0, 3)):
             segments[max(segments)].append(
                 marker(offset, id, draw(st.sampled_from(ENDS)), delete_horizon_ms=draw(HORIZONS))
@@ -200,7 +200,7 @@ def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: boo
 
 
 def _batch(draw: st.DrawFn, state: State, *, filled: bool = False) -> Stored | None:
-    """Seldom one of the active segment, where nothing may be changed."""
+    """Choose a batch, seldom from the active segment, where no change is permitted."""
     active = max(state.segments) if draw(st.integers(0, 9)) else NONE
     some = [one for base, entries in state.segments.items() for one in entries if base != active]
     found = [one for one in some if one.records or not filled]
@@ -235,7 +235,7 @@ def drop_record(draw: st.DrawFn, state: State, _before: State) -> None:
 
 
 def drop_tombstone(draw: st.DrawFn, state: State, _before: State) -> None:
-    """Of a batch that has a delete horizon, which may have passed."""
+    """Drop a tombstone of a batch that has a delete horizon, which may have passed."""
     for one in [one for some in state.segments.values() for one in some if one.header.delete_horizon_ms is not None]:
         left = [record for record in one.records if record.value is not None]
         if left != one.records and not one.header.is_control and draw(st.booleans()):
@@ -292,7 +292,7 @@ def change_header(draw: st.DrawFn, state: State, _before: State) -> None:
 
 
 def restore(draw: st.DrawFn, state: State, before: State) -> None:
-    """A batch stays as it was, which a clean may always do, if what depends on it stays."""
+    """Restore a batch to its old state, which a clean may always do, if the records that depend on it stay."""
     old = _batch(draw, before)
     assert old is not None
     _restore(state, old)
@@ -305,7 +305,7 @@ def _restore(state: State, old: Stored) -> None:
 
 
 def bring_back(draw: st.DrawFn, state: State, before: State) -> None:
-    """A tombstone goes, and a batch with an older value of its key stays."""
+    """Drop a tombstone, and keep a batch with an older value of its key."""
     every = [one for some in before.segments.values() for one in some if not one.header.is_control]
     with_horizon = [one for one in every if one.header.delete_horizon_ms is not None]
     tombstones = [record for one in with_horizon for record in one.records if record.value is None]
@@ -380,7 +380,8 @@ def scenes(draw: st.DrawFn) -> tuple[State, State, Rules, bool]:
     before = draw(logs())
     limit = limit_of(before)
     for_good = draw(st.booleans())
-    # A clean from a later offset on relies on one before it, which there was not: a tombstone may go, and a value stay.
+    # A clean from a later offset on relies on an earlier clean, which did not happen: a tombstone may be dropped, and a
+    # value stay.
     dirty = draw(st.sampled_from([0, 0, *(base for base in before.segments if base <= limit)]))
     after = before.copy()
     if draw(st.integers(0, 4)):

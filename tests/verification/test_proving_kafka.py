@@ -69,7 +69,7 @@ def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]
 
 
 def pair_of(one: Round, line: Step, before: Path, after: Path) -> Pair:
-    """What to prove of one clean."""
+    """The pair to prove for one clean."""
     retention_ms = clean_settings(plan_of(one, before)).delete_retention_ms
     was = LogView(str(before), fs=PosixFileSystem())
     clean = [segment.mtime_ms for segment in was.segments if segment.base_offset < line["first_dirty"]]

@@ -34,7 +34,7 @@ Fault = Callable[[PartitionTask], PartitionTask]
 
 
 def log() -> State:
-    """Four segments that are cleaned in a wave each, and the active one; all of it is dirty."""
+    """Four segments, each cleaned in a wave of its own, and the active one; all data is dirty."""
     transactional = {"producer_epoch": 0, "transactional": True}
     return State(
         {

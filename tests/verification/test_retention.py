@@ -1,4 +1,4 @@
-"""What retention takes is accepted by the proof, whose rules are its own; nothing beyond that is."""
+"""The proof, whose rules are its own, accepts the segments that retention deletes, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cordwood.verification.retention import RetentionLimits, retention_faults
 from tests.cleaning.scripted import ScriptedLog
 
 NOW = 10_000
-#: Of each segment: how many records, and the timestamp of the newest.
+#: For each segment: number of records, and the timestamp of the newest.
 SEGMENTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, NOW)), min_size=1, max_size=6)
 
 
@@ -54,7 +54,7 @@ def test_what_is_planned_is_accepted_and_one_segment_more_is_not(
     facts = [segment_facts(segment) for segment in log.segments]
     asked = {"retention.bytes": bytes_kept, "retention.ms": ms_kept}
     chosen: list[int] = []
-    # The retained records of one rule may let an earlier rule drop more, the next time.
+    # Segments that one rule retains may be deleted by an earlier rule in the next run.
     while len(chosen) < len(facts):
         left = facts[len(chosen) :]
         start = max(log.log_start_offset, left[0].base_offset)

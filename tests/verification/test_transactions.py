@@ -25,7 +25,7 @@ ENTRIES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 25), st.integers(
 
 
 def fate(batches: list[tuple[int, int, int]], at: int, pid: int) -> int | None:
-    """Of a batch: the kind of the producer's next marker."""
+    """The fate of a batch: the kind of the producer's next marker."""
     return next((kind for offset, who, kind in batches if offset > at and who == pid and kind != DATA), None)
 
 

@@ -1,4 +1,4 @@
-"""What `verify` proves, and that it fails on everything that a clean must not do, each planted in real files."""
+"""The proof of `verify`, and its failures on every forbidden change, each planted in real files."""
 
 from __future__ import annotations
 
@@ -490,7 +490,7 @@ def proved_as_wave(spark: SparkSession, folder: Path, states: tuple[State, State
 def test_wave_may_drop_records_that_later_waves_supersede(spark: SparkSession, tmp_path: Path) -> None:
     assert proved_as_wave(spark, tmp_path / "1", wave()).totals == {B.VALUE_LOST: 2}
     assert proved_as_wave(spark, tmp_path / "2", wave(), superseding_end=5).totals == {}
-    # A record above the dirty section supersedes nothing.
+    # A record above the dirty section does not supersede.
     assert proved_as_wave(spark, tmp_path / "3", wave(), superseding_end=4).totals == {B.VALUE_LOST: 1}
 
 

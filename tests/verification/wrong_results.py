@@ -10,7 +10,7 @@ from cordwood.record.record import Record
 from cordwood.types import Codec, TimestampType
 from tests.verification.planting import NOW, State, Stored, data
 
-#: From this offset on nothing may change.
+#: From this offset on no change is permitted.
 UNCLEANABLE = 60
 Change = Callable[[State], object]
 
@@ -194,7 +194,7 @@ def _header_kinds(stored: Stored) -> Iterator[Wrong]:
 
 
 def wrong_results(state: State) -> list[Wrong]:
-    """All that goes wrong with a right result."""
+    """All wrong results, derived from a right result."""
     last: dict[bytes, int] = {}
     for entries in state.segments.values():
         for stored in entries:

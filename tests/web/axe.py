@@ -1,4 +1,4 @@
-"""axe-core, which finds what keeps people from using a page; `fetch-axe` gets its script."""
+"""axe-core, which finds accessibility problems of a page; `fetch-axe` gets its script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ return axe.run({exclude: ['tbody tr:nth-child(n+16)']}, {resultTypes: ['violatio
 
 @functools.cache
 def findings_script() -> str | None:
-    """What finds them in a page; None where axe-core cannot be had. It has to be there where a browser has to be."""
+    """The script that finds them in a page; None if axe-core is not available. It is required where a browser is
+    required.
+    """
     command = [sys.executable, str(Path(__file__).parent / "fetch-axe")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -26,7 +26,7 @@ _OPTIONS = ["--headless=new", "--hide-scrollbars", "--disable-gpu", "--no-first-
 
 
 def need_browser() -> None:
-    """Skip the test where there is no browser; fail where there has to be one."""
+    """Skip the test if there is no browser; fail if a browser is required."""
     need_tools("chromedriver", "chromium", packages="chromium chromium-driver")
 
 
@@ -42,7 +42,7 @@ class Browser:
             "browserName": "chrome",
             "goog:chromeOptions": {"args": [*_OPTIONS, *root, scheme, f"--window-size={width},{height}"]},
             "goog:loggingPrefs": {"browser": "ALL"},
-            # axe-core takes a while where many processes share two cores.
+            # axe-core is slow when many processes share two cores.
             "timeouts": {"script": 1000 * _SECONDS_MAX, "pageLoad": 1000 * _SECONDS_MAX},
         }
         answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
@@ -116,7 +116,7 @@ class Browser:
         raise AssertionError(f"no {role} {name!r} at {self.url}")
 
     def findings(self) -> list[str]:
-        """What axe-core finds serious or critical on the page."""
+        """Serious and critical problems that axe-core finds on the page."""
         script = findings_script()
         return [] if script is None else list(self.run(script))
 
@@ -136,7 +136,7 @@ class Browser:
         self._command("POST", f"/element/{element}/value", {"text": text})
 
     def press(self, keys: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys, with the current focus."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._command("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
 

@@ -1,4 +1,4 @@
-"""What several tests need: a driver of browsers, a directory, and results that commands printed."""
+"""Shared by several tests: a driver of browsers, a directory, and results that commands printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.web.results import printed_by
 
 @pytest.fixture(scope="session")
 def driver_port() -> Iterator[int]:
-    """The port of the driver; the test is skipped where there is no browser."""
+    """The port of the driver; the test is skipped if there is no browser."""
     need_browser()
     with driver() as found:
         yield found

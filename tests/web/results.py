@@ -1,4 +1,4 @@
-"""What commands print that write a page of their result."""
+"""Output of the commands that write a page of their result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOW = ("--now", "1795300000000")
 _KEYS = ("--topic", "orders", "--key", "p0-key-13", "--key", "p0-key-1")
 _CLEAN = ("clean", "NODE", "--engine", "here", "--ignore-ratio", "--report", "PAGE")
 _COMPACTED = ("--keys", "5000", "--config", "cleanup.policy=compact", "--against", "min.cleanable.dirty.ratio=0.2")
-#: By name: NODE is a broker's directory, OTHER an earlier state of it, PAGE where the page is written.
+#: By name: NODE is a broker's directory, OTHER an earlier state of it, PAGE the path of the page.
 COMMANDS = {
     "clean": (*_CLEAN, "--output", "COPY"),
     "clean in place": (*_CLEAN, "--in-place"),

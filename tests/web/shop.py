@@ -50,7 +50,7 @@ CONFIGS = (
     f"payments:retention.ms={365 * DAY_MS}",
     f"clickstream:retention.ms={21 * DAY_MS}",
 )
-#: What groups have read, as a share of each log.
+#: Offsets read by groups, as a share of each log.
 _GROUPS = {
     "billing": {"orders": 1.0, "payments": 0.97},
     "search-indexer": {"product-prices": 0.92},
@@ -59,7 +59,7 @@ _GROUPS = {
 
 
 def made_shop(folder: Path, *topics: str) -> Path:
-    """The directory with these topics; none: with all, and with groups."""
+    """The directory with these topics; by default with all, and with groups."""
     folder.mkdir(parents=True)
     draw = np.random.default_rng(_SEED)
     checkpoint = []
@@ -82,7 +82,7 @@ def made_shop(folder: Path, *topics: str) -> Path:
 
 
 def _write(folder: Path, topic: Topic, cleaned: int, draw: np.random.Generator) -> None:
-    # Some keys get more updates than others; of each that a cleaner has passed, the last record is there.
+    # Some keys get more updates than others; of each key in the cleaned part, the last record exists.
     shares = draw.random(topic.records) ** 2
     ids = (shares * topic.keys).astype(np.int64) if topic.keys else np.arange(topic.records)
     last = {key: at for at, key in enumerate(ids[:cleaned].tolist())}

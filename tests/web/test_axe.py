@@ -1,4 +1,4 @@
-"""axe-core finds what keeps people from using a page, also under the policy of our pages."""
+"""axe-core finds accessibility problems, also under the policy of our pages."""
 
 from __future__ import annotations
 

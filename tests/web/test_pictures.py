@@ -1,4 +1,4 @@
-"""The pages of a made node, as the documentation shows them. To make its pictures anew:
+"""The pages of a made node, as the documentation shows them. To remake its pictures:
 
 CORDWOOD_PICTURES=docs/pictures .venv/bin/python -m pytest -m slow tests/web/test_pictures.py
 """

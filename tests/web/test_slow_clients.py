@@ -24,7 +24,7 @@ from tests.web.view_client import Client, check_harmless
 pytestmark = pytest.mark.slow
 
 CLIENTS, REQUESTS = 1_000, 12
-#: An answer is there in a fraction of a second on an idle machine; tests share theirs.
+#: An answer needs a fraction of a second on an idle machine; tests share theirs.
 SECONDS_MAX, GROWTH_BYTES_MAX = 8.0, 100 << 20
 
 
@@ -69,7 +69,7 @@ def _many_descriptors() -> Iterator[None]:
 
 
 async def slow_client(port: int, connected: set[int], number: int) -> None:
-    """Sends a request byte by byte, or reads the answer so; turned away, it comes back a second later."""
+    """Send a request byte by byte, or read the answer byte by byte; reconnect a second after a refusal."""
     loop, is_reader = asyncio.get_running_loop(), number % 2
     head = f"GET /partitions HTTP/1.1\r\nHost: {HOST}:{port}\r\n".encode()
     while True:
@@ -89,7 +89,7 @@ async def slow_client(port: int, connected: set[int], number: int) -> None:
 
 
 async def times_beside_slow_clients(server: Server) -> list[float]:
-    """How long each request of another client takes."""
+    """Durations of another client's requests."""
     connected: set[int] = set()
     clients = [asyncio.create_task(slow_client(server.client.port, connected, number)) for number in range(CLIENTS)]
     took = []

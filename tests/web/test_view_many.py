@@ -15,7 +15,7 @@ from tests.web.view_client import Client, check_harmless, served
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 10_000
-#: A page is there in well under a second on an idle machine; tests share theirs.
+#: A page needs well under a second on an idle machine; tests share theirs.
 SECONDS_MAX = 5.0
 PAGE_BYTES_MAX = 200_000
 
@@ -34,7 +34,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seconds(client: Client, target: str) -> float:
-    """How long a page takes; it is small, and harmless."""
+    """Duration of a page; check that it is small and harmless."""
     began = time.monotonic()
     got = client.get(target)
     took = time.monotonic() - began

@@ -128,7 +128,7 @@ class Parsed(HTMLParser):
 
 
 def check_harmless(page: str) -> Parsed:
-    """A page runs nothing, loads nothing of others, and holds no element that is not meant."""
+    """A page runs no script, loads nothing from other sites, and has no unexpected element."""
     parsed = Parsed(page)
     for tag, attributes in parsed.tags:
         assert tag not in _NEVER, tag
