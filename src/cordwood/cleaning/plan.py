@@ -30,8 +30,7 @@ class SegmentFacts:
     Attributes:
         index_bytes, time_index_bytes: size of the index entries, without preallocated space.
         largest_timestamp: the value that a load would set: from the time index, or from the batches if the load
-            rebuilds
-            the index; else the mtime_ms.
+            rebuilds the index; else the mtime_ms.
         disk_bytes: blocks of the segment's files, in bytes.
     """
 
@@ -134,10 +133,9 @@ class Choices:
     """The user's choices for cleaning partitions.
 
     `strict_kafka` follows Kafka wherever Cordwood would do better: it distinguishes keys by MD5, in a map of Kafka's
-    size
-    even if no config sets one, and a partition fails where Kafka's cleaner fails for good. The partition then stays
-    unchanged, though Kafka would keep the groups that it finished before. The guards of other replicas are not part of
-    Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
+    size even if no config sets one, and a partition fails where Kafka's cleaner fails for good. The partition then
+    stays unchanged, though Kafka would keep the groups that it finished before. The guards of other replicas are not
+    part of Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
     """
 
     PANEL: ClassVar[str] = "How partitions are cleaned"
@@ -393,7 +391,6 @@ class Division:
         reason: why there are many tasks, in words; empty for one task.
         table_keys: upper bound of the dirty keys, if all records are looked up in a table of them; 0 if records are
             compared in chunks or by Kafka's offset map.
-            are compared in chunks, or by Kafka's offset map.
     """
 
     staged: bool = False

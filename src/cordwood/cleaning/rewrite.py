@@ -90,14 +90,12 @@ class Elision:
     """Whether expired tombstones and markers may be removed for good.
 
     If one replica drops a tombstone before the others have it, the deleted key may reappear. So they stay while there
-    are,
-    or may be, other replicas.
+    are, or may be, other replicas.
 
     Attributes:
         is_only_replica: whether there is no other replica.
         is_old_segment: whether the segment is older than the last clean minus `delete.retention.ms`; then its
-            tombstones
-            of magic 0 and 1, which have no horizon of their own, have expired.
+            tombstones of magic 0 and 1, which have no horizon of their own, have expired.
     """
 
     is_only_replica: bool

@@ -196,10 +196,8 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
     """Plan the compaction of a log with at least one segment.
 
     A clean that may leave garbage begins where the last such clean ended. Kafka's checkpoint is below that; it
-    determines
-    when `max.compaction.lag.ms` has passed for the garbage. Then the clean begins at Kafka's checkpoint and leaves
-    none.
-    It also begins there if the log has much more garbage than it may have.
+    determines when `max.compaction.lag.ms` has passed for the garbage. Then the clean begins at Kafka's checkpoint and
+    leaves none. It also begins there if the log has much more garbage than it may have.
     """
     usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
     share, own = choices.min_dead, facts.own_checkpoint

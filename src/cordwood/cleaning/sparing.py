@@ -38,8 +38,7 @@ def check_share(share: float | None, *, index: bool = True) -> None:
 
 
 def begins_anew(garbage_bytes: int, share: float, log_bytes: int) -> bool:
-    """Whether a clean ignores earlier garbage figures and begins at Kafka's checkpoint: much more was left than
-    allowed.
+    """Whether so much more garbage was left than allowed that a clean begins at Kafka's checkpoint.
 
     A clean leaves a share of the log's size before it; the log is smaller afterwards.
     """
@@ -73,8 +72,7 @@ def groups_to_write(groups: Sequence[GroupShare], garbage_max: float, segment_by
     """Choose the groups to write; the other groups keep their segments.
 
     Several segments are merged only if the result is small, at most half of `segment.bytes`: then small segments are
-    never
-    neighbours in large numbers, and a large segment is not rewritten for a small neighbour.
+    never neighbours in large numbers, and a large segment is not rewritten for a small neighbour.
 
     Args:
         garbage_max: upper limit of the remaining garbage in all groups, in bytes.

@@ -2,8 +2,7 @@
 
 The transaction indexes give the producer and first offset of each aborted transaction. The tracker discards the data
 batches of a producer while one of its aborted transactions is open. A marker may be dropped if the clean met no data of
-its
-transaction.
+its transaction.
 
 This rule is the cleaner's, and differs from a consumer's view: it trusts the index, and a marker may outlive its data.
 The table in ARCHITECTURE.md lists the other replays of transactions.

@@ -99,7 +99,7 @@ def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: boo
 
 
 def exit_code_of(result: CleanResult) -> int:
-    """Return the exit code: 0 only if nothing failed and a copy contains every intact partition."""
+    """Return the exit code: 0 only if nothing failed and a copy lacks no whole batch."""
     from cordwood.engine.task import FailureKind
 
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}

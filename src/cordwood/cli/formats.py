@@ -74,8 +74,7 @@ class Printer(Protocol):
     """Makes lines, each with its line end. Call `begin` before the lines of a file.
 
     Lines of records are yielded in pieces; the caller writes each piece before it requests the next, as a line may be
-    of
-    any length.
+    of any length.
     """
 
     def begin(self, place: Place) -> None:

@@ -15,7 +15,7 @@ from cordwood.storage.log.segment import Segment
 
 
 def join(groups: Sequence[Sequence[Segment]], dirty: DirtySection) -> tuple[list[list[Segment]], DirtySection]:
-    """Join the small segments of each group, and those of the dirty section behind the groups.
+    """Join the small segments of each group, and those of the dirty section after the groups.
 
     A join never extends over the start of the dirty section, as records supersede others only from there on.
     """

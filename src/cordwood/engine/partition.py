@@ -85,8 +85,7 @@ class Left:
 
         An offset within a segment would be wrong. Kafka's cleaner takes the transaction at its start for aborted if the
         producer aborted an earlier one of the same segment, as it does not read the marker in between; then the
-        transaction's
-        records supersede nothing.
+        transaction's records supersede nothing.
         """
         if not self.garbage_bytes:
             return self.first_killer

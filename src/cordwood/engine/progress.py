@@ -36,7 +36,6 @@ class Counted(CountedStore):
     Args:
         fs: file system for the sum.
         path: path of the file with the sum.
-        path: of the file with the sum.
     """
 
     def __init__(self, store: Store, fs: TargetStore, path: str) -> None:

@@ -83,8 +83,7 @@ def read_ahead(
 
     Reading, kernels and codecs release Python's lock, so a task can use more than one core: while the caller uses the
     result of a window, threads read the next ones, one after another. Each thread processes the window that it read,
-    which
-    is still in its core's cache.
+    which is still in its core's cache.
 
     Args:
         threads: see `reading_threads`; unfinished work does no harm after the caller quits.

@@ -25,8 +25,7 @@ class CleanSettings:
         index: `segment.index.bytes` and `index.interval.bytes`.
         producer_expiration_ms: `producer.id.expiration.ms`.
         deletes_for_good: see `Elision`.
-        offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None for a table without
-        limit.
+        offset_map_slots: size of Kafka's offset map, which ends a round when it is full; None for no limit.
         offset_map_load_factor: share of the slots that may be filled; `log.cleaner.io.buffer.load.factor`.
         threshold: how dirty the log must still be for a further round.
         strict_kafka: see `Rules`; also, a clean fails if an index of an output is full, as in Kafka.

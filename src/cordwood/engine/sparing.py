@@ -17,8 +17,7 @@ keep it dead:
                                   a clean that ignores pending records finds all of them again
 
 Segments are written at any cost if more than superseded records would change in them: delete horizons to be set,
-markers
-or tombstones to be removed, aborted data; also dirty segments with a record to be dropped.
+markers or tombstones to be removed, aborted data; also dirty segments with a record to be dropped.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@
 
 The driver works between the stages: `cut_partition` cuts the partition and follows its transactions over the headers,
 so that every run and group gets the trackers at its start; `combine` joins the outputs of the groups. All stages
-process
-plain values, for any scheduler; `engine.staged` runs them.
+process plain values, for any scheduler; `engine.staged` runs them.
 """
 
 from __future__ import annotations

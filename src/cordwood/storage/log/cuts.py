@@ -1,4 +1,4 @@
-"""Where a segment may be cut into ranges of bytes: between two batches, at positions in its offset index.
+"""Cut a segment into ranges of bytes: between two batches, at positions in its offset index.
 
     position of an entry         the cut
              ▼                      ▼

@@ -1,12 +1,12 @@
-"""Small segments that follow each other, read as one segment.
+"""Read consecutive small segments as one segment.
 
-A window costs about a millisecond of calls whatever its size, so reading thousands of small segments one by one takes
-seconds. Joined, they share windows, and a position leads back to its segment (`part_numbers`).
+A window costs about a millisecond of calls at any size, so reading thousands of small segments one by one takes
+seconds. Joined segments share windows; `part_numbers` maps a position to its segment.
 
-Join segments only where nothing depends on where one ends: not if key indexes or transaction indexes are used, which
-are read per segment. A joined file checks that a batch starts where each of its segments does, and that all offsets
-belong there. If not, opening it raises CorruptBatchError; then read each of `parts_of` by itself, for the same result
-and for errors with the right place.
+Join segments only if nothing depends on a segment's end: not if key indexes or transaction indexes are used, which
+are read per segment. A joined file checks that each of its segments starts with a batch, and that all offsets belong
+there. If not, opening it raises CorruptBatchError; then read each of `parts_of` by itself, for the same result and for
+errors with the right place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JOINED_BYTES_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class JoinedSegment(Segment):
-    """Segments as one, with the name and mode of the first and the modification time of the last; without indexes."""
+    """Joined segments, with the name and mode of the first and the modification time of the last; without indexes."""
 
     parts: tuple[Segment, ...] = ()
 
@@ -63,7 +63,7 @@ class _JoinedFile(ReadableFile):
         self._check(segment)
 
     def _check(self, segment: JoinedSegment) -> None:
-        """Raise CorruptBatchError unless each segment has batches of its own offsets, and none of an old format."""
+        """Raise CorruptBatchError unless each segment has only batches of its own offsets and of magic 2."""
         data = self._data
         rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
         count, consumed, _ = scan.scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
@@ -109,7 +109,7 @@ def part_numbers(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def _starts(segment: Segment) -> npt.NDArray[np.int64]:
-    """Positions of the parts."""
+    """Return the positions of the parts."""
     sizes = [part.size_bytes for part in parts_of(segment)]
     return np.cumsum([0, *sizes[:-1]])
 

@@ -122,8 +122,8 @@ class BatchOrder:
         """Whether of two batches that do not ascend, the earlier is wrong: it could belong below, and this one not
         above.
 
-        If both could be wrong, the earlier one is if it would leave no gap, or if the following batches are
-        unknown: most bits that flip make an offset larger.
+        If both could be wrong, the earlier one is if it would leave no gap, or if the following batches are unknown:
+        most bits that flip make an offset larger.
         """
         assert self._right is not None, "this one lies above the base offset"
         room = _likely_first(batch) - 1 - self._before

@@ -96,7 +96,7 @@ class FollowedLog:
         isolation: isolation level; None if everything up to the log's end is readable.
         end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
         transactions: transactions below the log's end at the last poll; aborted ones only as far as `next_offset`
-        needs.
+            needs.
     """
 
     log: LogView

@@ -386,8 +386,7 @@ class LogView:
         there.
 
         An entry of a time index means that no record before it in the segment is newer. It is trusted as far as the
-        index
-        is in order and reaches to the segment's end; the active segment is searched from its start.
+        index is in order and reaches to the segment's end; the active segment is searched from its start.
         """
         for segment in self.segments:
             index = None

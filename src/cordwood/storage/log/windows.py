@@ -126,8 +126,7 @@ class WindowReader:
     """Iterates over the batches of a log file, from the position of one of them to the end.
 
     It reads one window after another and yields the batches that the scan finds in it. Only one iteration at a time:
-    the
-    reader holds the position in the file.
+    the reader holds the position in the file.
     """
 
     def __init__(
@@ -239,7 +238,7 @@ class WindowReader:
                 yield item.batches if isinstance(item, BatchWindow) else item
 
     def _cached_headers(self) -> Iterator[BatchRows]:
-        """Yield headers up to the first bytes outside the page cache: there, skipping between headers needs no reads.
+        """Yield headers up to the first bytes outside the page cache, skipping the bytes between headers.
 
         For bytes on disk, or a request away, reading everything in large pieces takes less time.
         """
@@ -288,8 +287,7 @@ class WindowReader:
         """Look for valid batches within the last batches of a scan, if their checksums are wrong.
 
         No batch starts at the end of the last one. So the size of the first batch of the wrong run may be damaged: then
-        it and
-        its successors span bytes of valid batches.
+        it and its successors span bytes of valid batches.
 
         Returns:
             (rows without those that span valid batches, position of the first valid batch); (rows, -1) without one.
@@ -305,8 +303,7 @@ class WindowReader:
         """Look for valid batches within a batch that has a wrong checksum and ends where another batch starts.
 
         Its damaged size may have swallowed whole batches after it. Those follow each other up to its end; the content
-        of a
-        record, even if it is a batch itself, does not reach to the end of its batch.
+        of a record, even if it is a batch itself, does not reach to the end of its batch.
 
         Args:
             rows: rows of a scan, or of a batch that is not held whole.
