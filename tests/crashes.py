@@ -35,7 +35,7 @@ class Cuts:
         sampled: number of states per cut where there are too many to try all.
         seed: seed of these samples.
         subsets_max: largest number of changes for which every subset is tried.
-        every: distance in operations between two cuts, besides those that `always` adds.
+        every: distance in operations between two cuts, besides the cuts that `always` adds.
         always: whether the power is cut in this state in any case.
         known: returns the promises made to the act until now; states with different promises are distinct.
         states: number of states.

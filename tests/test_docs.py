@@ -2,13 +2,13 @@
 
 Each page's examples run in a folder with the demo log unpacked, in the order of the page:
 
-    console     lines after `$ ` run (a `cordwood` in this process, all else in a shell), and what they print must be
-                what the page shows; … stands for anything, `echo $?` for the last exit code
+    console     lines after `$ ` run (a `cordwood` in this process, other lines in a shell), and their output must equal
+                the page's; … is any text, `echo $?` for the last exit code
     sh          its `cordwood` lines run, up to a pipe, and must succeed
     python      with `>>>` a doctest; else it must run
 
-`CORDWOOD_REWRITE=1` writes what console examples print, boxes and generated tables into the pages, to be reviewed as a
-diff.
+`CORDWOOD_REWRITE=1` writes the output of console examples, boxes and generated tables into the pages, to be reviewed as
+a diff.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def without_sizes(text: str) -> str:
 
 
 def shows(expected: str, actual: str) -> bool:
-    """Whether a page shows the output; … stands for any text."""
+    """Whether a page shows the output; … matches any text."""
     return re.fullmatch(re.escape(expected).replace("…", ".*?"), actual, re.DOTALL) is not None
 
 

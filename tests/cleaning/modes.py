@@ -3,7 +3,7 @@
     whole     one task, as a small partition is cleaned
     chunks    one task that closes a chunk after every eighth record, and then does not read dropped records
     probing   one task that looks up all records in a table of the dirty keys, as if little were dirty
-    indexed   the same, but key indexes say which records are looked up, as the clean of the round before left them, and
+    indexed   the same, but key indexes of the previous round's clean choose the records that are looked up, and
               once a record of a segment is dropped, the others are looked up as they are rewritten
     mistaken  the same, but some of these indexes are missing, torn, stale, of another segment or under another secret,
               and the hashes of some segments' keys all agree with those of dirty ones
@@ -11,7 +11,7 @@
     one       many tasks; a segment is one run
     two       many tasks; a segment is two runs, cut between any two batches
     probed    the same, and all records are looked up
-    sought    many tasks, and new key indexes say of most segments which records are looked up
+    sought    many tasks, and new key indexes choose the records of most segments that are looked up
     seven     many tasks; a segment is seven runs
     batches   many tasks; every batch is a run of its own, with chunks of eight records
     here      many tasks, in a pool of processes; elsewhere a test plays all tasks in its own process
@@ -20,8 +20,8 @@ With `on`, all cleans of a block are done by many tasks that a given runner runs
 
 Large logs have longer chunks and runs; with such short ones they would take minutes.
 
-Comparisons take turns; at full effort `every` cleans in each of them, and fails where one leaves anything else than the
-first. `using` chooses for some lines of a test.
+Comparisons use the modes in turn; at full effort `every` cleans in each mode, and fails if an output differs from the
+first mode's. `using` chooses the mode of a block.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ OVERRIDES = [f"{name}={value}" for name, value in CONFIG.items()]
 VICTIMS = ("driver alone", "worker", "Java", "driver alone", "driver", "driver alone", *["driver alone"] * 14)
 
 
-#: Forks of a process that has none of what other tests leave in this one: a session of Spark has a socket, which a fork
-#: would share, and break off in the middle of a sentence.
+#: Forks of a clean process, without leftovers of other tests: a fork of this one would share the socket of a Spark
+#: session, and interrupt a message half sent.
 _LONERS = multiprocessing.get_context("forkserver")
 _LONERS.set_forkserver_preload(["tests.commands.test_killed", "cordwood.commands.clean_in_place"])
 

@@ -20,7 +20,7 @@ class Tally:
     """The cases of one file.
 
     Attributes:
-        what: flips or cuts.
+        what: `flips` or `cuts`.
         group: the format.
         reported: cases in which reading reported damage in the right place.
         same: cases in which the contents were unchanged.

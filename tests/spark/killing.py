@@ -1,9 +1,9 @@
 """Cleans by many tasks, one of which carries out an order in a given stage: it kills a process, or damages a blob.
 
 test      gives an order, requests a clean from a driver
-driver    a process of its own, `python -m tests.spark.killing MASTER FOLDER`: takes requests, a line of JSON each
-worker    runs `tests.spark.killing_daemon`, in which the functions of stages look for an order before and after
-their work; the file that is made for each of these moments lets exactly one task carry it out
+driver    a process of its own, `python -m tests.spark.killing MASTER FOLDER`: reads requests, a line of JSON each
+worker    runs `tests.spark.killing_daemon`; there the functions of stages look for an order before and after their
+          work; a file per moment lets exactly one task carry it out
 """
 
 from __future__ import annotations

@@ -155,11 +155,11 @@ def scene(
     """A log as a stopped broker leaves it, and the output of a clean of all but its active segment.
 
     Args:
-        name: what is special.
+        name: what the scene tests.
         text: batches to write.
-        settings: of the clean.
+        settings: settings of the clean.
         cleaned_before: clean once before, so that this clean drops all that it may.
-        synced: the names of the outputs are durable, too.
+        synced: whether the names of the outputs are durable, too.
     """
     log = Script()(text)
     now_ms = NOW_MS

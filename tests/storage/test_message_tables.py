@@ -110,8 +110,8 @@ def is_in(version: int, text: str) -> bool:
     return int(first.rstrip("+")) <= version and (text.endswith("+") or version <= int(last or first))
 
 
-#: What a field is in one version: name, type, whether it may be null, tag, default, fields; no more than name and
-#: default where the version does not have it.
+#: A field in one version: name, type, whether it may be null, tag, default, fields; only name and default if the
+#: version lacks it.
 Shape = tuple[object, ...]
 _ZEROS = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "uuid": "A" * 22}
 _WORDS = {"null": None, "true": True, "false": False}

@@ -128,8 +128,8 @@ class WithoutOneSync(WrappedFileSystem):
             super().sync_directory(path)
 
 
-#: Syncs that prove nothing there: the outputs are copies of what they replace; nobody looks into an empty log; of two
-#: `.log.swap` that are left either may go first; what follows is above what may be lost.
+#: Syncs whose omission no test can notice in a scene: the outputs equal their sources; an empty log has no records; the
+#: two remaining `.log.swap` may be renamed in either order; later operations are above the range that may be lost.
 UNSEEN: dict[str, set[int]] = {
     "twice": set(),
     "several outputs": {5, 8, 10, 15, 16},
