@@ -85,13 +85,18 @@ class _Compiling(event.Listener):
         pass
 
 
+_load_with_compiler = FunctionCache.load_overload
+
+
 def _load_overload(self: FunctionCache, signature: types.Type, target: BaseContext) -> object:
     """Load a compiled kernel from the cache without importing numba's compiler.
 
     numba would first import its implementations of Python and numpy, which takes a third of a second in each process.
     Loaded machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports
-    the rest itself.
+    the rest itself. A program's own numba functions are loaded as ever: they may call what numba imports.
     """
+    if not self._py_func.__module__.startswith(f"{__name__}."):
+        return _load_with_compiler(self, signature, target)
     rtsys.initialize(target)
     with self._guard_against_spurious_io_errors():
         return self._load_overload(signature, target)
