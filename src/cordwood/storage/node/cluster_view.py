@@ -1,4 +1,4 @@
-"""What a cluster's metadata log says, by name, as of an offset or a time: topics, configs and brokers."""
+"""Topics, configs and brokers of a cluster, by name, as of an offset or a time of its metadata log."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from cordwood.presentable import Presentable
 from cordwood.storage.formats.cluster_metadata import Broker, Topic
 from cordwood.text import number
 
-#: Parts of the names of configs whose values are not shown.
+#: A config is secret if its name contains one of these; its value is replaced by `HIDDEN`.
 _SECRET = ("password", "secret", "jaas.config", "keystore.key", "token")
 HIDDEN = "(hidden)"
 
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The point of a metadata log that something is as of.
+    """The point up to which a metadata log was read.
 
     Attributes:
-        path: of the log.
-        next_offset: all records below it count.
-        timestamp_ms: of the last of them; None: there is none, or it is in a snapshot.
-        problems: what could not be read; what it might have said is missing.
+        path: path of the metadata log.
+        next_offset: offset behind the last record that was read.
+        timestamp_ms: timestamp of that record; None if no record was read, or if the last one is in a snapshot.
+        problems: unreadable parts of the log; the view lacks their topics, configs and brokers.
     """
 
     path: str
@@ -37,7 +37,7 @@ class TopicsListing(Presentable):
     """The topics of a cluster, by name.
 
     Attributes:
-        configs: by topic, what was set for it.
+        configs: configs that were set for a topic, by topic.
     """
 
     as_of: AsOf
@@ -54,8 +54,8 @@ class ConfigEntry:
 
     Attributes:
         scope: `topic`, `broker`, or `cluster` for the default of all brokers.
-        subject: the topic or the broker's id; empty for `cluster`.
-        value: `(hidden)` for what may be a secret.
+        subject: topic name or broker id; empty for `cluster`.
+        value: value of the config; `(hidden)` if it may be a secret.
     """
 
     scope: str
@@ -80,7 +80,8 @@ class BrokersListing(Presentable):
     """The brokers that are registered in a cluster, and its features with their levels.
 
     Attributes:
-        led, replicas: by broker id, how many partitions it leads, and how many replicas it has.
+        led: number of partitions that a broker leads, by broker id.
+        replicas: number of replicas on a broker, by broker id.
     """
 
     as_of: AsOf
@@ -94,5 +95,5 @@ class BrokersListing(Presentable):
 
 
 def shown_value(name: str, value: str) -> str:
-    """The value of a config, unless it may be a secret."""
+    """Return the value of a config, or `HIDDEN` if it may be a secret."""
     return HIDDEN if any(part in name.lower() for part in _SECRET) else value

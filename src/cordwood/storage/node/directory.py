@@ -1,16 +1,18 @@
 """Log directories: a broker's files beside the partitions, and whether its last shutdown was clean.
 
-A path that a user names may be a log directory, a folder with several of them (the disks of one broker), a partition's
-directory, or one file. `look` decides which, for every command, by all evidence: which files and directories are in
-it, what is in these, and its name. Names alone prove nothing: disks may be called data-0 and data-1.
+A user may name a log directory, a folder of several (the disks of one broker), a partition's directory, or one file.
+`look` decides the kind of path for every command. Its evidence is the files and directories in the path, the contents
+of these directories, and the name of the path. Names alone prove nothing: disks may be called data-0 and data-1.
+The first evidence in this table that the path contains decides:
 
-    files of a log            a partition; a `.lock` or `meta.properties` among them changes nothing …
-                              … unless directories with files of logs are in it, and it is marked or not named like a
-                              partition: then the files are foreign ones in a log directory
-    marks of a broker         a log directory (a checkpoint of offsets, meta.properties, .kafka_cleanshutdown: files)
+    files of a log            a partition, even with a `.lock` or `meta.properties` among them. Exception: if the path
+                              also contains directories with files of logs, and has marks of a broker or is not named
+                              like a partition, it is a log directory with foreign files
+    marks of a broker         a log directory. Marks: offset checkpoints, meta.properties, .kafka_cleanshutdown
     directories of partitions a log directory
-    log directories           a folder that stands for all of them
-    its own name, a .lock     a partition without files, a log directory without partitions
+    log directories           a folder of log directories; commands use all of them
+    its own name              a partition without files
+    a `.lock`                 a log directory without partitions
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from cordwood.types import TopicPartition
 
 T = TypeVar("T")
 
-#: Files that a clean in place makes in every directory that partitions are in.
+#: Files that a clean in place creates in every directory that contains partitions.
 _OURS = {filenames.CLEANER_OFFSETS, filenames.LOCK}
 #: Files that only a broker's log directory has.
 _MARKS = {*filenames.OFFSET_CHECKPOINTS, filenames.META_PROPERTIES, filenames.CLEAN_SHUTDOWN} - _OURS
-#: Never opened. Every ext4 file system has `lost+found` at its root, and lets only root read it.
+#: Folders that `look` never opens. Every ext4 file system has a `lost+found` at its root, which only root may read.
 _PASSED_OVER = ("lost+found", filenames.WORK_FOLDER)
 
 
 class PathKind(StrEnum):
-    """What a user's path is."""
+    """Kinds of paths that a user may name."""
 
     LOG_DIRECTORY = "log directory"
     FOLDER = "folder of log directories"
@@ -55,12 +57,12 @@ class PathKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundPath:
-    """A user's path, and what it is.
+    """A path that a user named, and its kind.
 
     Attributes:
-        path: without a slash at its end; ends with the directory's name.
-        directories: the log directories that it stands for, in order: itself, or those in it; none for other kinds.
-        by_name: a partition only because of its name: no file of a log is in it.
+        path: the path without a slash at its end; its last part is the directory's name, never `.` or `..`.
+        directories: the log directory itself, or the log directories in the folder, in order; empty for other kinds.
+        by_name: True for a partition that is recognized only by its name, because it has no file of a log.
     """
 
     path: str
@@ -79,7 +81,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class LogDirectory:
-    """One log directory, as listed once. Its checkpoint files are read when they are asked for."""
+    """One log directory, as listed once. Checkpoint files are read on first use."""
 
     fs: Store
     path: str
@@ -105,12 +107,12 @@ class LogDirectory:
         return {info.name: info for info in self.entries}
 
     def info(self, name: str) -> FileInfo | None:
-        """A file of the directory itself, if it is there."""
+        """Return the entry of a file of the directory itself, or None if it is missing."""
         return self._by_name.get(name)
 
     @property
     def is_brokers(self) -> bool:
-        """Whether a broker made it; otherwise it is a folder that partitions were copied into."""
+        """Whether a broker created the directory; otherwise somebody copied partitions into a folder."""
         return any(name in self._by_name for name in _MARKS)
 
     @property
@@ -120,25 +122,26 @@ class LogDirectory:
 
     @property
     def crashed(self) -> bool:
-        """Whether its broker did not shut down cleanly.
+        """Whether the directory's broker did not shut down cleanly.
 
-        What is not a broker's directory has none; nor has our copy of one, with no more than the cleaner's checkpoint.
+        False for a directory without a broker. Among these is a copy that Cordwood made: it contains only the cleaner's
+        checkpoint.
         """
         brokers = any(self.info(name) is not None for name in (filenames.META_PROPERTIES, filenames.RECOVERY_POINTS))
         return brokers and not self.clean_shutdown
 
     @functools.cached_property
     def holder(self) -> LockHolder | None:
-        """The process that holds the directory's lock, if one on this machine does."""
+        """The process on this machine that holds the directory's lock, or None."""
         return self.fs.lock_holder(self.path)
 
     @property
     def live(self) -> bool:
-        """Whether a broker is running on it."""
+        """Whether a broker is running on the directory."""
         return self.holder is not None and self.holder.is_broker
 
     def stop_of(self, name: PartitionDirectory) -> Stop:
-        """How the broker of one of its partitions stopped, as far as a load, ours or a broker's, goes by it."""
+        """Return how the broker of a partition stopped, as far as it matters for a load by Cordwood or by a broker."""
         if self.live:
             return Stop(live=True)
         if not self.crashed:
@@ -148,11 +151,11 @@ class LogDirectory:
 
     @functools.cached_property
     def problems(self) -> list[DataError]:
-        """Problems of the directory's own files that were read so far."""
+        """Problems in those of the directory's own files that were read so far."""
         return []
 
     def _decoded(self, name: str, decode: Callable[[bytes, str], T]) -> T | None:
-        """The contents of a file of the directory itself; None if it is missing or cannot be read."""
+        """Read and decode a file of the directory itself; return None if it is missing or unreadable."""
         path = f"{self.path}/{name}"
         try:
             return None if self.info(name) is None else decode(read_file(self.fs, path), path)
@@ -169,27 +172,27 @@ class LogDirectory:
 
     @functools.cached_property
     def recovery_points(self) -> Mapping[TopicPartition, int]:
-        """Per partition the first offset not known to be flushed."""
+        """The recovery point of each partition: all lower offsets are known to be flushed."""
         return self._checkpoint(filenames.RECOVERY_POINTS)
 
     @functools.cached_property
     def log_start_offsets(self) -> Mapping[TopicPartition, int]:
-        """Per partition the log start offset, where it is not that of the first segment."""
+        """The log start offset of each partition where it is above the base offset of the first segment."""
         return self._checkpoint(filenames.LOG_START_OFFSETS)
 
     @functools.cached_property
     def cleaner_offsets(self) -> Mapping[TopicPartition, int]:
-        """Per partition the first dirty offset."""
+        """The first dirty offset of each partition."""
         return self._checkpoint(filenames.CLEANER_OFFSETS)
 
     @functools.cached_property
     def high_watermarks(self) -> Mapping[TopicPartition, int]:
-        """Per partition the high watermark."""
+        """The high watermark of each partition."""
         return self._checkpoint(filenames.HIGH_WATERMARKS)
 
     @functools.cached_property
     def meta(self) -> properties.MetaProperties | None:
-        """What meta.properties says, if it is there and readable."""
+        """The decoded meta.properties; None if it is missing or unreadable."""
         return self._decoded(
             filenames.META_PROPERTIES,
             lambda data, path: properties.meta_properties(properties.decode_properties(data, path), path),
@@ -197,30 +200,31 @@ class LogDirectory:
 
     @property
     def failure(self) -> DataError | None:
-        """Why a broker takes the directory offline when it loads it; None if its checkpoints do not make it.
+        """The checkpoint problem that makes a broker take the directory offline when it loads it, or None.
 
-        A malformed checkpoint does, as an I/O error. With a wrong value in one the broker starts and uses 0.
+        A malformed checkpoint does so, like an I/O error. If a checkpoint has a wrong value, the broker starts and uses
+        0 instead.
         """
-        _ = self.recovery_points, self.log_start_offsets  # to read them is to find out
+        _ = self.recovery_points, self.log_start_offsets  # reading them fills `problems`
         paths = {f"{self.path}/{name}" for name in (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)}
         return next((one for one in self.problems if one.path in paths and one.kind is not TextProblem.VALUE), None)
 
     @property
     def unreadable(self) -> tuple[DataError, ...]:
-        """What keeps checkpoints and meta.properties from being read; all of them are read for that."""
+        """Problems in checkpoints and meta.properties. Reads all of these files."""
         _ = self.failure, self.cleaner_offsets, self.high_watermarks, self.meta
         return tuple(self.problems)
 
     @property
     def cleaner_failure(self) -> DataError | None:
-        """Why the cleaner's checkpoint cannot be read, so that nothing can be recorded in it; None if it can."""
-        _ = self.cleaner_offsets  # to read them is to find out
+        """Why the cleaner's checkpoint is unreadable, so that a clean cannot update it; None if it is readable."""
+        _ = self.cleaner_offsets  # reading them fills `problems`
         return self._problem(filenames.CLEANER_OFFSETS)
 
     @property
     def high_watermarks_failure(self) -> DataError | None:
-        """Why the checkpoint of high watermarks cannot be read; None if it can."""
-        _ = self.high_watermarks  # to read them is to find out
+        """Why the checkpoint of high watermarks is unreadable; None if it is readable."""
+        _ = self.high_watermarks  # reading them fills `problems`
         return self._problem(filenames.HIGH_WATERMARKS)
 
     def _problem(self, name: str) -> DataError | None:
@@ -228,13 +232,15 @@ class LogDirectory:
         return next((one for one in self.problems if one.path == path), None)
 
     def no_high_watermark(self, name: TopicPartition) -> str:
-        """Why nothing says which of a partition's records are on all replicas, for an error; it has no entry here."""
+        """Return an error text for a partition without a high watermark: which of its records are on all replicas is
+        unknown. Call only if `high_watermarks` has no entry for the partition.
+        """
         path, error = f"{self.path}/{filenames.HIGH_WATERMARKS}", self.high_watermarks_failure
         why = f"{path} has no entry for {name}" if error is None else f"{path} cannot be read ({error.what})"
         return f"{why}, so nothing says which records of {name} are on all replicas"
 
     def log(self, partition: Partition) -> LogView:
-        """Open one of its partitions."""
+        """Open the log of one of the directory's partitions."""
         start = 0
         if partition.name.state is DirectoryState.CURRENT:
             start = self.log_start_offsets.get(partition.name.topic_partition, 0)
@@ -244,9 +250,9 @@ class LogDirectory:
 def twice_in_cleaner_offsets(
     directories: Sequence[LogDirectory],
 ) -> Iterator[tuple[TopicPartition, LogDirectory, LogDirectory]]:
-    """Yield partitions in the cleaner checkpoints of two directories: the name, the first directory, a later one.
+    """Yield each partition that is in the cleaner checkpoints of two directories, with the first and a later directory.
 
-    Kafka merges the checkpoints of a node, and its cleaner threads end at such a duplicate.
+    Kafka merges the checkpoints of a node; at such a duplicate its cleaner threads end.
 
     Source: Kafka LogCleanerManager.allCleanerCheckpoints.
     """
@@ -258,10 +264,11 @@ def twice_in_cleaner_offsets(
 
 
 def is_wanted(name: TopicPartition, topics: Sequence[str] = (), partitions: Sequence[str] = ()) -> bool:
-    """Whether a partition is selected.
+    """Return whether a user's choice of topics and partitions includes a partition.
 
     Args:
-        partitions: numbers or names (`3`, `orders-3`) or globs of either; none: any.
+        topics: globs of topic names; empty: all topics.
+        partitions: numbers or names (`3`, `orders-3`) or globs of either; empty: all partitions.
     """
     texts = (str(name.partition), str(name))
     return (not topics or any(fnmatchcase(name.topic, glob) for glob in topics)) and (
@@ -277,11 +284,11 @@ def nothing_selected(
     *,
     asked_by: str = "",
 ) -> NotFoundError:
-    """The error for a choice that no partition matches, with what a misspelled topic may have meant.
+    """Return the error for a choice that no partition matches; it suggests a name for a misspelled topic.
 
     Args:
-        known: topics that are there.
-        asked_by: the option that made the choice, where it is not plain.
+        known: topics of the existing partitions.
+        asked_by: name of the option that made the choice, if the names alone do not show it.
     """
     from difflib import get_close_matches  # only a misspelled name needs it
 
@@ -293,15 +300,15 @@ def nothing_selected(
 
 
 def look(fs: Store, path: str) -> FoundPath:
-    """Decide what a path is.
+    """Decide whether a path is a log directory, a folder of them, a partition or a file.
 
     Raises:
-        NotFoundError: there is nothing there, or a directory without any log.
-        RequestError: it is a directory in which both partitions and log directories are.
+        NotFoundError: the path does not exist, or is a directory without any log.
+        RequestError: the path is a directory that contains both partitions and log directories.
     """
     path = path.rstrip("/") or "/"
     if posixpath.basename(path) in (".", ".."):
-        path = fs.real_path(path)  # whether it is a partition depends on its name
+        path = fs.real_path(path)  # the directory's name is needed to recognize a partition
     try:
         entries = _entries(fs, path)
     except FileNotFoundError as error:
@@ -322,7 +329,10 @@ def look(fs: Store, path: str) -> FoundPath:
 
 
 def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
-    """The entries of a directory; None for a file. Listed first: object stores list to stat one, too."""
+    """Return the entries of a directory, or None for a file.
+
+    Lists before it stats, because an object store has to list a directory to stat it.
+    """
     try:
         entries = fs.list(path)
     except NotADirectoryError:
@@ -332,10 +342,10 @@ def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
 
 
 def check_outside_logs(fs: Store, path: str) -> None:
-    """Refuse a new folder in a log directory, of whatever broker: it does not start while a foreign folder is in it.
+    """Refuse a new folder in any broker's log directory: a broker does not start while a foreign folder is in it.
 
     Raises:
-        RequestError: it is in one.
+        RequestError: the folder would be in a log directory.
     """
     folder = fs.real_path(path)
     while (parent := posixpath.dirname(folder)) != folder:
@@ -345,7 +355,7 @@ def check_outside_logs(fs: Store, path: str) -> None:
 
 
 class _Directory:
-    """The evidence for a directory's kind; directories in it are listed only where that decides."""
+    """The evidence for a directory's kind. Lists the directories in it only if their contents decide."""
 
     def __init__(self, fs: Store, path: str, entries: Sequence[FileInfo]) -> None:
         self._fs = fs
@@ -359,30 +369,30 @@ class _Directory:
 
     @property
     def has_log_files(self) -> bool:
-        """Whether files are in it that only a partition has."""
+        """Whether the directory contains files that only a partition has."""
         return FileKind.LOG in self._kinds or (bool(self._kinds) and (self.is_named or not self.is_marked))
 
     @property
     def is_partition(self) -> bool:
-        """Whether it is one by the files in it."""
+        """Whether the files in the directory show that it is a partition."""
         if not self.has_log_files or (self.is_named and not self.is_marked):
             return self.has_log_files
         return not any(inner.has_log_files for inner in self.inner(named=True))
 
     @property
     def has_named(self) -> bool:
-        """Whether directories that are named like partitions are in it."""
+        """Whether the directory contains directories that are named like partitions."""
         return any(info.is_directory and _is_named(info) for info in self.entries)
 
     def inner(self, *, named: bool) -> Iterator[_Directory]:
-        """The directories in it, those that are named like partitions or the others."""
+        """Yield the directories in it that are named like partitions, or (`named=False`) all other directories."""
         for info in self.entries:
             if info.is_directory and info.name not in _PASSED_OVER and _is_named(info) is named:
                 path = f"{self.path.rstrip('/')}/{info.name}"
                 try:
                     yield _Directory(self._fs, path, self._fs.list(path))
                 except OSError:
-                    continue  # it is no evidence; whoever reads it reports why it cannot be read
+                    continue  # an unreadable directory is no evidence; a later read of it reports the error
 
 
 def _is_named(info: FileInfo) -> bool:
@@ -390,11 +400,11 @@ def _is_named(info: FileInfo) -> bool:
 
 
 def _look_inside(folder: _Directory) -> FoundPath:
-    """Decide what a directory is that has neither a partition's files nor a broker's."""
+    """Decide the kind of a directory that has neither a partition's files nor a broker's."""
     path, partition, disks = folder.path, "", []
     for inner in folder.inner(named=True):
         if inner.is_partition:
-            partition = inner.path  # the others are taken for partitions, too: there may be thousands
+            partition = inner.path  # assume that all others are partitions, too: there may be thousands to list
             break
         if inner.is_marked or inner.has_named:
             disks.append(inner)

@@ -1,7 +1,7 @@
-"""What a partition's directory takes on the disk, by what its files are.
+"""Disk space that a partition's directory uses, by use of its files.
 
-Bytes are those of blocks, as `du` counts them: the indexes of an active segment are mostly holes, and take less than
-their sizes. Directories count, too. An object store has no blocks; there, sizes count.
+Bytes are allocated blocks, as `du` counts them: the indexes of an active segment are mostly holes and use less space
+than their file sizes. Directories count, too. An object store has no blocks; there, file sizes count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cordwood.storage.node.directory import LogDirectory
 
 
 class FileUse(StrEnum):
-    """What a file in a partition's directory is for; each has a field of `DiskUsage`."""
+    """Uses of files in a partition's directory. Each value is a field of `DiskUsage`."""
 
     LOG = "logs"
     INDEX = "indexes"
@@ -46,7 +46,7 @@ class DiskUsage:
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """Bytes of all uses together."""
         return sum(int(getattr(self, use)) for use in FileUse)
 
 
@@ -57,10 +57,11 @@ Counted = set[tuple[int, int]]
 
 
 def usage_of(fs: Store, log: LogView, counted: Counted | None = None) -> DiskUsage:
-    """What the directory of a log takes.
+    """Return the disk space that the directory of a log uses.
 
     Args:
-        counted: of files that have more than one name only the first counts; filled.
+        counted: files counted so far, by identity; this call adds to it. A file with several names (hard links) counts
+            only under the first of them.
     """
     counted = set() if counted is None else counted
     sums: Counter[str] = Counter()
@@ -79,7 +80,7 @@ def usage_of(fs: Store, log: LogView, counted: Counted | None = None) -> DiskUsa
 
 
 def own_bytes(directory: LogDirectory) -> int:
-    """What a log directory and its own files take, without its partitions and other directories in it."""
+    """Return the disk space of a log directory and its own files, without partitions and other directories in it."""
     files = sum(info.disk_bytes for info in directory.entries if not info.is_directory)
     if directory.fs.reads_by_request(directory.path):
         return files
@@ -109,7 +110,7 @@ def _use(name: str, removed: set[str], recovery: Recovery) -> FileUse:
 
 
 def _below(fs: Store, root: str, folder: str, use: FileUse) -> Iterator[tuple[FileUse, str, FileInfo]]:
-    """The files in a folder of a partition, which Kafka does not have; key indexes are not left over."""
+    """Yield the files below a folder in a partition; Kafka creates no such folders. Key indexes are no leftovers."""
     try:
         listed = fs.list(f"{root}/{folder}")
     except (FileNotFoundError, PermissionError):

@@ -1,12 +1,12 @@
 """Groups of consumers, from the records of `__consumer_offsets` and `__share_group_state`.
 
-    kind        protocol                           its members come from                 its progress
-    classic     of consumers, Connect, …           one record with all members           committed offsets
+    type        protocol                           records of its members                its progress
+    classic     consumers, Connect, …              one record with all members           committed offsets
     consumer    the broker assigns (KIP-848)       records per member and for the group  committed offsets
-    share       records are shared out             the same                              a share state per partition
-    streams     tasks of Kafka Streams             the same                              committed offsets
+    share       members share the records          as consumer                           a share state per partition
+    streams     tasks of Kafka Streams             as consumer                           committed offsets
 
-A group's state follows from its records, as it does for the coordinator when it loads them. The records lack state that
+A group's state is computed from its records, as the coordinator does when it loads them. The records lack state that
 only a running coordinator has, such as a rebalance in progress in a classic group.
 
 Source: Kafka GroupMetadataManager.replay, and maybeUpdateGroupState of each kind of group.
@@ -38,15 +38,15 @@ class GroupType(StrEnum):
 
 
 class EndSource(StrEnum):
-    """What a partition's end is, which lag counts to."""
+    """Source of the end offset from which lag is computed."""
 
-    HIGH_WATERMARK = "high watermark"  #: of the log directory's checkpoint
-    LOG_END = "log end"  #: of the log that is there
+    HIGH_WATERMARK = "high watermark"  #: from the log directory's checkpoint
+    LOG_END = "log end"  #: from the log itself
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a log ends for a consumer."""
+    """The end offset of a log for a consumer, and its source."""
 
     offset: int
     source: EndSource
@@ -58,12 +58,12 @@ class GroupMember:
 
     Attributes:
         instance_id: `group.instance.id` of a static member, else None.
-        epoch: the member's; None in a classic group.
-        subscribed: topics; None where the records do not say.
-        assigned: partitions that it has, or still has to give up.
-        target: partitions that it is to have; None in a classic group.
-        tasks: of a streams group: `active`, `standby` and `warmup` tasks, as subtopology_partition.
-        problem: why `assigned` does not have its assignment: those bytes cannot be decoded; else empty.
+        epoch: member epoch; None in a classic group.
+        subscribed: subscribed topics; None if the records do not contain them.
+        assigned: partitions that the member owns, including those that it still has to revoke.
+        target: partitions of the member in the target assignment; None in a classic group.
+        tasks: names (subtopology_partition) of `active`, `standby` and `warmup` tasks, in a streams group.
+        problem: why `assigned` is empty although the member has an assignment: it cannot be decoded; else empty.
     """
 
     member_id: str
@@ -81,19 +81,19 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a group is in a partition.
+    """A group's progress in a partition.
 
     Attributes:
-        offset: the next that it would read; of a share group, the first that is not done with. -1: none yet, though a
-            member has the partition.
-        end: where the log ends; None if the log is not there.
-        lag: records between; None if it is not known. Of a share group, without those in between that are done with.
-            Below 0 if the group is ahead of the log.
-        leader_epoch: of the last record read; None if it is not known.
-        commit_timestamp_ms: when it was committed; None for share groups, and if nothing was.
-        expire_timestamp_ms: when it expires; None: by the broker's `offsets.retention.minutes`.
-        member_id: of the member that has the partition; None if none has.
-        producer_id: of the open transaction that would commit it; None: it is committed.
+        offset: next offset that the group reads; in a share group, the share-partition start offset: delivery of all
+            lower offsets is complete. -1 if a member has the partition and the group has committed no offset for it.
+        end: end of the log; None if the log is missing.
+        lag: number of offsets from `offset` to `end`; None if unknown. In a share group it excludes offsets after
+            `offset` whose delivery is complete. Negative if the group is ahead of the log.
+        leader_epoch: leader epoch of the last record read; None if unknown.
+        commit_timestamp_ms: time of the commit; None for share groups, and if no offset is committed.
+        expire_timestamp_ms: time of expiry; None if the broker's `offsets.retention.minutes` decides.
+        member_id: member to which the partition is assigned, or None.
+        producer_id: producer of the open transaction that will commit this offset; None for a committed offset.
     """
 
     partition: TopicPartition
@@ -113,14 +113,16 @@ class Group:
     """A group.
 
     Attributes:
-        state: Kafka's word for it.
-        coordinator: the partition of `__consumer_offsets` that its records are in.
-        protocol_type: of a classic group, such as `consumer` or `connect`; empty if it only commits offsets.
-        assignor: how partitions are assigned; None if its records do not say.
-        epoch: of the group, or the generation of a classic group; None if it only commits offsets.
-        target_epoch: of the assignment that members are to have; None in a classic group.
-        leader: the member that assigned the partitions of a classic group; else None.
-        pending: offsets of transactions that are still open.
+        state: Kafka's name of the state.
+        coordinator: partition of `__consumer_offsets` that contains the group's records.
+        protocol_type: in a classic group, such as `consumer` or `connect`; empty if it only commits offsets. In other
+            groups, the group's type.
+        assignor: name of the assignor; None if the records do not contain it.
+        epoch: group epoch, or generation of a classic group; None if the group only commits offsets.
+        target_epoch: epoch of the target assignment; None in a classic group.
+        leader: id of the member that assigned the partitions of a classic group; else None.
+        offsets: committed offsets, and assigned partitions without one; in a share group, its share partitions.
+        pending: offsets in transactions that are still open.
     """
 
     group_id: str
@@ -142,18 +144,18 @@ class Group:
 
     @property
     def lag(self) -> int | None:
-        """Of all partitions whose lag is known; None if none is."""
+        """Sum over all partitions with a known lag; None if no lag is known."""
         known = [one.lag for one in self.offsets if one.lag is not None]
         return sum(known) if known else None
 
     @property
     def behind(self) -> int:
-        """Records that it has not read yet, where that is known; partitions in which it is ahead do not count."""
+        """Number of unread records, over partitions with a known lag. Excludes partitions where the group is ahead."""
         return sum(one.lag for one in self.offsets if one.lag is not None and one.lag > 0)
 
     @property
     def ahead(self) -> tuple[CommittedOffset, ...]:
-        """Its partitions with a lag below 0."""
+        """Partitions with a lag below 0."""
         return tuple(one for one in self.offsets if one.lag is not None and one.lag < 0)
 
 
@@ -162,8 +164,9 @@ class Coverage:
     """Which partitions of an internal topic were read.
 
     Attributes:
-        partition_count: how many the cluster has; None if it is not known.
-        count_is: where the count is from, if not from the cluster's metadata, or why it is not known; else empty.
+        partitions: the partitions that were read.
+        partition_count: number of partitions of the topic in the cluster; None if unknown.
+        count_is: source of the count, if not the cluster's metadata, or why the count is unknown; else empty.
     """
 
     topic: str
@@ -173,7 +176,7 @@ class Coverage:
 
     @property
     def is_whole(self) -> bool | None:
-        """Whether all were read; None if that is not known."""
+        """Whether all partitions of the topic were read; None if their number is unknown."""
         return None if self.partition_count is None else len(self.partitions) >= self.partition_count
 
 
@@ -182,7 +185,7 @@ class GroupListing(Presentable):
     """The groups in a node's directories.
 
     Attributes:
-        problems: records, batches and logs that could not be read.
+        problems: errors for unreadable records, batches and logs.
     """
 
     groups: tuple[Group, ...]
@@ -198,7 +201,7 @@ class GroupListing(Presentable):
 
 
 class _Part(StrEnum):
-    """What a record says of a group of the newer kinds."""
+    """Kinds of records about consumer, share and streams groups."""
 
     GROUP = "group"
     MEMBER = "member"
@@ -224,24 +227,24 @@ _PARTS = {
     **_parts("StreamsGroup", GroupType.STREAMS),
     "StreamsGroupTopology": (GroupType.STREAMS, _Part.TOPOLOGY),
 }
-#: The type of records that change a share partition's state, by number.
+#: Number of the record type ShareUpdate, which changes a share partition's state.
 SHARE_UPDATE = 1
 _OFFSETS = ("OffsetCommit", "LegacyOffsetCommit")
 _NEWER = (GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS)
-#: The `state` of a member that has what it is to have.
+#: The `state` of a member that owns its target assignment.
 _STABLE = {GroupType.CONSUMER: 0, GroupType.SHARE: 0, GroupType.STREAMS: 1}
 _TASKS = ("active", "standby", "warmup")
-#: The value of a partition that a member has, and its group has committed nothing for.
+#: The value for a partition that is assigned to a member, but has no committed offset.
 _NOT_COMMITTED: Mapping[str, Any] = {"offset": NONE}
-#: `user_data` that is null, as an assignment ends with it.
+#: A null `user_data`, the last field of an assignment.
 _NO_BYTES = b"\xff\xff\xff\xff"
-#: Of an assignment that cannot be decoded, so many bytes are shown.
+#: Number of bytes shown of an assignment that cannot be decoded.
 _HEX_BYTES = 16
 
 
 @dataclass
 class _Draft:
-    """What the records say of a group so far."""
+    """State of a group from the records read so far."""
 
     coordinator: int
     classic: Mapping[str, Any] | None = None
@@ -255,12 +258,12 @@ class _Draft:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything is left of it."""
+        """Whether the records leave a group, and not only tombstones."""
         return bool(self.classic is not None or any(self.parts.values()) or self.offsets or self.pending)
 
     @property
     def type(self) -> GroupType:
-        """A group that only commits offsets is a classic one."""
+        """Type of the group; a group that only commits offsets is classic."""
         for part in (_Part.GROUP, _Part.MEMBER):
             for kind in _NEWER:
                 if self.part(kind, part):
@@ -272,7 +275,8 @@ class GroupBuilder:
     """Builds groups from records.
 
     Args:
-        end_of: where the log of a partition ends for a consumer with an offset; None if it is not there.
+        names: topic names by topic id.
+        end_of: returns the end of a partition's log for a consumer at an offset, or None if the log is missing.
     """
 
     def __init__(self, names: Mapping[str, str], end_of: Callable[[TopicPartition, int], LogEnd | None]) -> None:
@@ -281,11 +285,11 @@ class GroupBuilder:
         self._drafts: dict[str, _Draft] = {}
 
     def add(self, coordinator: int, record: DecodedRecord, producer_id: int = NONE) -> None:
-        """Take in the last record of a key, in the order of the log.
+        """Add the last record of a key; call in the order of the log.
 
         Args:
-            coordinator: the partition of `__consumer_offsets` that it is in.
-            producer_id: of the open transaction that it is part of.
+            coordinator: partition of `__consumer_offsets` that contains the record.
+            producer_id: producer of the open transaction that the record is part of; NONE outside a transaction.
         """
         if record.type is None or record.key is None:
             return
@@ -303,7 +307,7 @@ class GroupBuilder:
         assert record.key is not None
         partition = TopicPartition(record.key["topic"], record.key["partition"])
         if record.value is None:
-            # What deletes an offset deletes those of it that wait for their transaction, too.
+            # A tombstone deletes the partition's offsets that wait for their transactions, too.
             draft.pending = {key: value for key, value in draft.pending.items() if key[0] != partition}
         elif producer_id != NONE:
             draft.pending[partition, producer_id] = record.value
@@ -311,7 +315,7 @@ class GroupBuilder:
             draft.offsets[partition] = record.value
 
     def _learn(self, value: Mapping[str, Any] | None) -> None:
-        """Names of topics that stand beside their ids."""
+        """Remember each topic name that the value holds beside the topic's id."""
         for name, inner in (value or {}).items():
             if name.endswith("topics") and isinstance(inner, tuple):
                 for one in inner:
@@ -319,7 +323,7 @@ class GroupBuilder:
                         self._names.setdefault(one["topic_id"], one["topic_name"])
 
     def add_share_record(self, record: DecodedRecord) -> None:
-        """Take in a snapshot of a share partition, or an update of it; in the order of the log."""
+        """Add a snapshot of a share partition, or an update to one; call in the order of the log."""
         if record.type is None or record.key is None or record.value is None:
             return
         draft = self._drafts.setdefault(record.key["group_id"], _Draft(NONE))
@@ -334,7 +338,7 @@ class GroupBuilder:
         draft.shares[partition] = {**before, **changed}
 
     def groups(self) -> Iterator[Group]:
-        """The groups, by id."""
+        """Yield the groups, ordered by id."""
         for group_id, draft in sorted(self._drafts.items()):
             if draft.is_there:
                 yield (
@@ -342,7 +346,7 @@ class GroupBuilder:
                 )
 
     def _name(self, topic_id: str) -> str:
-        # A topic that is gone has but its id.
+        # The name of a deleted topic is unknown: use its id.
         return self._names.get(topic_id, topic_id)
 
     # ---- classic -----------------------------------------------------------------------------------------------------
@@ -435,7 +439,7 @@ class GroupBuilder:
     def _offsets(
         self, draft: _Draft, owners: Mapping[TopicPartition, str]
     ) -> tuple[tuple[CommittedOffset, ...], tuple[CommittedOffset, ...]]:
-        """Committed offsets, with assigned partitions that have none, and offsets of open transactions."""
+        """Return committed offsets, including assigned partitions without one, and offsets in open transactions."""
         assigned = dict.fromkeys(owners, _NOT_COMMITTED)
         values = sorted((assigned | draft.offsets).items())
         committed = (self._committed(one, value, owners, None) for one, value in values)
@@ -479,7 +483,8 @@ class GroupBuilder:
 def _lag(end: LogEnd | None, offset: int) -> int | None:
     if end is None or offset < 0:
         return None
-    # A checkpoint is older than the log, so a group between the two is not ahead; one behind the log's end is.
+    # The high watermark in a checkpoint is older than the log: a group beyond it is not ahead. A group beyond the log's
+    # end is.
     return max(end.offset - offset, 0) if end.source is EndSource.HIGH_WATERMARK else end.offset - offset
 
 
@@ -511,7 +516,7 @@ def _state(draft: _Draft, kind: GroupType, epoch: int | None, target_epoch: int 
 def _classic_member(value: Mapping[str, Any], protocol_type: str) -> GroupMember:
     subscription, assignment, problem = value["subscription"], value["assignment"], ""
     if isinstance(assignment, bytes) and protocol_type == CONSUMER:
-        # Some clients end it before the assignor's own data, which Kafka's clients refuse; the partitions are there.
+        # Some clients omit `user_data`, so Kafka's clients reject the assignment. Its partitions can be decoded.
         assignment = read(ASSIGNMENT, assignment + _NO_BYTES)
     if isinstance(assignment, bytes):
         if value["assignment"]:
@@ -547,7 +552,7 @@ def _owners(members: Iterable[GroupMember]) -> dict[TopicPartition, str]:
 
 
 def _sources(topology: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The topics that each subtopology reads."""
+    """Return the topics that each subtopology reads."""
     return {
         one["subtopology_id"]: (*one["source_topics"], *(topic["name"] for topic in one["repartition_source_topics"]))
         for one in topology.get("subtopologies", ())
@@ -559,7 +564,7 @@ def _task_names(tasks: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _of_tasks(tasks: Iterable[Mapping[str, Any]], sources: Mapping[str, tuple[str, ...]]) -> tuple[TopicPartition, ...]:
-    """The partitions that tasks read: those with a task's number, of each topic of its subtopology."""
+    """Return the partitions that tasks read: the partition with the task's number of each topic of its subtopology."""
     return tuple(
         sorted(
             TopicPartition(topic, number)

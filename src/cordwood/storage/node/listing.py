@@ -1,14 +1,14 @@
 """The contents of log directories, partition by partition: the facts behind `cordwood ls`.
 
-Batch headers are walked from one to the next; CRCs are not checked, and records are not looked at. One exception: a
-wrapper (compressed messages of magic 0 or 1) does not say how many messages it holds, so a few are opened. In an object
-store, where each segment's headers take a request, they are walked only if all is asked for; otherwise just the end of
-the last segment is read.
+The listing reads batch headers, one after the other; it checks no CRCs and reads no records. One exception: the header
+of a wrapper (compressed messages of magic 0 or 1) does not contain the number of its messages, so wrappers are
+decompressed if a segment has only a few. In an object store, the headers of each segment take a request. There, they
+are read only if `index_entries` is set; otherwise the listing reads just the end of the last segment.
 
 The node adds a partition's policy and its source, the replicas, and the first dirty offset of the cleaner's checkpoint.
 Bytes below that are clean, as Kafka counts: a segment that starts below the first dirty offset is clean as a whole.
 
-In a running broker's directories, files that vanish are looked up again, or left out.
+If a running broker deletes or replaces a file, the partition is listed again; if the partition is gone, it is left out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usag
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.types import Codec, TopicPartition
 
-#: Bytes of wrappers up to which a segment's messages are counted.
+#: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20
 _WRAPPER_DECOMPRESSED_BYTES_MAX = 64 << 20
 _ATTEMPTS = 5
@@ -56,20 +56,20 @@ _Number = TypeVar("_Number", int, float)
 
 
 class State(StrEnum):
-    """A special state of a partition or a log directory; most have none."""
+    """A special state of a partition or a log directory; most are in no such state."""
 
     LIVE = "live"  #: a broker runs on it
-    LOCKED = "locked"  #: another program holds it
+    LOCKED = "locked"  #: another program holds its lock
     CRASHED = "crashed"  #: its broker did not shut down cleanly
     STRAY = "stray"
     TO_BE_DELETED = "to be deleted"
     FUTURE = "future"  #: being copied from another log directory of the broker
     OFFLINE = "offline"  #: a broker does not serve it after its next start
-    STARTS_EMPTY = "starts empty"  #: a broker replaces it by an empty log at its next start
-    CUT = "will be cut"  #: a broker cuts it at damage at its next start
+    STARTS_EMPTY = "starts empty"  #: a broker replaces it with an empty log at its next start
+    CUT = "will be cut"  #: a broker truncates it at damage at its next start
     DUPLICATE = "duplicate"  #: in more than one log directory
     DAMAGED = "damaged"
-    UNREADABLE = "unreadable"  #: some of it cannot be read
+    UNREADABLE = "unreadable"  #: a part of it cannot be read
 
 
 _OF_NAME = {
@@ -84,20 +84,20 @@ class SegmentListing:
     """One segment.
 
     Attributes:
-        size_bytes: of its `.log` file.
-        batches: how many; magic 0 and 1: messages and wrappers.
-        records: those of batches that are no control batches.
-        records_exact: False when `records` counts a wrapper as one record.
-        last_offset: of the last batch; None without any.
-        max_timestamp_ms: the largest of any batch, markers included; None without any.
-        oldest_ms: of the times that open a batch the smallest; None without records that have a time.
-        newest_ms: the largest time of a record; None as above.
-        codecs: of batches with records, by Kafka's names.
-        index_entries: by index, those in use; None when not asked for, or for an index that cannot be read.
-        files: kinds of files it has, by the ends of their names.
-        damage: where its batches do not follow each other.
-        headers_read: False: its batches were not read. Then all that comes from them is 0, None or empty.
-        unreadable: why its batches cannot be read, so that nothing is known of them; None if they can.
+        size_bytes: size of the `.log` file.
+        batches: number of batches; in magic 0 and 1, of messages and wrappers.
+        records: number of records outside control batches.
+        records_exact: False if `records` counts a wrapper as one record.
+        last_offset: last offset of the last batch; None without batches.
+        max_timestamp_ms: largest timestamp of all batches, markers included; None without timestamps.
+        oldest_ms: smallest first timestamp of all batches with records; None without timestamps.
+        newest_ms: largest timestamp of a record; None without timestamps.
+        codecs: codecs of batches with records, by Kafka's names.
+        index_entries: number of used entries by index, None for an unreadable index; None if not requested.
+        files: kinds of the segment's files, as file name extensions without the dot.
+        damage: errors for bytes that are not a batch.
+        unreadable: why the batches are unreadable, so that facts about them are missing; None if they were read.
+        headers_read: False if the batch headers were not read; then all facts from them are 0, None or empty.
     """
 
     base_offset: int
@@ -122,10 +122,9 @@ class Policy:
     """A partition's `cleanup.policy`.
 
     Attributes:
-        value: compact, delete, both or neither; None: unknown.
-        source: the source of the value; for an unknown policy, why it is unknown. KRaft's own log has `snapshots`
-            instead.
-        kind: the kind of source, if it is a config's.
+        value: compact, delete, both or neither; None if unknown.
+        source: source of the value, or why the value is unknown. For KRaft's own log it is `snapshots`.
+        kind: kind of the source, if the source is a config.
     """
 
     value: tuple[str, ...] | None
@@ -139,15 +138,16 @@ class PartitionListing:
 
     Attributes:
         topic_partition: None if the directory is not named like a partition.
-        states: what is special about it.
-        segments: by base offset, as a broker would have them once it loaded the partition.
-        replicas: how many the cluster has of it; None: unknown.
-        first_dirty_offset: where the cleaner goes on; None where nothing is compacted, as far as is known.
-        notes: what else there is to say.
-        unreadable: what of it cannot be read, and why.
-        index_bytes: of its key indexes, whether they are believed or not.
-        usage: what all its files take on the disk.
-        disk_share: of the whole disk; None where its size is not known.
+        states: special states; empty for most partitions.
+        segments: segments by base offset, as a broker has them after it loads the partition.
+        replicas: number of replicas in the cluster; None if unknown.
+        first_dirty_offset: offset at which the cleaner continues; None if, as far as is known, it is not compacted.
+        recovery: actions of the next load on the files, such as deletions and renames; empty while a broker runs.
+        notes: further sentences for the user.
+        unreadable: unreadable files, each with the reason.
+        index_bytes: size of its key indexes, valid or not.
+        usage: disk space of all its files.
+        disk_share: `disk_bytes` as a fraction of the disk's size; None if that size is unknown.
     """
 
     path: str
@@ -175,7 +175,7 @@ class PartitionListing:
 
     @property
     def name(self) -> str:
-        """Topic and partition; of a directory that is not named so, its name."""
+        """Topic and partition, or the directory's name if it is not named like a partition."""
         return posixpath.basename(self.path) if self.topic_partition is None else str(self.topic_partition)
 
     @property
@@ -185,17 +185,17 @@ class PartitionListing:
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """Number of segments."""
         return len(self.segments)
 
     @property
     def disk_bytes(self) -> int:
-        """What all its files and directories take on the disk, as `du` counts."""
+        """Disk space of all its files and directories, as `du` counts."""
         return self.usage.total_bytes
 
     @property
     def clean_bytes(self) -> int | None:
-        """Bytes of the segments that start below the first dirty offset."""
+        """Bytes of the segments that start below the first dirty offset; None if there is no such offset."""
         first_dirty = self.first_dirty_offset
         if first_dirty is None:
             return None
@@ -203,18 +203,18 @@ class PartitionListing:
 
     @property
     def dirty_bytes(self) -> int | None:
-        """Bytes of the other segments, the active one included."""
+        """Bytes of the segments that are not clean, the active one included; None as `clean_bytes`."""
         clean = self.clean_bytes
         return None if clean is None else self.size_bytes - clean
 
     @property
     def records(self) -> int:
-        """Records of all segments, those below the log start offset and of aborted transactions included."""
+        """Records of all segments, including those below the log start offset and in aborted transactions."""
         return sum(segment.records for segment in self.segments)
 
     @property
     def records_exact(self) -> bool:
-        """Whether `records` is exact; otherwise there are at least so many."""
+        """Whether `records` is exact; otherwise it is a lower bound."""
         return not self.unreadable and all(segment.records_exact for segment in self.segments)
 
     @property
@@ -224,32 +224,34 @@ class PartitionListing:
 
     @property
     def oldest_ms(self) -> int | None:
-        """Of the times that open a batch the smallest."""
+        """Smallest first timestamp of all batches with records."""
         return min((one.oldest_ms for one in self.segments if one.oldest_ms is not None), default=None)
 
     @property
     def newest_ms(self) -> int | None:
-        """The largest time of a record."""
+        """Largest timestamp of a record."""
         return max((one.newest_ms for one in self.segments if one.newest_ms is not None), default=None)
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """Of batches with records, by Kafka's names."""
+        """Codecs of batches with records, by Kafka's names."""
         return tuple(dict.fromkeys(codec for segment in self.segments for codec in segment.codecs))
 
     @property
     def damage(self) -> tuple[DataError, ...]:
-        """Where batches do not follow each other."""
+        """Errors for bytes that are not a batch, in all segments."""
         return tuple(error for segment in self.segments for error in segment.damage)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
-    """The partitions of one topic together, as far as they are listed; what is unknown of one is unknown of all.
+    """Sums over the listed partitions of one topic.
+
+    `disk_share`, `clean_bytes` and `dirty_bytes` are None if the value of any partition is None.
 
     Attributes:
-        states: what is special about partitions of it, with how many these are, and their bytes on disk.
-        policies: of its partitions, each once.
+        states: special states, each with the number of partitions in it and their disk space in bytes.
+        policies: distinct policies of the partitions.
     """
 
     name: str
@@ -270,7 +272,7 @@ class TopicListing:
 
     @classmethod
     def of(cls, name: str, partitions: Sequence[PartitionListing]) -> TopicListing:
-        """The sums over some partitions."""
+        """Sum up partitions of one topic."""
         return cls(
             name=name,
             partitions=len(partitions),
@@ -305,11 +307,11 @@ class DirectoryListing:
 
     Attributes:
         state: LIVE, LOCKED or CRASHED; None otherwise.
-        summary: the same in words, with the lock holder.
-        node_id, cluster_id: from meta.properties; None where there is none.
-        problems: files of the directory itself that cannot be read.
-        own_bytes: what the directory and its own files take on the disk, without its partitions.
-        disk_size_bytes: of the disk that it is on; None if that is not known.
+        summary: the state in words, with the lock holder.
+        node_id, cluster_id: ids from meta.properties; None without them.
+        problems: errors for unreadable files of the directory itself.
+        own_bytes: disk space of the directory and its own files, without its partitions.
+        disk_size_bytes: size of the whole disk; None if unknown.
     """
 
     path: str
@@ -324,11 +326,11 @@ class DirectoryListing:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Presentable):
-    """What is in a node's log directories.
+    """The contents of a node's log directories.
 
     Attributes:
-        metadata_path: of the metadata log; None without one.
-        metadata_problems: why what it says does not count.
+        metadata_path: path of the metadata log; None without one.
+        metadata_problems: damage in the metadata log; if there is any, the log's configs are not used.
         topics: sums over the partitions of each topic, in the order of the partitions.
     """
 
@@ -356,10 +358,13 @@ def list_partitions(
     """List the partitions of a node that was opened on some paths; see `commands.read.ls`.
 
     Args:
-        on_progress: called with how many partitions were looked at, and how many there are.
+        topics, partitions: as for `directory.is_wanted`.
+        index_entries: count the entries of indexes; in an object store, also read batch headers.
+        index_root: folder of the key indexes, if they are not in the partitions' directories.
+        on_progress: called with the number of partitions listed so far, and the total.
 
     Raises:
-        NotFoundError: nothing that was asked for is there.
+        NotFoundError: no partition matches `topics` and `partitions`.
     """
     wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
     if not wanted and (topics or partitions):
@@ -386,7 +391,7 @@ def list_partitions(
 
 
 def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Sequence[str]) -> bool:
-    """Whether a place is one that a user asks for; arguments as for `directory.is_wanted`."""
+    """Return whether a user's choice includes this place; arguments as for `directory.is_wanted`."""
     if place.name is None:
         return not topics and not partitions
     return is_wanted(place.name.topic_partition, topics, partitions)
@@ -411,7 +416,7 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
         None: "clean shutdown" if directory.clean_shutdown else "not in use",
     }[state]
     meta = directory.meta
-    # In an object store each file takes a request: there, what the listing has no need of is not read.
+    # In an object store each file takes a request: there, do not read files that only report problems.
     by_request = directory.fs.reads_by_request(directory.path)
     return DirectoryListing(
         path=directory.path,
@@ -431,7 +436,7 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
 def _partition(
     node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None, counted: Counted
 ) -> PartitionListing | None:
-    """A partition; None if it is gone."""
+    """List a partition; return None if it is gone."""
     unreadable: tuple[str, ...]
     usage = DiskUsage()
     for _ in range(_ATTEMPTS):
@@ -445,7 +450,7 @@ def _partition(
                 )
             log_start = log.log_start_offset
             log_end = _log_end_offset(log, segments)
-            # A running broker is still to delete these files, or is writing them: no start is needed for that.
+            # A running broker will delete these files, or is writing them; they do not wait for its next start.
             live = place.directory.live
             recovery = () if live else log.recovery.actions
             is_emptied = not live and bool(segments) and log.ends_below_start
@@ -492,7 +497,7 @@ def _partition(
 
 
 def _is_cut(place: LocatedPartition, segments: Sequence[SegmentListing]) -> bool:
-    """Whether a recovery finds damage in what it reads: the segments from the recovery point on."""
+    """Return whether a recovery finds damage in the segments that it reads, from the recovery point on."""
     if place.directory.live or place.name is None:
         return False
     point = place.directory.stop_of(place.name).recovery_point
@@ -567,7 +572,10 @@ def _policy(node: Node, topic: str | None) -> Policy:
 def _first_dirty(
     place: LocatedPartition, partition: TopicPartition, policy: Policy, log_start: int, log_end: int
 ) -> int | None:
-    """Where the cleaner would continue. An entry in Kafka's checkpoint shows compaction where no policy is known."""
+    """Return the offset at which the cleaner would continue, or None for a partition that is not compacted.
+
+    If the policy is unknown, an entry in Kafka's checkpoint shows that the partition is compacted.
+    """
     said = place.directory.cleaner_offsets.get(partition)
     if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
         return None
@@ -576,7 +584,10 @@ def _first_dirty(
 
 
 def _own_checkpoint(place: LocatedPartition) -> int | None:
-    """How far a clean with `--min-dead` has come, which Kafka's checkpoint does not say; None: there was none."""
+    """Return the offset below which a clean with `--min-dead` has cleaned, or None without such a clean.
+
+    Kafka's checkpoint does not contain this offset.
+    """
     own = believed_checkpoint(place.log())
     return None if own is None else own.cleaned_to
 
@@ -603,7 +614,8 @@ def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
                     if not isinstance(item, Gap):
                         tally.add(item)
                     elif not last or (item.kind is GapKind.DAMAGE and not log.live):
-                        # Otherwise it is an end that a stop may leave, and a running broker any.
+                        # Other gaps are no damage: in the last segment, a crash may leave a torn tail, and a running
+                        # broker any gap.
                         tally.damage.append(gap_error(segment, item))
         except FileNotFoundError:
             raise
@@ -614,7 +626,7 @@ def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
 
 @dataclass
 class _Tally:
-    """What the headers of a segment add up to. Times are those that their batches tell."""
+    """Sums over the batch headers of a segment. `times` holds first and largest timestamps of batches."""
 
     batches: int = 0
     records: int = 0
@@ -627,7 +639,7 @@ class _Tally:
     unreadable: str | None = None
 
     def add(self, batches: BatchRows) -> None:
-        """Go on with the next headers (BATCH_ROW[some])."""
+        """Add the next headers, BATCH_ROW[batches]."""
         self.batches += batches.size
         self.last_offset = int(batches["last_offset"][-1])
         self.max_timestamps.append(int(batches["max_timestamp"].max()))
@@ -636,7 +648,8 @@ class _Tally:
         self.wrapper_bytes += int(data["size_bytes"][wrappers].sum())
         self.records += int(np.maximum(data["record_count"], wrappers).sum())
         self.codecs.update(np.flatnonzero(np.bincount(data["attributes"] & CODEC_MASK)).tolist())
-        # The base timestamp is the first record's, unless a delete horizon has its place or the broker's clock counts.
+        # The base timestamp is the first record's, unless the field holds a delete horizon or the timestamp type is
+        # LogAppendTime.
         from_base = data["attributes"] & (DELETE_HORIZON | LOG_APPEND_TIME) == 0
         first = np.where(from_base, data["base_timestamp"], data["max_timestamp"])
         first = first[first >= 0]
@@ -675,7 +688,7 @@ def _is_wrapper(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]
 
 
 def _in_wrappers(segment: Segment) -> tuple[int, bool]:
-    """How many messages wrappers hold beyond one each, and whether all could be read."""
+    """Return the number of messages in wrappers beyond one per wrapper, and whether all wrappers could be read."""
     messages = 0
     unreadable: list[DataError] = []
     for item in segment.windows():

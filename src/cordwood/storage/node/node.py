@@ -1,11 +1,11 @@
-"""A node: one broker's log directories together, with its cluster's metadata of the topics in them.
+"""A node: all log directories of one broker, with its cluster's metadata about their topics.
 
 A broker spreads its partitions over several disks (JBOD), and one of the directories, or one on another machine, holds
-`__cluster_metadata-0`. So a partition's configs, its replicas, and whether it exists twice are questions to the node,
-not to a directory. Before anything is deleted, ask `doubt`: configs that may be incomplete are no reason to delete.
+`__cluster_metadata-0`. So a partition's configs, its replicas, and whether it exists twice are properties of the node,
+not of a directory. Call `doubt` before deleting anything: configs that may be incomplete are no reason to delete.
 
-The metadata log is read to its end, as a broker without a quorum would find it; its last records may not have been
-committed in a quorum of several controllers.
+The metadata log is read to its end, as by a broker without a quorum. In a quorum of several controllers, the last
+records may not be committed.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from cordwood.types import ControlType, TopicPartition
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
-#: What is wrong with a snapshot of the metadata whose end was lost.
+#: Error text for a metadata snapshot whose end is missing.
 NO_FOOTER = "it ends before its footer, so a part of it is missing"
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedPartition:
-    """A partition's directory in its log directory.
+    """A partition's directory and its log directory.
 
     Attributes:
-        name: what its name says; None for one that is not named like a partition.
+        name: the parsed directory name; None if the directory is not named like a partition.
     """
 
     directory: LogDirectory
@@ -73,33 +73,33 @@ class LocatedPartition:
 
     @property
     def topic(self) -> str | None:
-        """The topic; None without a name."""
+        """The topic; None if `name` is None."""
         return None if self.name is None else self.name.topic_partition.topic
 
     def topic_id(self) -> uuid.UUID | None:
-        """The topic id in its `partition.metadata`; None where that cannot be read, or is not there."""
+        """Read the topic id in `partition.metadata`; return None if the file is missing or unreadable."""
         path = f"{self.path}/{FileKind.PARTITION_METADATA}"
         try:
             return decode_partition_metadata(read_file(self.directory.fs, path), path).topic_id
         except (OSError, CorruptFileError):
-            return None  # brokers before 2.8 made none; `check` reports a bad one
+            return None  # brokers before 2.8 wrote no such file; `check` reports a bad one
 
     def names_topic(self) -> bool:
-        """Whether there is a `partition.metadata`, readable or not."""
+        """Return whether there is a `partition.metadata`, readable or not."""
         return self.directory.fs.exists(f"{self.path}/{FileKind.PARTITION_METADATA}")
 
     def log(self) -> LogView:
-        """Open the log."""
+        """Open the partition's log."""
         if self.name is None:
             return LogView(self.path, fs=self.directory.fs, live=self.directory.live)
         return self.directory.log(Partition(self.path, self.name))
 
     def loaded(self, log: LogView, now_ms: int) -> LoadedLog:
-        """Its log as a load would make it.
+        """Return the log as a load would leave it.
 
         Args:
-            log: as `log()` opens it.
-            now_ms: the time of the load.
+            log: the log that `log()` returned.
+            now_ms: time of the load.
 
         Raises:
             CorruptFileError: a load fails.
@@ -113,9 +113,9 @@ class Node:
     """Log directories of one broker.
 
     Attributes:
-        places: the partitions in question, by topic and partition.
-        metadata: the cluster's; None where there is no metadata log.
-        paths: what the directories and partitions were found by.
+        places: the partitions at `paths`, ordered by topic and partition.
+        metadata: the cluster's metadata; None without a metadata log.
+        paths: the paths that the user named.
         said: config layers from outside the metadata: server.properties and `--config`.
     """
 
@@ -137,17 +137,19 @@ class Node:
         server_properties: str | None = None,
         overrides: Iterable[str] = (),
     ) -> Node:
-        """Look at the directories of one broker, and read the cluster's metadata.
+        """List the directories of one broker, and read the cluster's metadata.
 
         Args:
             paths: log directories, folders of several, or partitions' directories.
-            metadata: `__cluster_metadata-0`, or the directory it is in; default: in any of the log directories.
+            metadata: path of `__cluster_metadata-0`, or of the directory that contains it; None: search the log
+                directories.
+            server_properties: path of the broker's server.properties.
             overrides: `key=value` for all topics or the broker, `topic:key=value` for one topic.
 
         Raises:
-            NotFoundError: nothing is there, or no metadata log where it should be.
-            RequestError: a path is a file; or the directories belong to different brokers.
-            ConfigError: a setting that Kafka would not take.
+            NotFoundError: a path does not exist or has no log, or `metadata` has no metadata log.
+            RequestError: a path is a file, or the directories belong to different brokers.
+            ConfigError: Kafka would reject a setting.
         """
         said = given_layers(fs, server_properties, overrides)
         directories, places = list_places(fs, paths)
@@ -162,29 +164,29 @@ class Node:
         return cls(fs, directories, places, read, path, tuple(paths), said)
 
     def listed_again(self) -> Node:
-        """The same node with its directories as they are now; its metadata is not read again."""
+        """Return the node with its directories as they are now, without reading its metadata again."""
         directories, places = list_places(self.fs, self.paths)
         return replace(self, directories=directories, places=places)
 
     def with_overrides(self, arguments: Iterable[str]) -> Node:
-        """The same node under further configs, `key=value` or `topic:key=value`, which override all others.
+        """Return the node with further configs, `key=value` or `topic:key=value`, which override all others.
 
         Raises:
-            ConfigError: a setting that Kafka would not take.
+            ConfigError: Kafka would reject a setting.
         """
         return replace(self, said=(*self.said, *overrides(arguments)), _configs={})
 
     @cached_property
     def node_id(self) -> int | None:
-        """`node.id` of the broker; None where no meta.properties says so."""
+        """`node.id` of the broker; None if no meta.properties contains it."""
         ids = [directory.meta.node_id for directory in self.directories if directory.meta is not None]
         return next((one for one in ids if one is not None), None)
 
     def config_of(self, topic: str) -> TopicConfig:
-        """A topic's configs, each with its source.
+        """Return a topic's configs, each with its source.
 
         Raises:
-            ConfigError: the sources hold a value that Kafka would not take.
+            ConfigError: a source contains a value that Kafka would reject.
         """
         if topic not in self._configs:
             layers = internal_layers(topic) if self.metadata is None else ()
@@ -194,7 +196,7 @@ class Node:
         return self._configs[topic]
 
     def _remembered(self, topic: str) -> Layer | None:
-        """The configs that a live log of a topic had, unless the metadata has the topic's own."""
+        """Return the configs that a live log of a topic last wrote to a file; None if the metadata has the topic."""
         if self.metadata is not None and topic in self.metadata.topics:
             return None
         found = []
@@ -210,7 +212,10 @@ class Node:
 
     @cached_property
     def _current_places(self) -> Mapping[str, Sequence[LocatedPartition]]:
-        """The partitions of each topic that a live log may have written to."""
+        """Partition directories by topic, except for directories that are future, stray or to be deleted.
+
+        A live log can only have written its configs to one of these.
+        """
         found: dict[str, list[LocatedPartition]] = {}
         for (name, state), places in self._by_name.items():
             if state is DirectoryState.CURRENT:
@@ -218,33 +223,35 @@ class Node:
         return found
 
     def broker_layers(self) -> tuple[Layer, ...]:
-        """The sources of the broker's own configs, for `config.resolve_broker`."""
+        """Return the sources of the broker's own configs, for `config.resolve_broker`."""
         layers: tuple[Layer, ...] = ()
         if self.metadata is not None:
             layers = self.metadata.layers("", self.node_id, self.metadata_path or cluster_metadata.NAME)
         return (*layers, *self.said)
 
     def doubt(self, topic: str, name: str = "cleanup.policy") -> str | None:
-        """Why a topic's config may differ from `config_of`; None if it is certain."""
+        """Return why a topic's actual config may differ from `config_of`; None if it is certain."""
         kind = self.config_of(topic)[name].source.kind
         if kind in (SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE, SourceKind.REMEMBERED):
             return None
         if self.metadata is None:
-            # There is no other source: the user named this server.properties, or Kafka created the topic.
+            # No other source counts: the user named this server.properties, or Kafka set the config when it created
+            # the topic.
             return None if kind in (SourceKind.SERVER_PROPERTIES, SourceKind.INTERNAL) else "no metadata log"
         if self.metadata.problems:
             return "damaged metadata log"
         return None if topic in self.metadata.topics else "not in the metadata"
 
     def replica_count(self, partition: TopicPartition) -> int | None:
-        """How many replicas a partition has; None when it is not known."""
+        """Return the number of a partition's replicas; None if unknown."""
         if self.metadata is None or self.metadata.problems:
             return None
         return self.metadata.replica_count(partition.topic, partition.partition)
 
     def ends_at_log_end(self, place: LocatedPartition) -> bool:
-        """Whether the high watermark of a partition is its log's end, as there are no other replicas around it: it is
-        in no broker's directory, or the metadata shows one replica.
+        """Return whether the high watermark of a partition is its log's end, because there are no other replicas.
+
+        This is true outside of a broker's directory, and if the metadata lists a single replica.
         """
         if place.directory.info(META_PROPERTIES) is None:
             return True
@@ -261,18 +268,18 @@ class Node:
 
     @cached_property
     def topics(self) -> frozenset[str]:
-        """All topics that are known: of partitions in the directories, chosen or not, and of the metadata."""
+        """Names of all known topics: from the metadata, and of all partitions in the directories, selected or not."""
         here = {name.topic for name, _ in self._by_name}
         return frozenset(here if self.metadata is None else here | self.metadata.topics.keys())
 
     def duplicates(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
-        """All places of a partition that is there more than once, which keeps a broker from starting; else none."""
+        """Return all places of a partition that exists twice, so that a broker does not start; empty for others."""
         places = self._by_name.get((partition, DirectoryState.CURRENT), ())
         return places if len(places) > 1 else ()
 
     @cached_property
     def cleaner_twin(self) -> str | None:
-        """Why a broker's cleaner ends: an entry in two cleaner checkpoints; None: it does not."""
+        """Why a broker's cleaner threads end: a partition is in two cleaner checkpoints. None if no partition is."""
         for partition, first, other in twice_in_cleaner_offsets(self.directories):
             return (
                 f"{partition} is in {CLEANER_OFFSETS} of both {first.path} and {other.path}: a broker's cleaner "
@@ -282,16 +289,20 @@ class Node:
         return None
 
     def futures(self, partition: TopicPartition) -> Sequence[LocatedPartition]:
-        """Where the partition is being copied to, to another log directory."""
+        """Return the directories, in other log directories, to which the partition is being copied."""
         return self._by_name.get((partition, DirectoryState.FUTURE), ())
 
 
 def given_layers(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple[Layer, ...]:
-    """The configs that somebody gives, as a file or as arguments.
+    """Read the configs that a user gives, in a server.properties and as arguments.
+
+    Args:
+        path: path of the server.properties, or None.
+        arguments: `key=value` or `topic:key=value`; these override the file.
 
     Raises:
-        NotFoundError: the file is not there.
-        RequestError: Kafka would not accept one of them.
+        NotFoundError: the file does not exist.
+        RequestError: Kafka would reject a config.
     """
     layers = overrides(arguments)
     if path is None:
@@ -307,7 +318,9 @@ def given_layers(fs: Store, path: str | None, arguments: Iterable[str]) -> tuple
 
 
 def list_places(fs: Store, paths: Sequence[str]) -> tuple[tuple[LogDirectory, ...], tuple[LocatedPartition, ...]]:
-    """The log directories at some paths, and the partitions in question; no metadata is read.
+    """Return the log directories and the partitions at some paths, without reading metadata.
+
+    For the path of a partition, the log directory is its parent, and the parent's other partitions are left out.
 
     Raises:
         NotFoundError, RequestError: as `Node.open`.
@@ -347,7 +360,7 @@ def _order(place: LocatedPartition) -> tuple[TopicPartition, str]:
 
 
 def _check_one_broker(directories: Sequence[LogDirectory]) -> None:
-    """Refuse directories of which no broker could have all."""
+    """Raise RequestError if directories belong to different brokers, or if one is a copy of another."""
     _check_one_cluster(directories)
     by_id: dict[object, LogDirectory] = {}
     first = next((one for one in directories if one.meta is not None), None)
@@ -380,10 +393,11 @@ def _check_one_cluster(directories: Sequence[LogDirectory]) -> None:
 def _other_directories(
     fs: Store, paths: Sequence[str], directories: Sequence[LogDirectory], properties: str | None
 ) -> list[LogDirectory]:
-    """Open the directories of a server.properties that were not given, and log that nobody looks at their partitions.
+    """Open the log directories of a server.properties that the user did not name, and warn that their partitions are
+    left out.
 
-    They count only if the file names a given one, too: otherwise it may be that of another machine. Nothing is logged
-    if only partitions were given.
+    Return nothing if the file lists none of the named directories: it may belong to another machine. Do not warn if the
+    user named only partitions.
     """
     if properties is None:
         return []
@@ -410,7 +424,11 @@ def _other_directories(
 def _metadata_directory(
     fs: Store, directories: Sequence[LogDirectory], asked: str | None
 ) -> tuple[LogDirectory, str] | None:
-    """The log directory that holds the metadata log, and the path of that log."""
+    """Return the log directory that holds the metadata log, and the path of that log; None without one.
+
+    Args:
+        asked: path of the metadata log or of its log directory; None: search `directories`.
+    """
     if asked is not None:
         asked = asked.rstrip("/") or "/"
         if posixpath.basename(asked) == cluster_metadata.NAME:
@@ -426,7 +444,10 @@ def _metadata_directory(
 
 
 def _remembered_in(fs: Store, path: str) -> LogConfigs | None:
-    """The configs in a file; None if it is missing or cannot be used, and in a store where looking takes a request."""
+    """Read the configs in a file; return None if it is missing or invalid.
+
+    Always None in an object store, where the look-up takes a request.
+    """
     if fs.reads_by_request(path):
         return None
     try:
@@ -436,13 +457,13 @@ def _remembered_in(fs: Store, path: str) -> LogConfigs | None:
 
 
 def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> tuple[str, bool]:
-    """The path of the metadata log of some directories, and whether a broker is writing to it.
+    """Return the path of the metadata log of some directories, and whether a broker is writing to it.
 
     Args:
         asked: as `metadata` of `Node.open`.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no metadata log.
     """
     directories, _ = list_places(fs, paths)
     found = _metadata_directory(fs, directories, asked)
@@ -456,14 +477,15 @@ def metadata_log(fs: Store, paths: Sequence[str], asked: str | None = None) -> t
 def read_metadata(
     fs: Store, path: str, *, live: bool = False, end_offset: int | None = None, as_broker: bool = False
 ) -> ClusterMetadata:
-    """What a metadata log says: its newest snapshot, and the records after it. Damage in either becomes a problem.
+    """Read a metadata log: its newest snapshot, and the records after it. Damage in either becomes a problem.
 
-    A warning is logged where a damaged snapshot is passed over for an older one: every command reads metadata here.
+    If the newest snapshot is damaged and an older one is read instead, this function logs a warning, because every
+    command reads metadata here.
 
     Args:
-        live: a broker is writing to it.
-        end_offset: as it was when its next record was to get this offset; None: to its end.
-        as_broker: take a snapshot without its footer for whole, as a broker does.
+        live: a broker is writing to the log.
+        end_offset: read only records below this offset; None: read to the log's end.
+        as_broker: accept a snapshot without its footer as complete, as a broker does.
     """
     for _ in range(_ATTEMPTS):
         problems: list[DataError] = []
@@ -485,18 +507,18 @@ def read_metadata(
             continue  # the broker made a newer snapshot and removed this one
         if metadata.passed_over:
             _log.warning("%s", passed_over_text(metadata.passed_over[0]))
-        # What could not be read comes first: it explains why later records do not fit.
+        # List unreadable parts first: they explain why later records contradict the metadata.
         return replace(metadata, problems=(*problems, *metadata.problems))
     raise NotFoundError(f"{path} is gone, or changes too fast to be read")
 
 
 def passed_over_text(damage: DataError) -> str:
-    """Say which snapshot of the metadata is damaged, and what is read in its place."""
+    """Return a warning that names a damaged metadata snapshot, and the source that replaces it."""
     return f"{damage.path}: {damage.what}; an older snapshot and the log are read instead of it"
 
 
 def snapshot_offsets(log: LogView) -> Mapping[int, str]:
-    """Return the snapshots of a metadata log: where each ends, and its name."""
+    """Return the file names of a metadata log's snapshots by end offset, in increasing order."""
     parsed = [(filenames.parse_file(info.name), info.name) for info in log.entries if not info.is_directory]
     snapshots = [
         (file.offset, file.leader_epoch, name)
@@ -507,10 +529,13 @@ def snapshot_offsets(log: LogView) -> Mapping[int, str]:
 
 
 def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None, *, needs_footer: bool) -> ClusterMetadata:
-    """Read the newest snapshot; if it is damaged, an older one where the log holds everything behind that.
+    """Read the newest snapshot. If it is damaged, read an older one whose later records are all in the log.
+
+    If the log begins at offset 0, it replaces a snapshot altogether. If nothing replaces the damaged snapshot, report
+    its damage and return its readable part.
 
     Args:
-        limit: snapshots that end behind this offset are passed over.
+        limit: skip snapshots that end behind this offset.
     """
     snapshots = {end: name for end, name in snapshot_offsets(log).items() if limit is None or end <= limit}
     damaged: list[DataError] = []
@@ -533,7 +558,10 @@ def _newest_snapshot(log: LogView, on_damage: OnDamage, limit: int | None, *, ne
 
 
 def _snapshot(fs: Store, path: str, on_damage: OnDamage, *, needs_footer: bool) -> Iterator[RecordColumns]:
-    """The data records of a snapshot file. It was complete before it got its name, so nothing may be torn."""
+    """Yield the data records of a snapshot file.
+
+    A broker renames the file to this name once it is complete, so a torn end is damage.
+    """
 
     def placed(error: DataError) -> None:
         on_damage(error.at(path))
@@ -544,7 +572,7 @@ def _snapshot(fs: Store, path: str, on_damage: OnDamage, *, needs_footer: bool) 
             if isinstance(item, Gap):
                 what = f"{item.what} ({item.size_bytes} bytes)"
                 on_damage(CorruptBatchError(what, path=path, position=item.position))
-                is_ended = True  # a missing end is no second problem
+                is_ended = True  # do not report the missing end as a second problem
                 continue
             is_ended |= item.batches["control_type"][-1] == ControlType.SNAPSHOT_FOOTER
             data = item.batches[~is_control(item.batches)]

@@ -1,7 +1,7 @@
-"""What a broker does when it starts on some log directories, as a value: `Start`.
+"""`Start`: the effects of a broker's start on some log directories, as a value.
 
-`storage.check` makes it from the same plan of a load that everything else uses; commands print it. It has an event per
-thing that a person must hear of before the start, and the offsets that each partition is served from and to.
+`storage.check` derives it from the plan of a load, as all other code does; commands print it. It has an event for each
+effect that an operator must hear of before the start, and the range of offsets that each partition serves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.types import TopicPartition
 
 
 class Effect(StrEnum):
-    """What happens at a start, the worst first. The value is the one in `--json`."""
+    """Effects of a start, worst first. The values are used in `--json`."""
 
     DOES_NOT_START = "does not start"
     DIRECTORY_OFFLINE = "directory offline"
@@ -29,19 +29,19 @@ class Effect(StrEnum):
     CLEANER_ENDS = "cleaner ends"
 
 
-#: Events after which a partition is not served with what is in its directory.
+#: After these events a broker does not serve the records in the partition's directory.
 NOT_SERVED = frozenset({Effect.PARTITION_OFFLINE, Effect.STRAY, Effect.STARTS_EMPTY})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that a broker does at its start, or soon after, and that nobody wants.
+    """An unwanted effect of a broker's start, or of the time soon after.
 
     Attributes:
-        path: the file that makes it do so; of a directory that goes offline, the directory.
-        partition: that it happens to; None for a log directory or the whole node.
-        offset: of a cut: where the log ends then. Of a deleted segment: its base offset.
-        records: that go, as far as they can be read; None where they are not counted.
+        path: the file that causes the effect; for an offline directory, the directory.
+        partition: the affected partition; None for a log directory or the whole node.
+        offset: for a cut, the end offset of the log after it; for a deleted segment, its base offset.
+        records: number of lost records, as far as they can be read; None if they are not counted.
     """
 
     effect: Effect
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The offsets that consumers of a partition can read: from the first on, below the second."""
+    """The offsets that consumers of a partition can read: from `log_start_offset` on, below `log_end_offset`."""
 
     log_start_offset: int
     log_end_offset: int
@@ -62,13 +62,13 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a broker does when it starts.
+    """The effects of a broker's start.
 
     Attributes:
-        is_node: a broker's log directories were given, not only partitions.
-        partitions: how many should be served.
-        served: of the partitions that are served, the offsets; empty if no log was read.
-        offline: how many of the partitions are in a directory that is taken offline.
+        is_node: True if the user named a broker's log directories, and not only partitions.
+        partitions: number of partitions that the broker should serve.
+        served: offsets of each served partition; empty if no log was read.
+        offline: number of partitions in a directory that the broker takes offline.
     """
 
     is_node: bool
@@ -79,25 +79,25 @@ class Start:
 
     @property
     def starts(self) -> bool:
-        """Whether the broker starts, and goes on running."""
+        """Whether the broker starts and keeps running."""
         return not self.of(Effect.DOES_NOT_START)
 
     @property
     def good(self) -> bool:
-        """Whether it starts and serves all that is there."""
+        """Whether the broker starts and serves all records in the directories."""
         return not any(_matters(event) for event in self.events)
 
     def of(self, *effects: Effect) -> list[Event]:
-        """The events of some kinds."""
+        """Return the events with one of these effects."""
         return [event for event in self.events if event.effect in effects]
 
     def at(self, partition: TopicPartition) -> list[Event]:
-        """The events of one partition."""
+        """Return the events of one partition."""
         return [event for event in self.events if event.partition == partition]
 
     @property
     def line(self) -> str:
-        """The answer in one line."""
+        """Summary of the start in one line."""
         if refused := self.of(Effect.DOES_NOT_START):
             more = f" (and for {number(len(refused) - 1, 'more reason')})" if len(refused) > 1 else ""
             return f"{self._broker} does not start: {_why(refused[0])}{more}"
@@ -152,7 +152,7 @@ class Start:
 
 
 def _matters(event: Event) -> bool:
-    """Whether anything is lost: a cut behind the last whole batch loses nothing that can be read."""
+    """Return whether the event loses anything: a cut behind the last whole batch loses no readable record."""
     return event.effect is not Effect.CUT or bool(event.records)
 
 

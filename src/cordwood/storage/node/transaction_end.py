@@ -1,4 +1,4 @@
-"""What `abort-transaction` finds and does: hanging transactions, and the markers that end them."""
+"""Results of `abort-transaction`: hanging transactions, and the markers that end them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TransactionEnd:
     """The end of a hanging transaction in one partition.
 
     Attributes:
-        open_in_log: the transaction as it was found.
-        known: what the producer's coordinator knows; None: no coordinator knows the producer.
-        batches, records, size_bytes: of its data in the log.
-        marker: what is appended.
-        leader_epoch: of the marker; NONE: the log has none.
-        next_stable_offset: the last stable offset behind the marker.
-        replicas: directories of the partition that get the marker.
-        done_before: those that have it already, from a run that was interrupted.
+        open_in_log: the transaction before its end.
+        known: the coordinator's state of the producer; None if no coordinator has any.
+        batches, records, size_bytes: totals of the transaction's data in the log.
+        marker: the marker to append.
+        leader_epoch: leader epoch of the marker; NONE if the log has none.
+        next_stable_offset: last stable offset of the log once the marker is appended.
+        replicas: directories of the partition to which the marker is appended.
+        done_before: directories that already have the marker, from an interrupted run.
     """
 
     open_in_log: OpenInLog
@@ -45,10 +45,10 @@ class TransactionEnd:
 
 @dataclass(frozen=True, slots=True)
 class AbortResult(Presentable):
-    """What `abort-transaction` did, or would do.
+    """The transactions that `abort-transaction` aborted, or would abort.
 
     Attributes:
-        done: the markers are written, and durable; False: nothing was changed.
+        done: True if the markers are written and durable; False if nothing was changed.
     """
 
     ends: tuple[TransactionEnd, ...]

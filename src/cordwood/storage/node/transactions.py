@@ -1,17 +1,17 @@
-"""Transactions that are open, from the logs that they write to and from `__transaction_state` together.
+"""Open transactions, from their data in logs and their coordinators' records in `__transaction_state`.
 
-A transaction is open in a log from its first batch to its marker. Its coordinator knows more: the transactional id, the
-timeout, the partitions it will write markers to. Together they show its outlook:
+A transaction is open in a log from its first batch to its marker. The coordinator's record adds the transactional id,
+the timeout, and the partitions to which the coordinator will write markers. Both sources together show the outlook:
 
-    open        its coordinator will end it, or abort it when its timeout is over
-    long        it is open for longer than its timeout: its coordinator should have aborted it
-    ending      it is decided, and markers are still to be written
+    open        the coordinator will end it, or abort it after its timeout
+    long        it is open for longer than its timeout: the coordinator should have aborted it
+    ending      commit or abort is decided; the coordinator has yet to write some markers
     hanging     it is open in a log, and no coordinator will ever write a marker there
     unknown     it is open in a log, and the available part of `__transaction_state` does not show its outlook
 
-A hanging transaction holds back readers of committed data and the cleaner until an operator aborts it.
+A hanging transaction blocks readers of committed data and the cleaner until an operator aborts it.
 
-Source: Kafka TransactionsCommand find-hanging, which compares the same two.
+Source: Kafka TransactionsCommand find-hanging, which compares the same two sources.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cordwood.types import NONE, TopicPartition
 
 
 class Outlook(StrEnum):
-    """What becomes of a transaction; the last of several is the worst."""
+    """Expected end of a transaction, from best to worst."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -44,12 +44,13 @@ class OpenInLog:
     """A transaction that is open in one log.
 
     Attributes:
-        last_offset: of its last one; None where only a snapshot knows it.
-        start_timestamp_ms, last_timestamp_ms: of these batches; None where they have none.
-        last_stable_offset: of the log: readers of committed data get nothing from there on.
-        is_first: the log's last stable offset is that of this transaction.
-        first_uncleanable_offset: from there on the cleaner does nothing because of this transaction; None: something
-            else holds it back, or it does not clean the partition.
+        first_offset: first offset of the transaction's first batch.
+        last_offset: last offset of its last batch; None if the transaction is known only from a producer snapshot.
+        start_timestamp_ms, last_timestamp_ms: timestamps of these batches; None without timestamps.
+        last_stable_offset: last stable offset of the log: readers of committed data read only below it.
+        is_first: True if this transaction is the log's first open one, which holds the last stable offset back.
+        first_uncleanable_offset: offset from which on this transaction keeps the cleaner from cleaning; None if
+            something else does, or if the cleaner does not clean the partition.
     """
 
     partition: TopicPartition
@@ -68,14 +69,14 @@ class OpenInLog:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalId:
-    """What a coordinator knows of a transactional id.
+    """A coordinator's state of a transactional id.
 
     Attributes:
-        coordinator: the partition of `__transaction_state` that it is in.
-        status: of its transaction; a number that is not known is itself.
-        start_timestamp_ms: when its transaction began; None: it has none.
-        partitions: that the transaction writes to, as far as no marker is there yet.
-        problem: why its record is not all understood, as that of a later version; else empty.
+        coordinator: partition of `__transaction_state` that contains the record.
+        status: status of the transaction; an unknown status is an int.
+        start_timestamp_ms: time when the transaction began; None without a transaction.
+        partitions: partitions of the transaction that have no marker yet.
+        problem: why the record is only partly decoded, such as its later version; else empty.
     """
 
     transactional_id: str
@@ -91,17 +92,17 @@ class TransactionalId:
 
     @property
     def state(self) -> str:
-        """Kafka's word for the status."""
+        """Kafka's name of the status."""
         return self.status.label if isinstance(self.status, TransactionStatus) else f"unknown({self.status})"
 
     @property
     def is_open(self) -> bool:
-        """Whether its transaction has not come to its end."""
+        """Whether the transaction has not ended."""
         return self.status in _OPEN
 
     @property
     def is_understood(self) -> bool:
-        """Whether what its record does not say is so, too."""
+        """Whether the record is fully decoded, so that a partition missing in it is not part of the transaction."""
         return not self.problem and isinstance(self.status, TransactionStatus)
 
 
@@ -118,11 +119,11 @@ class OpenTransaction:
     """A transaction that is open in a log, or for its coordinator.
 
     Attributes:
-        outlook: what becomes of it; the worst of those of its logs.
-        known: what its coordinator knows; None: those that are here do not know it.
-        start_timestamp_ms: when it began, by its coordinator, else by the first batch; None if neither tells.
-        age_ms: since then.
-        logs: where it is open, of the logs that are here.
+        outlook: the worst outlook in any of its logs; without open logs, the coordinator's.
+        known: the coordinator's state; None if the given partitions of `__transaction_state` do not contain it.
+        start_timestamp_ms: start by the coordinator's record, or else by the first batch; None if both lack it.
+        age_ms: time since the start, in milliseconds; None without a start.
+        logs: the given logs in which the transaction is open.
     """
 
     producer_id: int
@@ -143,9 +144,11 @@ class TransactionListing(Presentable):
     """The transactions in a node's directories.
 
     Attributes:
-        transactions: those that are open, the worst first.
-        transactional_ids: all that the coordinators know, by name.
-        problems: what could not be read.
+        transactions: open transactions, worst outlook first.
+        transactional_ids: all transactional ids in the coordinators' records, by name.
+        state_topic: the partitions of `__transaction_state` that were read.
+        logs: number of logs that were read.
+        problems: errors for unreadable records and logs.
     """
 
     now_ms: int
@@ -159,12 +162,12 @@ class TransactionListing(Presentable):
         return "\n".join(map(str, self.transactions))
 
     def with_outlook(self, outlook: Outlook) -> tuple[OpenTransaction, ...]:
-        """The transactions with this outlook."""
+        """Return the transactions with this outlook."""
         return tuple(one for one in self.transactions if one.outlook is outlook)
 
 
 def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId | None:
-    """What a record of `__transaction_state` says; None if it deletes the transactional id."""
+    """Return the state in a record of `__transaction_state`, or None if the record deletes the transactional id."""
     if record.type != "TransactionLog" or record.key is None or record.value is None:
         return None
     value, status = record.value, record.value["transaction_status"]
@@ -190,7 +193,7 @@ def transactional_id(coordinator: int, record: DecodedRecord) -> TransactionalId
 
 
 def partition_of(transactional_id: str, partition_count: int) -> int:
-    """The partition of `__transaction_state` that a transactional id belongs to.
+    """Return the partition of `__transaction_state` to which a transactional id belongs.
 
     Source: Kafka TransactionStateManager.partitionFor: Java's hash of a string, of UTF-16 units, as a positive number.
     """
@@ -204,14 +207,14 @@ def partition_of(transactional_id: str, partition_count: int) -> int:
 def open_transactions(
     logs: Iterable[OpenInLog], known: Iterable[TransactionalId], *, is_whole: bool, is_read: bool, now_ms: int
 ) -> Iterator[OpenTransaction]:
-    """Bring logs and coordinators together.
+    """Match transactions that are open in logs with the coordinators' state.
 
     Args:
-        is_whole: no other coordinators know more.
-        is_read: all that these know could be read.
+        is_whole: `known` is from all partitions of `__transaction_state`.
+        is_read: all records of the given partitions could be read.
 
     Yields:
-        open transactions, the worst first, of these the oldest.
+        open transactions, worst outlook first; among equal ones the oldest first.
     """
     by_producer: dict[int, list[OpenInLog]] = {}
     for log in logs:
@@ -243,8 +246,8 @@ def _transaction(
         own = _OPEN[TransactionStatus(known.status)]
         if own is Outlook.OPEN and age is not None and age > known.timeout_ms:
             own = Outlook.LONG
-    # A coordinator writes no marker to logs that it does not know. An operator may abort a transaction that is reported
-    # as hanging; so none is reported as hanging if something could not be read.
+    # A coordinator writes no marker to a partition that is missing in its record. An operator may abort a transaction
+    # that is reported as hanging; so report none as hanging if a record could not be read.
     is_certain = is_read and (is_whole if known is None else known.is_understood)
     elsewhere = Outlook.HANGING if is_certain else Outlook.UNKNOWN
     includes = frozenset(() if known is None else known.partitions)
