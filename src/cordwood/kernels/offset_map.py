@@ -94,7 +94,7 @@ def _is_free(sums, offsets, at):
 
 @njit(cache=True, nogil=True)
 def put_offsets(address, digests, record_offsets, chosen, sums, offsets, entries, limit):
-    """Insert records; stop at the first new key when the map already has `limit` keys.
+    """Insert records until the map has `limit` keys; then stop at the next chosen record, even if its key is known.
 
     Args:
         digests: uint64[records, 2], the 16 bytes of each sum.
