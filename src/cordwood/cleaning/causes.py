@@ -106,7 +106,7 @@ class Cause:
 
     Attributes:
         what: the cause in words.
-        bytes_max: upper bound of the bytes that it holds back: sizes for logs, blocks for other files.
+        bytes_max: upper bound of the bytes that the cause holds back: sizes of logs, blocks of other files.
         disk_bytes_max: the same in blocks, including the indexes, as `du` counts them.
         next_step: action that a person can take.
         by_itself: when this changes without any action; empty if no such time is known.
@@ -133,8 +133,7 @@ class CleanerFacts:
         checkpoint_path: path of the cleaner's checkpoint.
         checkpoint_ms: time when the checkpoint was last written; None if it is missing.
         failure: why the checkpoint is unreadable; empty if it is readable.
-        in_store: whether the directory is in an object store: no broker runs on it, and its files are as old as their
-            upload.
+        in_store: whether the directory is in an object store: no broker runs on it, and file times are upload times.
     """
 
     enabled: ConfigValue
@@ -157,8 +156,8 @@ class PartitionFacts:
         active_first_ms: the largest timestamp of the active segment's first batch; NONE without one.
         transaction: the transaction that holds back the last stable offset, if that bounds the clean.
         keys: key statistics; None if keys were not counted.
-        old_bytes: bytes of records older than `retention.ms`, by base offset of their segment. Only of segments that
-            also hold younger records and that retention may wait for.
+        old_bytes: bytes of records older than `retention.ms`, by base offset of their segment. Only for two segments:
+            the first with a younger record, which makes retention wait, and the active one.
     """
 
     plan: PartitionPlan
@@ -185,7 +184,7 @@ class PartitionFacts:
 
     @property
     def removable_share(self) -> float:
-        """Return the share of the log that compaction could remove, as far as it is known."""
+        """Return the share of the log that compaction could remove; 1 if keys were not counted."""
         return 1.0 if self.keys is None else self.keys.removable_share
 
     def compactable(self, size_bytes: int) -> int:

@@ -162,7 +162,7 @@ class ErasureResult(Paged):
             themselves would be a trace.
         values: whether values, headers and other keys were searched, too.
         files: all searched files.
-        traces: traces; of each file at most the first `DESCRIBED_MAX`.
+        traces: at most the first `DESCRIBED_MAX` traces of each file.
         unknown: facts that could not be established.
     """
 
@@ -182,7 +182,7 @@ class ErasureResult(Paged):
 
     @property
     def verdict(self) -> Verdict:
-        """Draw the conclusion from files, traces and unknown facts."""
+        """Conclusion from the traces in all files, and from files that could not be read in full."""
         if any(one.counts for one in self.files):
             return Verdict.TRACES
         return Verdict.INCOMPLETE if any(one.found.problems for one in self.files) else Verdict.CLEAR

@@ -1,11 +1,11 @@
 """The interface between pass 1 and pass 2 of a clean, and the protocol of the two key tables.
 
-Pass 1 reads the keys of the dirty section, pass 2 looks up which records are superseded:
+Pass 1 reads keys; by its result, pass 2 decides which records are superseded. The result is one of three:
 
     pass 1          keys                      when full                   keys are compared by
     ScannedKeys     any number                never                       keyed hash, in buckets
     OffsetMap       keys of one round         the round ends              MD5, as in Kafka
-    LatestOffsets   any number                never; memory is the limit  keyed hash; if offsets do not ascend
+    LatestOffsets   any number                never; memory is the limit  keyed hash
 """
 
 from __future__ import annotations
@@ -130,10 +130,8 @@ class NewestOffsets(Protocol):
         ...
 
     def unchanged(self, segment: int) -> tuple[int, int] | None:
-        """Return whether the segment is known to stay unchanged, byte for byte.
-
-        Returns:
-            number of its batches and records; None if any of it may change.
+        """Return the numbers of batches and records of a segment that stays unchanged, byte for byte; None if it may
+        change.
         """
         ...
 

@@ -5,8 +5,8 @@ keys: 24 bytes per slot, at least two slots per key. It is never full, so one cl
 range; Kafka's map has a fixed size, so Kafka may need several cleans (`cleaning.offset_map`). Memory is the only limit,
 and is checked before the table grows.
 
-Used if little is dirty: the scan looks up all records in it (`DirtyTable`). Also used for damaged logs whose offsets do
-not ascend. All other logs need no table, see `cleaning.superseded`.
+Two kinds of logs need this table: logs with little dirty data, as the scan looks up all records in it (`DirtyTable`),
+and damaged logs whose offsets do not ascend. For all other logs see `cleaning.superseded`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class LatestOffsets:
         return key_hashes(columns, chosen, self._hash_secret)
 
     def complete(self) -> DirtyTable:
-        """Return the same table for look-ups; enter nothing afterwards."""
+        """Return the table for look-ups. Enter no more keys afterwards."""
         words = np.zeros(len(self._slots) // WORD_SLOTS, np.uint64)
         fill_filter(self._slots, words)
         index_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *self._index_hashes]))
@@ -167,7 +167,8 @@ class LatestOffsets:
 
 def table_bytes(keys: int) -> int:
     """Return the peak memory of a table with this many keys while it grows."""
-    # The last growth needs both tables; the old one is at most half as large, and larger than a filter.
+    # While the table grows for the last time, the old and the new one are in memory. The old one is at most half as
+    # large as the new one, and larger than the filter that `complete` adds later.
     largest = _slots_for(keys)
     return _SLOT_BYTES * (largest + largest // 2)
 

@@ -1,8 +1,8 @@
 """Predict what will happen to a record next, by its topic's configs: which clean removes it, or what delays that.
 
 offsets   0 ……… first dirty ……… end of the cleanable range ……… active segment
-if a newer record of the key is between the first two: the next clean removes the older one
-if a newer record is only after them: the removal waits
+if the key has a newer record in the cleanable range, between the two inner bounds: the next clean removes the older one
+if all newer records are above the cleanable range: the removal waits
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UNTIL: Mapping[Bound, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """When retention deletes a segment. It deletes the oldest first, so a segment waits for all earlier ones.
+    """When retention deletes a segment. Retention deletes the oldest first, so a segment waits for all earlier ones.
 
     Attributes:
         from_ms: when `retention.ms` has passed; None if that limit is not set.

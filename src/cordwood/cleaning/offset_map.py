@@ -70,7 +70,7 @@ class OffsetMap:
         """See `KeyTable.put`. Once the map holds `limit` keys, no chosen record fits, not even one of a known key."""
         offsets = columns.rows["offset"]
         if self._memory is not None:
-            # A key touches at most one page, and all keys together at most the whole map.
+            # Count a page per key, as keys are scattered, and for all keys together at most the whole map.
             most = self.keys + int(np.count_nonzero(chosen))
             whole = SLOT_BYTES * self.slots
             self._memory.check(min(whole, PAGE_BYTES * most), most, enough_bytes=whole)

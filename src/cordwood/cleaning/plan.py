@@ -56,8 +56,8 @@ class HeaderFacts:
         plain_records: number of records in its uncompressed batches, markers included; each message of magic 0 or 1
             counts as one.
         transactional_batches: number of markers and of data batches of transactions.
-        expired_batches: number of batches whose delete horizon has passed; their tombstones, or they as markers, may be
-            removed.
+        expired_batches: number of batches whose delete horizon has passed: their tombstones, or the batch itself if it
+            is a marker, may be removed.
         damage: where its batches are not contiguous, in words; empty if they are.
         expired_bytes: size of the expired batches.
         waiting_bytes: size of the batches whose delete horizon is in the future.
@@ -81,7 +81,7 @@ class HeaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermark:
-    """The high watermark: all replicas have the records below it. Also the source of this value."""
+    """The high watermark, below which all replicas have every record, and the source of this value."""
 
     offset: int
     source: str
@@ -134,8 +134,8 @@ class Choices:
 
     `strict_kafka` follows Kafka wherever Cordwood would do better: it distinguishes keys by MD5, in a map of Kafka's
     size even if no config sets one, and a partition fails where Kafka's cleaner fails for good. The partition then
-    stays unchanged, though Kafka would keep the groups that it finished before. The guards of other replicas are not
-    part of Kafka's cleaner and stay: see `single_copy` and `high_watermark`.
+    stays unchanged, though Kafka would keep the groups that it finished before. The guards that protect other replicas
+    (`single_copy`, `high_watermark`) still apply, though Kafka's cleaner has none.
     """
 
     PANEL: ClassVar[str] = "How partitions are cleaned"
@@ -299,7 +299,8 @@ class Compaction:
         transactional_batches: number of markers and data batches of transactions in the range.
         garbage_share: garbage that the clean may leave, as a share of the range; 0 for none, as in Kafka.
         garbage_bytes: estimated garbage left by an earlier clean.
-        restart: the start for a cleaner that ignores garbage, if it is not the first dirty offset.
+        restart: first dirty offset of a clean that ignores the state of earlier cleans with `--min-dead`; None if this
+            clean does not use that state.
     """
 
     range: CleanRange
@@ -408,8 +409,8 @@ class PartitionPlan:
         topic_partition: None if the directory is not named like a partition.
         high_watermark: the log's high watermark; None if it is not needed.
         compaction: None if the log will never be compacted.
-        retention: old segments that are deleted after the clean. Counts each group as one segment, with the sizes and
-            times before the clean.
+        retention: old segments that are deleted after the clean, as far as can be planned: as if each group were one
+            segment already, with the sizes and times before the clean.
         only_with_retention: segments that retention would delete if the user chose it; nothing deletes them now. Empty
             if the user chose it.
         replicas: number of replicas; None if unknown.

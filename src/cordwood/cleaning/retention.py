@@ -101,7 +101,7 @@ def plan_retention(
 def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int]]) -> tuple[SegmentFacts, ...]:
     """Return the segments with each group merged into one, as a clean leaves them if it drops no record.
 
-    Retention comes after the clean, so that a young segment keeps the old ones of its group.
+    Retention runs after the clean, so it keeps old segments that the clean has merged with a young one.
 
     Args:
         groups: the base offsets of each group.

@@ -7,8 +7,8 @@ Each batch has one of four outcomes:
     emptied    no record is kept, but the header is: it holds a producer's last sequence, or the end of the range
     dropped    nothing is kept
 
-The rules are Kafka's (Cleaner, MemoryRecords.filterTo). Those for whole batches are masks here; those for a record,
-and the argument why it may be dropped, are in `kernels.judge`. An example: a batch holds a=1 and b=1, and a newer a=2
+The rules are Kafka's (Cleaner, MemoryRecords.filterTo). Rules for whole batches are masks in this module; rules for a
+record, with the argument why it may be dropped, are in `kernels.judge`. Example: a batch holds a=1 and b=1, and a=2
 is in the dirty section. The batch is rebuilt with b=1 alone and keeps its base and last offset. If b=2 is also in the
 dirty section, no record is kept: the batch is dropped. It is emptied instead if it ends the range, or if it is the last
 batch of an active producer: without its last sequence, the producer's next append would be refused.
@@ -89,8 +89,8 @@ class ActiveProducers:
 class Elision:
     """Whether expired tombstones and markers may be removed for good.
 
-    If one replica drops a tombstone before the others have it, the deleted key may reappear. So they stay while there
-    are, or may be, other replicas.
+    If one replica drops a tombstone before the others have it, the deleted key may reappear. So expired tombstones and
+    markers stay while there are, or may be, other replicas.
 
     Attributes:
         is_only_replica: whether there is no other replica.
@@ -278,7 +278,7 @@ def rewrite(
         decoded: their records. Each batch is in exactly one item; it may be missing if all its records are discarded,
             if `needs_no_decoding` is True for it, or if it is thinned.
         discard: bool[batches], the result of `AbortTracker.discard`.
-        known: outcomes that `latest` already has.
+        known: outcomes that pass 1 found; the other records are looked up in `latest`.
         rules: the parameters of this clean.
         latest: the newest offset of each key.
         thinned: batches that are already rebuilt, or None.
@@ -333,7 +333,7 @@ def rewrite(
 
 
 def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np.ndarray:
-    """BATCH_RULES[batches]: set the fields about the last tombstones of keys; the other fields are not set.
+    """BATCH_RULES[batches] with `tombstone_fate`, for tombstones that no record supersedes; other fields are not set.
 
     Args:
         batches: BATCH_ROW[batches].
@@ -392,7 +392,7 @@ class _Places:
 
 
 def _take_thinned(thinned: thinning.Thinned, outcomes: npt.NDArray[np.int8], places: _Places) -> BoolArray:
-    """Finish thinned batches and set their outcomes. Return which batches they are."""
+    """Finish thinned batches and set their outcomes. Return bool[batches], True for thinned batches."""
     outcomes[thinned.done] = _REBUILT
     chosen = np.flatnonzero(thinned.done)
     _finish(thinned.headers, chosen, thinned.target, thinned.starts[chosen], thinned.ends[chosen], places)

@@ -35,7 +35,7 @@ from cordwood.cleaning.sparing import begins_anew
 from cordwood.cleaning.waves import expected_work_bytes, work_bytes
 from cordwood.config import TopicConfig
 
-#: A segment's offsets fit 32 bits above its base.
+#: Maximum distance of an offset from the base offset of its segment: a signed 32-bit number.
 MAX_OFFSET_SPAN = 2**31 - 1
 
 # ---- the range -------------------------------------------------------------------------------------------------------
@@ -195,9 +195,10 @@ def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFa
 def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
     """Plan the compaction of a log with at least one segment.
 
-    A clean that may leave garbage begins where the last such clean ended. Kafka's checkpoint is below that; it
-    determines when `max.compaction.lag.ms` has passed for the garbage. Then the clean begins at Kafka's checkpoint and
-    leaves none. It also begins there if the log has much more garbage than it may have.
+    A clean that may leave garbage begins where the last such clean ended, above Kafka's checkpoint. In three cases it
+    begins at Kafka's checkpoint instead: if `max.compaction.lag.ms` has passed for data from there on (then the clean
+    also leaves no garbage), if the last such clean left no valid checkpoint, and if the log has much more garbage than
+    it may have.
     """
     usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
     share, own = choices.min_dead, facts.own_checkpoint

@@ -38,9 +38,10 @@ def check_share(share: float | None, *, index: bool = True) -> None:
 
 
 def begins_anew(garbage_bytes: int, share: float, log_bytes: int) -> bool:
-    """Whether so much more garbage was left than allowed that a clean begins at Kafka's checkpoint.
+    """Whether earlier cleans left so much garbage that the next clean has to begin at Kafka's checkpoint.
 
-    A clean leaves a share of the log's size before it; the log is smaller afterwards.
+    The limit is twice the share: a clean may leave that share of the log's size before the clean, and afterwards the
+    log is smaller.
     """
     return garbage_bytes > 2 * share * log_bytes
 
@@ -71,8 +72,9 @@ class GroupShare:
 def groups_to_write(groups: Sequence[GroupShare], garbage_max: float, segment_bytes: int) -> list[bool]:
     """Choose the groups to write; the other groups keep their segments.
 
-    Several segments are merged only if the result is small, at most half of `segment.bytes`: then small segments are
-    never neighbours in large numbers, and a large segment is not rewritten for a small neighbour.
+    A group of several segments is also written if the result is small, at most half of `segment.bytes`, so that small
+    segments do not accumulate. Larger groups are not written only to merge them: that would rewrite a large segment for
+    a small neighbour.
 
     Args:
         garbage_max: upper limit of the remaining garbage in all groups, in bytes.

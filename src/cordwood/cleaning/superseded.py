@@ -43,11 +43,11 @@ UInt8Array = npt.NDArray[np.uint8]
 CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
 #: The entry of a record that is not superseded in its chunk: hash and ordinal.
 ENTRY_BYTES = 20
-#: Superseding start of a batch that supersedes nothing.
+#: Value of `superseding_from` for a batch whose records supersede nothing.
 NEVER = np.iinfo(np.int64).max
-#: Flags in addition to the kernel's. The scan decoded the batch; it stays unchanged unless a record is superseded, and
-#: all have a key and a value; it stays unchanged unless a record is superseded, all have a key, and no tombstone has
-#: expired.
+#: Flags in addition to the kernel's. `_DECODED`: the scan decoded the batch. `_STAYS_PLAIN`: the batch stays unchanged
+#: if no record is superseded and all have a key and a value. `_STAYS_KEYED`: it stays unchanged if no record is
+#: superseded and all have a key; its tombstones have not expired.
 _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 #: The batch was taken from a key index: its bytes were not read, so its checksum was not compared.
 UNREAD = 32
@@ -55,7 +55,8 @@ UNREAD = 32
 UNCONFIRMED = 64
 #: A tombstone of the batch stays although it has expired, as a pending record may have its key; see `engine.sparing`.
 HELD = 128
-#: Maximum records of a window in memory at once; a batch may decompress to any number of them.
+#: Hashes of about this many records of a window are in memory at once; one batch may decompress to any number of
+#: records.
 _HELD_RECORDS = 1 << 20
 
 
@@ -548,7 +549,7 @@ class ScannedKeys:
     Attributes:
         latest_offset: records above it are kept whatever their key.
         segments: the outcomes, by the base offset of the segment.
-        survivors: the survivors of the segments' chunks, if they are kept; more of them may be superseded.
+        survivors: survivors of the segments' chunks, if they are kept. Newer chunks may supersede some: see `segments`.
         hash_secret: secret of the survivors' hashes.
         table: the dirty keys, if outcomes are to be confirmed; see `confirmed`.
     """

@@ -1,4 +1,4 @@
-"""Rebuild batches that lose some of their records without decoding them: the usual case of a rewritten batch.
+"""Rebuild, without decoding, batches that lose some of their records: the usual case of a rewritten batch.
 
 Pass 1 found which records are dropped, and that all have a key and a value, so no rule has to judge a record again.
 """
@@ -17,7 +17,8 @@ from cordwood.record.columns import BatchWindow, is_valid
 
 #: If batches that are rebuilt together exceed this size, refer to their large records instead of copying them.
 LARGE_BYTES = 16 << 20
-#: Attributes of batches whose timestamps or whose records' fate depend on more than the records.
+#: Attributes of batches that are not thinned: compressed ones, and those whose timestamps or records' fate depend on
+#: more than pass 1 found.
 _UNUSUAL = CODEC_MASK | CONTROL | DELETE_HORIZON | LOG_APPEND_TIME
 
 

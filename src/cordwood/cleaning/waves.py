@@ -38,9 +38,9 @@ def work_bytes(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts],
       delete horizon, so 1 byte may become 10, and then the record's length may need 1 more. Nothing else changes.
     * An uncompressed message of magic 0 or 1: by 63. It has 26 bytes beside its key and value. It may become
       a batch of its own, whose header has 61; the fields of a record beside key and value have 28 at most.
-    * A compressed batch: no useful bound is known without decompressing it. Headers do not contain the uncompressed
-      size, and a compressor's worst case is slightly above that, which is many times the log. Dropping records does
-      not help to bound it: the writer may have compressed them better than we do (a higher level, another library).
+    * A compressed batch: no useful bound is known without decompressing it. A compressor's worst case is slightly
+      above the uncompressed size, which is many times the log, and which headers do not contain. That records are
+      dropped gives no bound either: the writer may have compressed better than we do (a higher level, another library).
       We allow twice its size, and three times for wrappers of magic 0 and 1: a convention, not a proof. Larger
       outputs are no danger: if they fill the disk, the partition fails and stays unchanged.
 
@@ -75,7 +75,10 @@ def expected_work_bytes(
 def _on_disk(
     segments: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], growth: int, index_interval_bytes: int
 ) -> int:
-    """Return the size of logs as large as the segments plus their growth, with indexes: at least `disk_bytes`."""
+    """Return the disk space of outputs as large as the segments plus their growth, with indexes.
+
+    It is never less than `disk_bytes` of such outputs.
+    """
     logs = sum(segment.size_bytes for segment in segments) + growth
     entries = logs // max(index_interval_bytes, HEADER_BYTES) + 2 * len(segments)
     markers = sum(one.markers for one in headers)
@@ -157,8 +160,8 @@ class _Taken:
     proofs: int = 0
 
     def take(self, load: Load, output_bytes: int, *, is_first: bool) -> bool:
-        """Reserve room for a group's outputs, and for the proof with a partition's first group. Return False without
-        room.
+        """Reserve room for a group's outputs and, with a partition's first group, for its proof; return False if there
+        is too little.
         """
         outputs = self.outputs | {load.device: self.outputs.get(load.device, 0) + output_bytes}
         proofs = self.proofs + (load.proof_bytes if is_first else 0)

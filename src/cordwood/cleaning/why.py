@@ -1,16 +1,17 @@
 """Derive from facts what keeps a partition from being smaller.
 
-A log can lose bytes in three ways, and each part of it waits for another event:
+A log can lose bytes in three ways (right column), and each part of the log waits for a different event:
 
     log start ……… first dirty ………… first uncleanable ………… active segment ……… end
     └ tombstones ┘└ cleaner, ratio ┘└ transaction, lag, … ┘└ its next roll ┘      compaction
     └ retention.ms, retention.bytes, from the oldest segment on                   retention
     └ files that no log needs: left over, foreign, of a deleted directory         files
 
-Each cause has an upper bound of the bytes that it holds back. Bounds of the same way are parts of the same log, so a
-partition can lose at most the sum over the ways, and no more than its size on disk. The first cause is the largest,
-with two exceptions: a policy that does not fit the topic's use outranks all others; and if nothing could free a tenth
-of the disk space, the cause is the live data.
+Each cause has an upper bound of the bytes that it holds back. The bounds of one way add up, to at most the log. Both
+compaction and retention remove parts of the log, so a partition can lose at most its files plus the larger sum of these
+two, and no more than its size on disk. The first cause is the largest, with two exceptions: partitions that are never
+cleaned or cannot be read, and policies that do not fit the topic's use, outrank all others; and if nothing could free a
+tenth of the disk space, the cause is the live data.
 
 `selection` and `retention` decide on cleans and deletions; this module makes causes from their plans and reasons.
 """
@@ -48,7 +49,7 @@ from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
 from cordwood.text import bytes_text, duration_text, names_text, number
 
-#: Overdue time after which a log is not expected to be cleaned, though its broker ran.
+#: If a log is due for longer than this while its broker runs, its cleaner is dead or has given up on it.
 PATIENCE_MS = 30 * 60_000
 #: Retention that deletes nothing within this time counts as far away.
 FAR_MS = 7 * 86_400_000
@@ -62,7 +63,7 @@ _RECORDS_MIN = 100
 _KEYLESS = 0.5
 #: Minimum size at which indexes are mentioned, if they are larger than their log.
 _INDEX_BYTES_MIN = 1 << 20
-#: Minimum size of a file on most disks.
+#: Block size of most disks.
 _BLOCK_BYTES = 4096
 
 
@@ -325,7 +326,9 @@ def _due(facts: PartitionFacts, compaction: Compaction, size: int) -> Cause:
 
 
 def due_since(facts: PartitionFacts, compaction: Compaction) -> int:
-    """Return the latest time since when a log is due: the last write to any cleanable segment, plus its lag."""
+    """Return a time at which a log was certainly due: its cleanable segments had rolled, `min.compaction.lag.ms` had
+    passed, and so had `max.compaction.lag.ms` if the dirty ratio is not reached.
+    """
     assert facts.log is not None and facts.config is not None, "it is due"
     reach = compaction.range
     some = segments_between(facts.log.segments, reach.first_dirty_offset, reach.first_uncleanable_offset)
@@ -347,7 +350,7 @@ def _bound(facts: PartitionFacts) -> Iterator[Cause]:
     if reach.bound is Bound.ACTIVE_SEGMENT:
         return
     closed = [one for one in log.segments[:-1] if one.base_offset >= reach.first_uncleanable_offset]
-    # Records below it could be dropped because of newer records that wait.
+    # If nothing is cleanable, records of the whole log could be superseded by the newer records that wait.
     size = facts.compactable(compaction.log_bytes if not compaction.cleanable_bytes else _sum(closed))
     if reach.bound is Bound.LAST_STABLE_OFFSET:
         yield _transaction(facts, compaction, size)
