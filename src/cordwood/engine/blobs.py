@@ -94,7 +94,7 @@ class BlobReader:
         return data
 
     def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
-        """Return the arrays of that section, which have these types."""
+        """Return the arrays of a section, which have these types."""
         # The directory's CRC was correct, so its numbers are the writer's.
         return sections.decode(self._read(*self._sections[name]), kinds)
 

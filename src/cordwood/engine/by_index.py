@@ -7,8 +7,9 @@
 The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
 this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
 pass 2, which reads and decodes the segment anyway (`cleaning.superseded.confirmed`). A clean that may spare the segment
-(`engine.sparing`) looks up all. An index is not used if it is missing or torn, if it was made from other batches than
-those in the file, or if it has entries of magic 0 and 1, which have no exact counts. Then the segment is scanned.
+(`engine.sparing`) looks up all. The segment is scanned instead if its index is missing or torn, has another secret, was
+made from other batches than the ones in the file, or covers batches of magic 0 and 1, which have no exact counts, or
+records without a key.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 def scan_by_index(
     segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int, *, finds_all: bool = False
 ) -> ScannedRun | None:
-    """Find the superseded records of a segment by its key index. Without a usable one, return None and mark nothing.
+    """Find the superseded records of a segment by its key index. Without a usable index, return None and do not call
+    `mark`.
 
     Args:
         mark: called once, with the batches of the whole segment.
@@ -155,7 +157,9 @@ def _candidates(
 
 
 def _flags(batches: BatchRows, wanted: BoolArray, looked_up: BoolArray, index: KeyIndex, now_ms: int) -> UInt8Array:
-    """uint8[batches]: flags; for batches that were not looked up, the index tells whether there may be a tombstone."""
+    """uint8[batches]: flags. The index covers tombstones only in batches without a delete horizon, so a batch with a
+    horizon that was not looked up is flagged, too.
+    """
     flags = flags_of(batches, wanted, now_ms)
     may_have = has_flag(batches, DELETE_HORIZON) | bool(index.header.flags & Flag.TOMBSTONES)
     flags[wanted & ~looked_up] |= UNREAD
@@ -171,9 +175,7 @@ def _looked_up(
     table: DirtyTable,
     now_ms: int,
 ) -> Iterator[tuple[Int64Array, WindowKeys, BoolArray]]:
-    """Yield, per window, the indexes of the looked-up batches, their keys, and which of their records are
-    superseded.
-    """
+    """Yield, per window, the indexes of the looked-up batches, their keys, and a mask of their superseded records."""
     if not looked_up.any():
         return
     edges = np.append(batches["position"], batches["position"][-1] + batches["size_bytes"][-1]).astype(np.int64)

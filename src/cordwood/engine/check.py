@@ -1,4 +1,4 @@
-"""Check a task's output files in another process, before any of them counts.
+"""Check a task's output files in another process, before the clean uses any of them.
 
 The check compares only bytes on disk with the figures that the task returned: files and their lengths, CRC and position
 of every batch, sums of batches, records and bytes, indexes against batches. It shares no code with deciding and
@@ -60,7 +60,7 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         size_bytes += segments[base].size_bytes
     counts, kept = cleaned.counts, cleaned.kept_counts
     if cleaned.rounds > 1:
-        return  # they are sums over all rounds
+        return  # the counts are sums over all rounds
     for what, is_there, said in (
         ("batches", batches + kept.batches_verbatim, counts.batches_read - counts.batches_dropped),
         ("records", records + kept.records_kept, counts.records_kept),

@@ -1,7 +1,7 @@
 """Decide how the clean of a partition is divided, and how its keys are compared.
 
 One task cleans the partition, or many tasks, each of which scans a run of the log. Superseded records are found by
-comparing all of them in chunks; or, if little is dirty, by looking them up in a table of the dirty keys.
+comparing all records in chunks; or, if little is dirty, by looking up all records in a table of the dirty keys.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ STAGED_BYTES_MIN = 64 << 20
 RUN_BYTES_MIN = 64 << 20
 #: Runs of a partition per core: few, as the survivors of each run have to be merged; more than one, to keep cores busy.
 _RUNS_PER_CORE = 2
-#: Records are looked up if at most one of `_LITTLE` is dirty. Each dirty record is then read twice, which takes about
+#: Records are looked up if at most one in `_LITTLE` is dirty. Each dirty record is then read twice, which takes about
 #: as long as sorting eight clean ones into chunks.
 _LITTLE = 8
-#: The same for a clean that may leave garbage: only one task at a time has all facts about it.
+#: The same for a clean that may leave garbage. Only one task that has all facts can decide which garbage to leave. A
+#: partition whose records are looked up stays with one task (`is_staged`); a divided one leaves no garbage.
 _LITTLE_WITH_GARBAGE = 2
 #: A task that reads at least this many bytes has threads that read and decode ahead of it.
 _THREADED_BYTES = 64 << 20

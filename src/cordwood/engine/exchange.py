@@ -41,7 +41,7 @@ T = TypeVar("T")
 MERGE_ENTRIES = 1 << 20
 #: Number of ranges into which the hashes are cut; a merge processes some of them, one after another.
 RANGES = 64
-#: The same for logs of more records than this, so that the survivors of all chunks in one range stay few.
+#: Number of ranges for logs of more than `MANY_RECORDS` records, so that one range holds few survivors of all chunks.
 MANY_RANGES, MANY_RECORDS = BUCKETS, 500_000_000
 #: The section of a scan's blob with the outcomes of the run.
 _OUTCOMES = "outcomes"

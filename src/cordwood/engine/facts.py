@@ -98,7 +98,7 @@ def first_timestamp(segment: Segment) -> int:
     return NONE
 
 
-#: In smaller segments all old batches are counted, in larger ones those before the first younger one.
+#: In segments up to this size all old batches are counted; in larger ones only those before the first younger batch.
 _COUNTED_BYTES = 16 << 20
 
 

@@ -4,14 +4,14 @@ An index is made of each segment that is written, and of each unchanged segment 
 outputs, synced, until its segment is in place. An output's keys are collected part by part, by source segment:
 
     pass 1 hashed all keys under the secret of the indexes: survivors of its chunks  ──┐
-    pass 1 used the segment's key index, which has the hashes                          ├─► those kept by pass 2,
+    pass 1 used the segment's key index, which has the hashes                          ├─► hashes of kept records,
     neither: the part of the output is read                                          ──┘   with their new ordinals
 
 For each batch that it writes, pass 2 reports the source batch and the number of kept records. If all records that were
 not superseded are kept, their hashes are known; if fewer are, as some were dropped for another reason, the part is
 read.
 
-Without memory or room for an index there is none, which costs the next clean time, and nothing else.
+If memory or disk space does not suffice for an index, none is made; that only makes the next clean slower.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 
 #: Memory for the keys of a segment if the clean has no limit.
 _MEMORY_BYTES = 1 << 30
-#: Memory per record: its hash and ordinal twice, while an index is sorted, and its number before that.
+#: Memory per record: its hash and ordinal twice, while an index is sorted, and before that its entry in `_numbers`.
 _RECORD_BYTES = 32
 #: The batch fields in use. The position is the one in the source segment.
 _FIELDS = ["position", "size_bytes", "last_offset", "base_timestamp", "record_count", "crc", "attributes", "magic"]
 _ROW = np.dtype([(name, BATCH_ROW[name]) for name in _FIELDS])
-#: Index at least this many batches, which takes a few MB.
+#: `Written` holds at least this many batches, however small they are; they take a few MB.
 _FEW_BATCHES = 1 << 16
 
 
@@ -96,7 +96,7 @@ class IndexMaker:
     """Makes the indexes of a clean in a new folder.
 
     Attributes:
-        paths: paths of the indexes that were made; none if the disk is full.
+        paths: paths of the indexes that were made; empty once one could not be written, as on a full disk.
     """
 
     def __init__(self, fs: TargetStore, folder: str, secret: bytes, memory: MemoryShare | None) -> None:
@@ -138,7 +138,7 @@ class IndexMaker:
         for segment in [*outputs.segments, *stay]:
 
             def make(segment: Segment = segment) -> KeyIndex | None:
-                # This clean has verified their checksums, or has just written them.
+                # The clean has verified the checksums of unchanged segments, and has just written the others.
                 windows = segment_windows_from(segment, 0, Checks.DEFERRED)
                 return build(segment, self._secret, RECORD_BYTES * self._records_max, windows)
 

@@ -94,7 +94,10 @@ def empty_table(settings: CleanSettings, hash_secret: bytes, offsets: int | None
 
 
 def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
-    """Enter the keys of a range into an empty table. A table that fills up covers only the batches entered in full."""
+    """Enter the keys of a range into an empty table.
+
+    A table that fills up covers the range up to its last key, or up to the last batch entered in full, if later.
+    """
     next_tracker: AbortTracker | None = None
     segments, start = dirty.segments, dirty.start
 
@@ -132,7 +135,7 @@ def collect_keys(dirty: DirtySection, table: KeyTable) -> DirtyKeys:
 
 
 def _enter(table: KeyTable, batches: BatchRows, found: Sequence[HashedRecords], start: int) -> bool:
-    """Enter the keys of some batches. Return False if the table is full; it then covers the batches entered in full."""
+    """Enter the keys of some batches. Return False if the table is full; see `collect_keys`."""
     for columns, keyed, hashes in found:
         done = table.put(columns, keyed, hashes)
         if done < columns.rows.size:

@@ -51,7 +51,7 @@ class CleanState:
     Attributes:
         tracker: the tracker of pass 2.
         key_pass_tracker: the tracker of pass 1 at the start of the next group; None if pass 1 starts anew there.
-        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer; see `Elision`.
+        old_horizon_ms: segments modified after this time keep their tombstones of magic 0 and 1; see `Elision`.
         spares: whether earlier groups keep records that may be dropped. Then from here on tombstones and markers stay:
             one of these records could have the same key.
     """
@@ -81,11 +81,11 @@ class Left:
 
     @property
     def restart(self) -> int:
-        """Start for a cleaner that ignores garbage: the segment of the first killer.
+        """Start for a cleaner that ignores garbage: the base offset of the segment that contains the first killer.
 
-        An offset within a segment would be wrong. Kafka's cleaner takes the transaction at its start for aborted if the
-        producer aborted an earlier one of the same segment, as it does not read the marker in between; then the
-        transaction's records supersede nothing.
+        A start within the segment would be wrong: Kafka's cleaner would not read the markers before it. If a producer
+        aborted one transaction before the start and has its next one there, the cleaner would take that for aborted,
+        too, and its records would supersede nothing.
         """
         if not self.garbage_bytes:
             return self.first_killer
@@ -122,12 +122,12 @@ class Cleaned:
     Attributes:
         end_offset: the new first dirty offset.
         replaced: per group, base offsets of the segments that its outputs replace.
-        outputs: per group, base offsets of the segments that were written.
+        outputs: per group, base offsets of the segments that replace them.
         counts: counts of records, batches and bytes.
         segments: the counts per group and source segment; empty after several rounds.
         rounds: number of rounds; more than one only with Kafka's offset map.
         kept: base offsets of outputs that were not written, as each is the same as its source segment.
-        carried: the state at the end, for the groups after.
+        carried: the state at the end, for the groups after these.
         key_bytes: peak memory of its keys.
         probed: whether all records were looked up in a table of the dirty keys.
         left: facts for the next clean, if this one may have left garbage; else None.
@@ -200,7 +200,8 @@ class CleanRequest:
         index_secret: secret of the key indexes that limit the records to look up; None to look up all.
         fresh_secret: secret of new key indexes, if pass 1 hashes the keys of all records; None to make none.
         garbage_share: garbage that may be left, as a share of the cleaned range; 0 for none, as in Kafka.
-        restart: start of the range if the state of an earlier clean is invalid; None if that does not matter.
+        restart: start of the range if the state that an earlier clean left proves invalid; None if this clean does not
+            use that state.
     """
 
     first_dirty: int
@@ -468,7 +469,7 @@ def _cleaned(log: LogView, written: Sequence[WrittenGroup], keys: DirtyKeys, car
 
 
 def check_bases(log: LogView, bases: Sequence[int]) -> None:
-    """Raise if an output begins inside one segment's range but at or above the base offset of a later segment."""
+    """Raise CorruptBatchError unless base offsets ascend: each output must begin below the next segment."""
     for one, other in itertools.pairwise(bases):
         if one >= other:
             what = f"offset {one} and those behind it are in one segment, and in the one of base offset {other}, too"

@@ -27,7 +27,8 @@ T = TypeVar("T")
 #: Maximum bytes that are read, judged and written at once: enough to keep the cost per window small, and few enough
 #: that the windows being read, decoded and written together fit a usual cache.
 WINDOW_BYTES = 8 << 20
-#: Minimum number of windows per segment, so that reading, decoding and writing overlap; but never smaller windows.
+#: Minimum number of windows per segment, so that reading, decoding and writing overlap; it applies only as long as the
+#: windows are not smaller than `SMALL_WINDOW_BYTES`.
 _WINDOWS = 8
 SMALL_WINDOW_BYTES = 4 << 20
 #: The same limit for compressed batches, which are larger in memory than on disk.
@@ -88,7 +89,8 @@ def read_ahead(
     Args:
         threads: see `reading_threads`; unfinished work does no harm after the caller quits.
         windows: produced one at a time, in any of the threads.
-        work: called with several windows at a time; it computes the CRCs of all that it decodes.
+        work: processes one window; several threads call it at a time. It must compute the CRCs of the batches that it
+            decodes.
     """
     if threads is None:
         yield from ((shown, work(shown)) for shown in windows)
@@ -201,7 +203,7 @@ def records_of(
 
 
 def bodies_of(segment: Segment, window: BatchWindow, wanted: np.ndarray) -> Iterator[Bodies | RecordColumns]:
-    """Yield the same, for a caller that decodes bodies of magic 2 itself."""
+    """Decompress the wanted batches, for a caller that decodes bodies of magic 2 itself; yield others as records."""
     yield from decompress_window(_chosen(window, wanted), on_damage=_fail(segment))
 
 

@@ -48,7 +48,7 @@ class PartitionResult:
         counts: records, batches and bytes read, kept, dropped.
         bytes_before, bytes_after: size of all its `.log` files.
         end_offset: its new first dirty offset; None if it was not cleaned.
-        probed: little was dirty, so all records were looked up in a table of the dirty keys.
+        probed: whether all records were looked up in a table of the dirty keys, as little was dirty.
         segments: results of each rewritten segment, by base offset; they add up to `counts`. Empty if
             Kafka's offset map made several rounds necessary.
         left_out_bytes: size of whole batches that its copy lacks: they are after damage that a crash left, or the log
@@ -127,7 +127,7 @@ class CleanResult(Paged):
     Attributes:
         target: the new directory; empty if nothing was written, or all of it in place.
         now_ms: the time on which all decisions are based.
-        clean_seconds: time of reading, deciding and writing on Spark, without its start.
+        clean_seconds: duration of the tasks, without the start of the engine that runs them.
         notes: further facts for the user.
         in_place: figures of a clean in place; None for others.
     """
@@ -171,7 +171,7 @@ class Work:
 
     Attributes:
         segments_kept: number of segments whose files stay, as nothing in them would change.
-        segments_replaced: number of segments that would be written anew, alone or together.
+        segments_replaced: number of segments that would be replaced, alone or merged.
         segments_written: number of segments that would replace them.
         bytes_read: bytes read by tasks, key indexes included; without a proof and without copying files.
         bytes_written: size of new segments with their indexes, without key indexes.
@@ -229,7 +229,7 @@ def result_of(
     Args:
         plan: the partition's plan; None if it was not chosen.
         outcome: outcome of its task; None without a task.
-        otherwise: the outcomes of partitions that need no clean.
+        otherwise: the fate of a partition that needs no clean.
     """
     name = None if place.name is None else place.name.topic_partition
     cleaned = outcome.cleaned if isinstance(outcome, Output) else outcome

@@ -56,7 +56,7 @@ class Outputs:
     """Location and limits of the outputs.
 
     Attributes:
-        is_strict: an index that is full is an error, as in Kafka; otherwise a further segment is started.
+        is_strict: whether a full index is an error, as in Kafka; otherwise a further segment is started.
         indexes: makes the key indexes of the outputs and kept segments; None for no indexes.
     """
 
@@ -69,7 +69,7 @@ class Outputs:
 
 
 class GroupWriter:
-    """The outputs of one group: one segment, or several if one index cannot hold all entries."""
+    """The outputs of one group: one segment, or several if an index is full or offsets are too far above the base."""
 
     def __init__(self, outputs: Outputs, log: LogView, base_offset: int, mode: int) -> None:
         self._outputs, self._log, self._mode = outputs, log, mode
@@ -155,9 +155,9 @@ class WrittenGroup:
 
     Attributes:
         replaced: base offsets of the segments that were read.
-        outputs: base offsets of the segments that were written.
+        outputs: base offsets of the segments that replace them.
         counts: record counts per source segment.
-        kept: nothing was written, as the output would be the same as the one source segment.
+        kept: whether nothing was written, as the output would be the same as the only source segment, or it is spared.
     """
 
     replaced: tuple[int, ...]
@@ -208,7 +208,7 @@ def rewrite_groups(
         log: the partition's log; it is only read.
         newest: the result of pass 1 for the dirty section.
         tracker: tracker of transactions, at the first group; on return it is at the end of the last one.
-        old_horizon_ms: tombstones of magic 0 and 1 stay in segments that are newer.
+        old_horizon_ms: see `CleanState`.
         spared: segments that keep their files although some of their records may be dropped, each a group of its own.
     """
     written = []
@@ -309,8 +309,8 @@ class _Reading:
         """Yield the windows, in log order."""
         bases = [segment.base_offset for segment in itertools.chain(*self._groups)]
         ends = dict(itertools.pairwise([*bases, self._rules.first_uncleanable_offset]))
-        # Skipped batches belong to no transaction, so the tracker misses nothing; in other segments it follows the
-        # headers.
+        # Skipped batches belong to no transaction, so the tracker misses nothing. Spared segments may have
+        # transactions: their headers are passed to the tracker.
         for segment, upper in itertools.chain(*map(with_upper_bounds, self._groups)):
             base = segment.base_offset
             tracker.add(aborted_transactions(self._log, base, upper))

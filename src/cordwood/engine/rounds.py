@@ -1,8 +1,8 @@
 """Clean in rounds, as Kafka's cleaner does with an offset map of limited size.
 
-A round ends when the map is full. If the log is still dirty enough, the next round starts there, as of the same time,
-and reads the outputs of the previous round instead of the segments that they replace. Every round writes all segments
-from the first on, so the outputs of the last round are the result.
+A round ends when the map is full. If the log is still dirty enough, the next round starts at that offset, for the same
+time, and reads the outputs of the previous round instead of the segments that they replace. Every round writes all
+segments from the first on, so the outputs of the last round are the result.
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ _CHUNK_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Superseding:
-    """The superseding records: those with a key in [start, …), from the position of the index entry for `start` on."""
+    """The superseding records: records with a key from the offset `start` on. They are in batches from `position` on,
+    the position of the index entry for `start`.
+    """
 
     start: int
     position: int
@@ -88,7 +90,7 @@ class KeyScan:
     Attributes:
         hash_secret: 16 bytes that key the hashes.
         chunk_records: records per chunk, a multiple of 8.
-        now_ms: the time of the clean; unused for a table.
+        now_ms: the time of the clean; unused if the log is read as a table (`tables`).
         end_offset: records from here on are ignored.
         table: table in which records are looked up; None to compare them in chunks.
         keeps_survivors: keep the survivors of chunks for pass 2.
@@ -326,9 +328,7 @@ def scan_part(
 
 
 def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Trackers) -> tuple[BoolArray, Int64Array]:
-    """Let both trackers see the batches; return which to decode, and where each starts to supersede (see
-    `window_keys`).
-    """
+    """Pass batches to both trackers; return the arguments `wanted` and `superseding_from` of `window_keys`."""
     superseding_from = np.full(batches.size, NEVER, np.int64)
     if superseding is not None and trackers.keys is not None:
         some = batches["position"] >= superseding.position

@@ -62,8 +62,9 @@ class Terms:
 
     Attributes:
         garbage_share: garbage that may be left, as a share of the cleaned range.
-        first_dirty: no record below this offset superseded another one.
-        relies_on_state: records were superseded below that, too; the checkpoint's pending records list them.
+        first_dirty: first offset whose key pass 1 read; no record below it has superseded others in this clean.
+        relies_on_state: whether records below that superseded others in earlier cleans; the pending records of the last
+            clean's checkpoint list those that are left.
         now_ms: the time of the clean.
         elides: whether expired tombstones and markers are removed.
         segment_bytes: `segment.bytes`.
@@ -355,10 +356,10 @@ def _bits_of_all(outcomes: SegmentOutcomes, counts: Int64Array) -> U8Array:
 
 
 def _hold_tombstones(surveyed: Sequence[_Surveyed], terms: Terms) -> None:
-    """Find the expired tombstones. If a pending record may have the key of one, its batch keeps all.
+    """Hold expired tombstones back: if a pending record may have the key of one, its batch keeps all its tombstones.
 
-    Segments with other expired tombstones are written. All segments that may be spared count, even if they will not be:
-    then such a tombstone is removed by a later clean.
+    Segments with other expired tombstones have to be written. The superseded records of every segment that may be
+    spared count as pending. If such a segment is written nevertheless, a later clean removes the tombstone.
     """
     with_due = [one for one in surveyed if one.due.size]
     if not with_due:
@@ -379,10 +380,9 @@ def _hold_tombstones(surveyed: Sequence[_Surveyed], terms: Terms) -> None:
 
 
 def _prefixes(garbage: Sequence[_Surveyed], index_secret: bytes | None) -> list[tuple[np.uint64, UInt64Array]] | None:
-    """Return the hashes of superseded records as far as key indexes have them: a mask of the bits, and the bits of
-    each.
+    """Return, per segment, the upper bits of its superseded records' hashes that its key index holds, and their mask.
 
-    Returns None if a segment has no valid index.
+    Return None if a segment has no valid index.
     """
     found = []
     for one in garbage:

@@ -131,7 +131,7 @@ def clean_staged(
         for partition in _waiting(partitions):
             partition.outcome = _combined(fs, partition, outputs, discard=discard)
     finally:
-        # The end of the work folder removes leftovers, and reports it if that fails.
+        # Closing the work folder removes leftovers, and reports a failure of that.
         with contextlib.suppress(StoreError):
             for partition in partitions:
                 remove_tree(fs, partition.folder.path)

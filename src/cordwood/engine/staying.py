@@ -3,7 +3,8 @@
     file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
     read                    └─── small gap: read ──┘                    └───────┘
 
-A window holds several such stretches, at the distances of the file: a gap takes addresses there, but no memory.
+The buffer of a window holds several stretches at the same distances as in the file. Its gaps take address space, but no
+memory.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def read_through_gaps(segment: Segment, edges: Int64Array, is_read: BoolArray) -
 
 
 def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: ActiveProducers) -> Staying | None:
-    """Choose the batches of a segment to read; None to read all, if skipping would not pay.
+    """Choose the batches of a segment to read; None to read all, if no batch may be skipped or it would not pay.
 
     Args:
         upper: base offset of the next segment.
@@ -102,7 +103,7 @@ def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: Acti
     found = newest.batches(segment.base_offset)
     if found is None or not found.gone.any():
         return None
-    # The last batch of the range is never skipped: no record in it has a newer one.
+    # The last batch of the range is never skipped: no record supersedes its last one.
     edges = np.append(found.positions, segment.size_bytes)
     is_read = ~found.gone
     read_through_gaps(segment, edges, is_read)

@@ -177,7 +177,7 @@ class Failure:
     error: Exception | None = field(default=None, repr=False, compare=False)
 
     def exception(self) -> Exception:
-        """Return the exception to raise if a failure is not one value among others."""
+        """Return the exception to raise where a failure cannot be returned as a value."""
         return self.error or RuntimeError(self.detail or self.what)
 
 
@@ -211,13 +211,13 @@ class Output:
         )
 
     def by_group(self) -> Iterator[Replacement]:
-        """Yield the same, group by group."""
+        """Yield one replacement per written group, in order."""
         for replaced, outputs in self.cleaned.written:
             names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
             yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
 
     def group_bytes(self) -> Iterator[int]:
-        """Yield the size of each written group's outputs on disk."""
+        """Yield the size of each group's outputs on disk; 0 for groups that were not written."""
         for outputs in self.cleaned.outputs:
             yield disk_bytes([size for name, size in self.files if _offset_of(name) in outputs])
 
@@ -303,7 +303,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         if secret is not None and task.makes_index:
             indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
         cleaned = clean_in_rounds(written, log, folder, request, indexes)
-        # Its names need not be durable: the files are renamed into the partition, and those names are synced.
+        # Names of outputs need not be durable: the files are renamed into the partition, where the names are synced.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))
         after = LogView(folder, fs=written, log_start_offset=0)
