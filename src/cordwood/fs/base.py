@@ -352,7 +352,7 @@ class Target(Protocol):
 
     Attributes:
         target: final path of the new directory.
-        path: the folder that contains all of it until then.
+        path: the folder that contains the whole directory until it is published.
         data: the folder in which the files of the new directory are created.
         outputs: the folder in which tasks write files, which are then renamed into `data`.
     """

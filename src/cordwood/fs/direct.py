@@ -27,8 +27,8 @@ DIRECT_BYTES_MIN = 1 << 20
 #: Smaller amounts are read through the page cache: thanks to its read-ahead, small adjacent reads do not each wait for
 #: the disk, as direct reads would (24 KiB: 0.2 ms each, half of it for the CPU).
 DIRECT_READ_BYTES_MIN = 128 << 10
-#: Bytes per second from which a disk counts as fast, and how many bytes a fast disk may be late: a single write may be
-#: slow because it waited for others.
+#: Bytes per second from which a disk counts as fast, and number of bytes by which a fast disk may fall behind that
+#: rate: a single write may be slow because it waited for others.
 _FAST, _LATE_BYTES = 500e6, 32 << 20
 
 

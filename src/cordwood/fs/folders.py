@@ -15,7 +15,7 @@ _REMOVE_PAUSE_SECONDS = 0.1
 
 
 def mode_of(fs: Store, *paths: str) -> int:
-    """Return the permissions for a copy of several directories: the ones that all of them have, and the owner's."""
+    """Return the permissions for a copy of several directories: all that each of them has, and all for the owner."""
     return functools.reduce(operator.and_, (fs.stat(path).mode for path in paths), 0o777) | 0o700
 
 

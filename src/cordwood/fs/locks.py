@@ -183,7 +183,7 @@ def _acquire(directory: str) -> int:
 
 
 def _open(path: str, directory: os.stat_result) -> int | None:
-    """Open the file, or create it for the directory's owner; return None if it was just created or removed (retry)."""
+    """Open the file, or create it for the directory's owner; return None if another process just created it (retry)."""
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         return os.open(path, flags)

@@ -1,4 +1,4 @@
-"""Two objects show the state of a copy in an object store: its manifest that it is complete, its run that it is not.
+"""Two objects show the state of a copy in an object store: a manifest marks it as complete, a run object as unfinished.
 
     s3://bucket/copy/
       .cordwood-run.json       put first, if absent: the run that makes this copy. Removed last

@@ -4,8 +4,8 @@ A request is retried, with increasing pauses, if the server answers with an inte
 sends an incomplete body. If the store still fails, StoreError is raised. It is not an OSError, as handlers of missing
 or unreadable files must not catch it.
 
-Each request runs in its own thread. When the process has to end, its caller waits only a few seconds more; otherwise a
-signal would have no effect until the library gives up.
+Each request runs in its own thread, and its caller waits for that thread. When the process has to end, the caller waits
+only a few seconds more; otherwise a signal would have no effect until the library gives up.
 """
 
 from __future__ import annotations

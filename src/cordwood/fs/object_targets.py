@@ -61,7 +61,7 @@ class ObjectTargetStore(ObjectStore, TargetStore):
         self._changes = threading.Lock()
         #: Files open for writing, by URL.
         self._staged: dict[str, _StagedFile] = {}
-        #: Acquired to copy a large file, which needs memory for several parts.
+        #: Acquired for each copy: a large file needs memory for several parts.
         self._limited_room = threading.Semaphore(_COPIES_AT_ONCE)
         #: Objects that this process wrote or renamed, by URL.
         self._written: dict[str, CopiedFile] = {}

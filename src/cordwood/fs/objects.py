@@ -239,8 +239,8 @@ class ObjectStore(Store):
         """Return the directory at a path that is not an object, or None if there is none either.
 
         Raises:
-            StoreError: the store lists such an object. Not FileNotFoundError, which readers interpret as a file that a
-                broker has deleted, and ignore.
+            StoreError: the store lists an object at this path. Not FileNotFoundError, which readers interpret as a file
+                that a broker has deleted, and ignore.
         """
         parent, name = posixpath.split(path.rstrip("/"))
         for info, _ in self.list_with_tags(parent):

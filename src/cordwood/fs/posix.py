@@ -1,8 +1,8 @@
 """The machine's file system, through the system calls that Kafka's storage layer uses.
 
 Every read and write passes its position (pread, pwrite), so several readers can share an open file. Directories are not
-trusted: the type of every opened file is checked, so that a FIFO or device under a segment's name can neither block nor
-feed us, and a read never allocates more than the file holds.
+trusted: the type of every opened file is checked, so that a FIFO or device under a segment's name can neither block a
+reader nor be read, and a read never allocates more than the file holds.
 """
 
 from __future__ import annotations

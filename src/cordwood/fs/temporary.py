@@ -60,7 +60,7 @@ def release(path: str) -> None:
 def remove_abandoned(prefix: str) -> None:
     """Remove folders of this user whose processes were killed; ignore errors.
 
-    Like that of `make_held`, the prefix may begin with the path of a folder other than the usual one. On a network disk
+    As in `make_held`, the prefix may begin with the path of a folder other than the usual one. On a network disk,
     nothing is removed: locks there may not be visible to other machines.
     """
     root, prefix = os.path.split(prefix)

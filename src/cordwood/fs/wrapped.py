@@ -34,7 +34,7 @@ def _of_store(verb: _V) -> _V:
 
 
 class WrappedReadableFile(ReadableFile):
-    """Delegates every verb to another file, except `read_direct_into`, which calls `read_into`."""
+    """Delegates every verb to another file, except `cached_reads`, and `read_direct_into`, which calls `read_into`."""
 
     def __init__(self, file: ReadableFile) -> None:
         self.path = file.path
