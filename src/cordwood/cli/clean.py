@@ -67,7 +67,7 @@ def main(
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_forecast=tell_forecast, on_plan=progress.begin, on_progress=progress.update)
         with run.where.begun():
-            # Loading these takes as long as starting Java.
+            # Loading these takes as long as starting Java, so load them while it starts.
             from cordwood.commands.clean import clean
             from cordwood.commands.clean_in_place import clean_in_place
 

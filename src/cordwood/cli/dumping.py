@@ -151,8 +151,7 @@ class Dump:
             lines, self._lines, self._lines_bytes = self._lines, [], 0
             self._write(b"".join(lines))
 
-    # ---- kinds of paths
-    # --------------------------------------------------------------------------------------------------
+    # ---- kinds of paths ----------------------------------------------------------------------------------------------
 
     def _dump(self, path: str) -> None:
         found = look(self._fs, path)

@@ -165,7 +165,7 @@ def header_name(data: memoryview) -> str:
 class _Lines:
     """Pending lines. A large cell is a mark in its line; its pieces are kept separately."""
 
-    #: Wide, so that no cell is padded with spaces after a large value. Shown text never has a zero byte.
+    #: A mark. Marks are wide, so that no cell is padded with spaces after a large value; shown text has no zero byte.
     _MARK = re.compile("\0([0-9]+) *\0")
 
     def __init__(self, heading: str = "") -> None:

@@ -25,7 +25,7 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:
-    """Return the keys given by name, and those on the non-empty lines of a file.
+    """Return the keys from the options `--key`, and from the non-empty lines of a file.
 
     Raises:
         RequestError: no key is given.

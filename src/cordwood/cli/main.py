@@ -115,8 +115,8 @@ class _Verb(TyperCommand):
     """Shows options in groups: first the verb's own, then those shared by commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        # An option of every verb, as people append it to a failed command line; listed once, among the options before a
-        # verb.
+        # Every verb has this option, as people append it to a failed command line. The help lists it once, among the
+        # options before a verb.
         verbose = TyperOption(
             param_decls=["-v", "--verbose"],
             is_flag=True,
@@ -142,7 +142,7 @@ def _own_first(title: str) -> int:
 
 
 class _Verbs(TyperGroup):
-    """Looks up verbs in a table, so that a verb never pays for another's imports."""
+    """Looks up verbs in a table, so that only the module of the chosen verb is imported."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)

@@ -34,7 +34,7 @@ def main(
     paths = [named(directory) for directory in directories]
     if exact:
         return _plan_exactly(paths, options, engine, as_json=as_json)
-    # The engine that --exact runs tasks on starts while this is loaded.
+    # Not imported at the top: with --exact, this is loaded while the engine starts.
     from cordwood.commands.plan import make_plan
 
     plan = make_plan(paths, options)
@@ -50,7 +50,7 @@ def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOpti
     with Progress(enabled=sys.stderr.isatty()) as progress:
         run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
         with run.where.begun():
-            # Loading this takes as long as starting Java.
+            # Loading this takes as long as starting Java, so load it while Java starts.
             from cordwood.cli.clean import exit_code_of
             from cordwood.commands.plan_exact import plan_exact
 

@@ -1,6 +1,6 @@
 r"""Formats in which `dump` shows bytes, and parsers of bytes and offsets that users type.
 
-Keys and values are bytes. Each `ValueFormat` can show some of them. Others are shown in a second form that cannot be
+Keys and values are bytes. Each `ValueFormat` can show some bytes. All others are shown in a second form that cannot be
 mistaken for the first, so nothing is ever lost:
 
               for people                                  in JSON               else, and in JSON

@@ -33,7 +33,7 @@ def main(
     check_report(report)
     where = Where.of(options.tasks, None, options.tasks.archive)
     with Progress(enabled=sys.stderr.isatty()) as progress, where.begun():
-        # Loading this takes as long as starting Java.
+        # Loading this takes as long as starting Java, so load it while Java starts.
         from cordwood.commands.verify import verify
 
         result = verify(
