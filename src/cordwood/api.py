@@ -1,8 +1,8 @@
 """The functions of `import cordwood` that take options, with each option as an argument.
 
-Each is written here with the options as values, as `commands` takes them; `_with_arguments` puts an argument in the
-place of each of their fields, and refuses what is of another type. Editors and type checkers read `api.pyi`, which
-`scripts/api-stub` writes.
+Each function is written here with options values as parameters, like the functions of `commands`. `_with_arguments`
+replaces such a parameter by an argument for each of its fields, and rejects arguments of another type. Editors and type
+checkers read `api.pyi`, which `scripts/api-stub` writes.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ T = TypeVar("T")
 
 #: Arguments that are paths, as text or as a `pathlib.Path`.
 _PATHS = ("paths", "output", "before", "after")
-#: The types of arguments besides options that are checked, by what stands in the source.
+#: The types of checked arguments other than options, by their annotation in the source.
 _TYPES: Mapping[str, Any] = {"str": str, "int": int, "Sequence[bytes | str]": Sequence[bytes | str]}
 
 
 def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
-    """Give a function that takes options values an argument for each of their fields instead, with its help."""
+    """Replace the options values among a function's parameters by an argument for each field, with its help."""
     own = inspect.signature(function)
     parameters = own.parameters.values()
     kinds = {one.name: globals()[one.annotation] for one in parameters if _is_options(one.annotation)}
@@ -123,7 +123,7 @@ def _with_arguments(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _checked(function: str, name: str, kind: Any, given: Any) -> Any:
-    """An argument, or all positional ones, with paths as text."""
+    """Return an argument, or all positional arguments, with paths as text; raise TypeError for another type."""
     try:
         if name == "paths":
             return tuple(checked("a path", kind, one) for one in given)
@@ -148,8 +148,8 @@ def _in_python(said: Any, options: Sequence[OptionField], others: Sequence[inspe
     `give --high-watermark end` becomes `give high_watermark='end'`, and `--retention` becomes `retention=True`.
 
     Args:
-        said: an argument of the error; those that hold no flag are returned as they are.
-        options: of the function.
+        said: an argument of the error; returned unchanged if it contains no flag.
+        options: options of the function.
         others: its other arguments, such as `output`.
     """
     by_flag = {f"--{one.name}": (one.name, str) for one in others} | {one.flag: (one.name, one.type) for one in options}
@@ -176,7 +176,7 @@ def _is_options(annotation: str) -> bool:
 
 
 def _with_help(text: str, options: Sequence[OptionField]) -> str:
-    """A docstring with a section of options before what it raises."""
+    """Return a docstring with a section of options before its section `Raises`."""
     lines = [
         textwrap.fill(f"{one.name}: {one.option.help}", 112, initial_indent=" " * 4, subsequent_indent=" " * 8)
         for one in options

@@ -30,7 +30,7 @@ def text_paths(paths: Iterable[AnyPath]) -> tuple[str, ...]:
 
 
 def no_path(function: str) -> TypeError:
-    """Return the error for a call without any path, such as from a pattern without a match: it would do nothing."""
+    """Return the error for a call without paths, such as from a pattern without a match: the call would do nothing."""
     return TypeError(f"{function}() is given no path: give at least one")
 
 

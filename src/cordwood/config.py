@@ -202,7 +202,7 @@ class Source:
 
     @property
     def explicit(self) -> bool:
-        """Whether a person chose this value, as opposed to Kafka's default."""
+        """Whether this is a source that sets values, as opposed to Kafka's defaults."""
         return self.kind is not SourceKind.DEFAULT
 
     def __str__(self) -> str:
@@ -245,7 +245,7 @@ class ConfigValue:
 
     @property
     def explicit(self) -> bool:
-        """Whether a person chose this value, as opposed to Kafka's default."""
+        """Whether a source sets this value, as opposed to Kafka's default."""
         return self.source.explicit
 
     def __str__(self) -> str:
@@ -702,7 +702,7 @@ def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None =
 
 
 def explicit_texts(config: TopicConfig) -> dict[str, str]:
-    """Return the values that a person chose, by names of topic configs, as texts for `resolve`."""
+    """Return the values that a source sets, by names of topic configs, as texts for `resolve`."""
     return {name: show(value.value) for name, value in config.items() if value.explicit and name in TOPIC_CONFIGS}
 
 

@@ -152,7 +152,7 @@ _TIMES = (("day", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def duration_text(ms: float | None) -> str:
-    """Format a duration in the largest unit of which it has at least two, to about three digits."""
+    """Format a duration to about three digits, in the largest unit that it holds at least twice, or exactly once."""
     if ms is None:
         return "-"
     for unit, size_ms in _TIMES:

@@ -19,7 +19,7 @@ ending = Event()
 class Each(Protocol):
     """Runs a function on each item, as tasks; the results are in the order of the items.
 
-    The tasks run in the order of the items' sizes; function and items are pickled.
+    Larger items are started first. The function and the items are pickled.
     """
 
     def __call__(self, do: Callable[[_T], Any], items: Sequence[_T], sizes: Sequence[int]) -> list[Any]:

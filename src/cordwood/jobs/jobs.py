@@ -101,7 +101,7 @@ class Jobs:
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
         with progress.Watch(self.fs, self.progress, self._on_progress if self.location.in_this_process else None):
             found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
-            # These had many records in few bytes, so their key table did not fit in memory.
+            # Divide partitions with many records in few bytes: their key table did not fit in one task's memory.
             staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
             found |= self._clean_staged(tasks, sorted(staged), outputs, discard, cores)
         assert len(found) == len(tasks), "every task answers"

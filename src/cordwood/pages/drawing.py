@@ -112,7 +112,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], label: str, width: int) -> Markup:
-    """Draw a labelled bar for each row; the removable part of each is marked."""
+    """Draw a labelled bar for each row, with its part marked."""
     most, step = max((row.value for row in rows), default=0) or 1, 40
     shapes: list[Markup] = []
     for number, row in enumerate(rows):
@@ -147,7 +147,7 @@ class Tile:
 
 
 def treemap(tiles: Sequence[Tile], label: str, width: int, height: int) -> Markup:
-    """Draw a rectangle for each tile, sized by its share of the total; the largest tile first."""
+    """Draw a rectangle for each tile, sized by its share of the total. Pass the tiles by descending size."""
     boxes = squarified([tile.size for tile in tiles], Box(0, 0, width, height))
     shapes = [_tile(tile, box) for tile, box in zip(tiles, boxes, strict=True)]
     return svg(width, height, label, shapes, has_links=True)

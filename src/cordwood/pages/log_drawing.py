@@ -169,7 +169,7 @@ def _marks(log: DrawnLog, scale: _Scale) -> tuple[list[tuple[float, Markup]], fl
 
 
 def _axis(log: DrawnLog, scale: _Scale, top: float) -> list[Content]:
-    """Draw offsets and times below them, as many as fit."""
+    """Draw the base offsets of as many segments as fit, with the times below the offsets."""
     shapes: list[Content] = [line(0, top, scale.width, top, "axis")]
     free = 0.0
     for one, x in zip(log.segments, scale.starts, strict=False):

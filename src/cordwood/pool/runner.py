@@ -92,7 +92,7 @@ class PoolRunner:
             return run.outcomes()
 
     def take(self, other_than: int) -> Worker | None:
-        """Return a worker with another process id, or None if no core is free."""
+        """Return a worker whose process id is not `other_than`, or None if no core is free."""
         if not self._free_cores.acquire(blocking=False):
             return None
         try:
