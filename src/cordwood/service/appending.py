@@ -27,7 +27,7 @@ class AppendInfo(NamedTuple):
     """The result of an append.
 
     Attributes:
-        first_offset: offset of the first record; NONE if nothing was appended, or in a follower's old formats.
+        first_offset: offset of the first record; NONE without batches, or if a follower's first batch has magic 0 or 1.
         append_time: append time with LogAppendTime; for a duplicate, the timestamp of the stored batch; else NONE.
         last_leader_epoch: leader epoch of the last batch, as it was sent.
         codec: codec of the last compressed batch.
@@ -64,12 +64,12 @@ class Append:
         """Check the batches without looking at the log.
 
         Returns:
-            a summary of the batches, and their headers, without a partial batch at the end and without the batches from
-            a later leader's first one on.
+            a summary of the batches, and their headers. A partial batch at the end is left out; a follower also leaves
+            out the first batch of a later leader, and all batches after it.
 
         Raises:
             InvalidRecordError, RecordTooLargeError, CorruptRecordError, OffsetsOutOfOrderError, IllegalArgumentError:
-                the log must not take the batches.
+                the batches must not be appended.
         """
         batches: list[Batch] = []
         last_offset, codec, in_order, is_later = NONE, Codec.NONE, True, False
@@ -131,7 +131,7 @@ class Append:
     def place(
         self, data: bytearray, batches: list[Batch], info: AppendInfo, end_offset: int, now_ms: int
     ) -> tuple[bytearray, list[Batch], AppendInfo]:
-        """Assign offsets to the records, from the end of the log on; only check the offsets of a follower's batches.
+        """Assign offsets to the records, from `end_offset` on. If `magic` is None, only check the offsets.
 
         Args:
             data: the batches; may be changed.

@@ -23,7 +23,7 @@ def _start_offset(log: Log) -> int | None:
     return log.log_start_offset if log.log_start_offset > log.log_segments[0].base_offset else None
 
 
-#: The offset of a log for each file; None leaves the log out of the file.
+#: For each file, a function that returns a log's offset; if it returns None, the file gets no entry for the log.
 _OFFSETS: Mapping[str, Callable[[Log], int | None]] = {
     filenames.RECOVERY_POINTS: lambda log: log.recovery_point,
     filenames.LOG_START_OFFSETS: _start_offset,
@@ -32,7 +32,7 @@ _OFFSETS: Mapping[str, Callable[[Log], int | None]] = {
 
 
 class Checkpoints:
-    """The checkpoint files of the live directories. Logs storage errors, which take a directory offline."""
+    """The checkpoint files of the live directories. A storage error takes its directory offline, and is only logged."""
 
     def __init__(
         self, directories: Mapping[str, LiveDirectory], logs: Callable[[], Mapping[TopicPartition, Log]]

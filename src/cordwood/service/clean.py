@@ -1,7 +1,7 @@
 """Cleans one live log: the engine writes new segments beside it, and they replace the old ones.
 
     task      the segments of the range are closed and do not change; the producers come from memory
-    run       in this thread, or on Spark: see `clean_runner`. All output is written to this clean's own folder
+    run       in this thread, or as tasks of an engine: see `clean_runner`. All output is in this clean's own folder
     check     reads the output once more
     swap      group by group, under the log's lock; an abort takes effect between groups
     index     installs key indexes of the new segments, for the next clean; see `key_indexes`
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 #: Bytes of a log that a clean in a thread keeps in memory between its two passes, beside the keys.
 READ_MEMORY_BYTES = 64 << 20
 
-#: A clean cannot be aborted inside this block.
+#: Returns a context manager for a `with` block in which the clean cannot be aborted.
 Changing = Callable[[], AbstractContextManager[None]]
 
 
@@ -68,7 +68,7 @@ class KeyMemory:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> Self:
-        """Return each thread's memory under a broker's configs; the default is a quarter of the machine's for all."""
+        """Return the memory of one cleaner thread; by default, all threads share a quarter of the machine's memory."""
         threads, buffer = config.integer("log.cleaner.threads"), config["log.cleaner.dedupe.buffer.size"]
         if not buffer.explicit:
             return cls(memory_bytes() // 4 // threads)
@@ -88,7 +88,8 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
-        checkpoint: Kafka's first dirty offset: the end, or lower if garbage remains, as Kafka's cleaner ignores `left`.
+        checkpoint: first dirty offset for Kafka's checkpoint file: `end_offset`, or lower if garbage remains, because
+            Kafka's cleaner does not read `left`.
         key_share: the used part of the memory for keys, at most 1.0.
         left: start of the next clean, and the remaining garbage; None if no garbage remains.
     """
@@ -122,7 +123,7 @@ class LiveClean:
         """Prepare the task; create no files yet.
 
         Args:
-            strict_kafka: fail where Kafka's cleaner fails for good.
+            strict_kafka: fail where every clean of Kafka's cleaner fails; see `Rules`.
             index: write key indexes even if the log has none.
         """
         self.found = found
@@ -261,5 +262,5 @@ def task_of(
 
 def producers_of(log: Log) -> Producers:
     """Return the current producers of the log, except expired ones."""
-    # No producer expires at time 0: a periodic task of the log removes expired producers.
+    # At time 0 no producer is expired: a periodic task of the log has removed the expired ones.
     return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)

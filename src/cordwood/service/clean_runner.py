@@ -36,8 +36,8 @@ class Traffic:
     """The bytes that cleans have read from the disk or its cache, and written to it.
 
     Attributes:
-        read, written: bytes with those of key indexes.
-        new: dirty bytes before these cleans; in the long run, the bytes appended to compacted logs.
+        read, written: bytes, including key indexes.
+        new: dirty bytes at the start of each clean; in the long run, the bytes appended to compacted logs.
         removed: bytes by which the logs shrank.
     """
 
@@ -61,7 +61,7 @@ class CleanRunner:
         limit: shared limit on bytes read and written; None: unlimited.
         io: counts bytes of batches that are read and written.
         traffic: totals of all cleans so far.
-        index: write key indexes of logs that have none.
+        index: write key indexes for logs without them.
         min_dead: largest share of garbage that a clean may leave in its log; None: it leaves no garbage.
         read_memory_bytes: see `run_here`.
     """

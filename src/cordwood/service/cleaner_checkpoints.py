@@ -1,4 +1,4 @@
-"""How far each live log in the given directories is cleaned: their files `cleaner-offset-checkpoint`.
+"""The first dirty offset of each live log, in the file `cleaner-offset-checkpoint` of its log directory.
 
 Source: Kafka LogCleanerManager.
 """
@@ -145,7 +145,8 @@ class CleanerCheckpoints:
                 known = io_error_of(error)
                 if isinstance(known, OSError):
                     raise known from error
-                # A bad number ends Kafka's cleaner thread. Here, a missing offset only means that a clean reads more.
+                # A bad number ends Kafka's cleaner thread. Here the file is ignored: without an offset, a clean only
+                # reads more.
                 _log.error("%s does not count, its logs are cleaned from their starts: %s", file, error)
                 return {}
 

@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.1
 #: Pause after a log's first failed clean, and the longest pause; each further failure doubles the pause.
 _RETRY_MS, _RETRY_MS_MAX = 60_000, 3_600_000
 
-#: The kind of a log that a program marked as uncleanable.
+#: `Uncleanable.kind` of a log that was marked with `mark_partition_uncleanable`.
 MARKED = "marked"
 IN_PROGRESS = "in progress"
 ABORTED = "aborted"
@@ -251,7 +251,7 @@ class LogCleanerManager:
             return None
 
     def deletable_logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Log]:
-        """Return the compacted logs without a state, now in progress, so that old segments may be deleted."""
+        """Set the compacted logs without a state to "in progress" and return them, to delete their old segments."""
         with self._changed:
             logs = self._logs()
             asked = logs if partitions is None else {one: logs[one] for one in partitions if one in logs}
@@ -366,7 +366,7 @@ class LogCleanerManager:
                 if self._states.get(partition) == IN_PROGRESS:
                     self.update_checkpoints(log_dir, add=(partition, end_offset))
             finally:
-                # Also after an error: with Kafka's cleaner the log would stay in progress for good.
+                # Also after an error. In Kafka, the log would then stay in progress forever.
                 self._claims.pop(partition, None)
                 self._end(partition)
 
@@ -421,13 +421,13 @@ class LogCleanerManager:
         self._uncleanable.setdefault(self._fs.absolute_path(log_dir), {})[partition] = marked
 
     def note_clean(self, log_dir: str, partition: TopicPartition) -> None:
-        """Note a successful clean."""
+        """Store the time of a successful clean, and remove the log's mark."""
         with self._changed:
             self._cleaned_ms[partition] = self._clock()
             self.mark_partition_cleanable(log_dir, partition)
 
     def seconds_since_clean(self, partition: TopicPartition) -> int:
-        """Return the seconds since a log was last cleaned, or since this manager began if that is later."""
+        """Return the seconds since a log was last cleaned, or since this manager was created if it was not cleaned."""
         return (self._clock() - self._cleaned_ms.get(partition, self._began_ms)) // 1_000
 
     def mark_partition_cleanable(self, log_dir: str, partition: TopicPartition) -> None:
@@ -436,7 +436,7 @@ class LogCleanerManager:
             self._uncleanable.get(self._fs.absolute_path(log_dir), {}).pop(partition, None)
 
     def uncleanable(self, partition: TopicPartition) -> Uncleanable | None:
-        """Return why a log is not cleaned; None if it is."""
+        """Return the mark of a log whose last clean failed, or that a program marked; None without a mark."""
         with self._changed:
             known = [self._uncleanable[path] for path in self._uncleanable.keys() & set(self.log_dirs)]
             return next((marked[partition] for marked in known if partition in marked), None)

@@ -29,7 +29,7 @@ from cordwood.storage.index.keyed_log import KeyedLog
 from cordwood.types import NONE
 
 _READ_BYTES = 1 << 20
-#: Adjacent batches up to this many bytes are decoded in one call. An append waits no longer than for such a call.
+#: Adjacent batches up to this many bytes are decoded in one call; an append waits for at most one such call.
 _RUN_BYTES = 1 << 16
 _FOLLOW_SECONDS = 0.05
 
@@ -162,7 +162,7 @@ def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Trans
 
 
 def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
-    """Raise InvalidTxnStateError if the producer is in a transaction; with a higher epoch, abort one left open."""
+    """Raise InvalidTxnStateError if the producer is in a transaction; abort an abandoned one with a lower epoch."""
     if producer_id in log.producers_in_use:
         raise InvalidTxnStateError(
             f"producer {producer_id} is in a transaction in {log.name} already; end that first, or take another "

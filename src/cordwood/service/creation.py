@@ -69,8 +69,8 @@ class Creation:
     ) -> Log:
         """Return the log of a partition; create it if it is missing.
 
-        A new log is created in the assigned or preferred directory. Otherwise, of the live directories that are not
-        cordoned, it is created in the directory with the fewest logs.
+        A new log is created in the assigned directory, else in the preferred one, else in the live directory with the
+        fewest logs that is not cordoned.
 
         Args:
             is_new: no directory ever had the log. If this is false, an offline directory may have it.

@@ -130,7 +130,7 @@ class Deletion:
         self.wait(log)
 
     def wait(self, log: Log) -> None:
-        """Remove later a log whose directory is already renamed."""
+        """Let `delete_logs` remove a log whose directory is already renamed, after the delay."""
         self.waiting.append(Deleted(log, self._pool.scheduler.clock()))
 
     def _renamed(self, partition: TopicPartition, log: Log, state: DirectoryState) -> str:

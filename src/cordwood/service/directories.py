@@ -1,4 +1,4 @@
-"""The log directories of a manager: holds their locks, and finds directories that work and that may get new logs.
+"""The log directories of a manager: locks them, and returns the live, offline and cordoned ones.
 
 Source: the part of Kafka's LogManager that is about log directories.
 """
@@ -75,7 +75,7 @@ class LogDirectories:
             causes = "; ".join(f"{one.directory}: {one.message}: {one.error}" for one in self.failures.failures)
             raise KafkaStorageError(f"No log directory is left: all of them failed. {causes}")
 
-    # ---- which are which ---------------------------------------------------------------------------------------------
+    # ---- live, offline, cordoned -------------------------------------------------------------------------------------
 
     @property
     def live(self) -> tuple[str, ...]:
@@ -106,11 +106,11 @@ class LogDirectories:
         return path in self.live
 
     def directory_id(self, directory: str) -> uuid.UUID | None:
-        """Return the id of a live directory; None if its `meta.properties` has no id."""
+        """Return the id of a locked directory; None if it is not locked, or its `meta.properties` has no id."""
         found = self.locked.get(self._fs.absolute_path(directory))
         return None if found is None else found.directory_id
 
     def broker_epoch(self) -> int | None:
-        """Return the broker epoch at which all directories were shut down; None if they differ or have none."""
+        """Return the broker epoch at which all directories were shut down; None if epochs differ or are missing."""
         epochs = {broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
         return epochs.pop() if len(epochs) == 1 else None

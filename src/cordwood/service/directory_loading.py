@@ -26,7 +26,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedFrom:
-    """The facts of a partition before its log is loaded.
+    """The inputs for loading the log of one partition.
 
     Attributes:
         high_watermark: the checkpointed value; None if the checkpoint has no entry.
@@ -62,7 +62,7 @@ class DirectoryLoads:
             load_one: loads one log and adds it to the manager.
 
         Raises:
-            CordwoodError: a log cannot be loaded although its disk works; the logs before it are loaded.
+            CordwoodError: a log cannot be loaded although its disk works; the other logs are loaded.
         """
         try:
             directory.take_clean_shutdown()

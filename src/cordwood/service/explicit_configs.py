@@ -1,8 +1,8 @@
 """The configs of live logs in directories from another program: only explicit settings delete data.
 
-Kafka's defaults delete segments older than a week. The broker accepted these defaults; a program that only finds the
-directory must not. So, as in `plan` and `clean`, a topic is compacted or its segments are deleted only if the policy
-and the limits are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
+Kafka's defaults delete segments older than a week. The owner of the broker accepted these defaults, but not for every
+program that opens the directory. So, as in `plan` and `clean`, a topic is compacted or its segments are deleted only if
+the policy and the limits are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     Kafka's checkpoint  not above any record that superseded remaining garbage
     Cordwood's own      the end of the last clean; beside it, in the partition, is the list of the remaining garbage
 
-The next clean begins at Cordwood's checkpoint. The clean compares it with the log again (`engine.sparing`), and
-begins at Kafka's if it does not fit. So the copy in memory only decides when a log is due. A clean begins at Kafka's
-checkpoint, too, if it must leave no garbage, because `max.compaction.lag.ms` has passed, or if its log has much more
-garbage than the limit.
+The next clean begins at Cordwood's checkpoint. It compares the checkpoint with the log again (`engine.sparing`), and
+begins at Kafka's checkpoint if the two do not fit; so the copy in memory only decides when a log is due. A clean also
+begins at Kafka's checkpoint if `max.compaction.lag.ms` has passed, because it must then leave no garbage, or if its log
+has much more garbage than the limit.
 
 A clean works in this order: remove Cordwood's checkpoint, swap in groups, write the list of remaining garbage, write
 Cordwood's checkpoint, write Kafka's. Each step is on disk before the next. `cleaning.selection.plan_compaction` has the

@@ -13,7 +13,7 @@ from cordwood.report.live import Health, PartitionStatus
 from cordwood.service.log_manager import LogManager
 from cordwood.types import TopicPartition
 
-#: A log waits too long if it is due for longer than this, and for longer than some turns of the cleaner.
+#: A log waits too long if it is due for longer than this, and for longer than `_TURNS` turns of the cleaner.
 PATIENCE_MS = 60_000
 _TURNS = 4
 #: A task, such as retention or a checkpoint, that runs for longer than this hangs.
@@ -28,7 +28,7 @@ class Waiting:
         self._now = what, clock()
 
     def begin(self, what: str) -> None:
-        """Start to wait for this."""
+        """Report that the thread now waits for `what`."""
         self._now = what, self._clock()
 
     @property
@@ -45,7 +45,7 @@ class Waiting:
 class HealthWatch:
     """Looks at a manager repeatedly, and keeps the time since which each log has been due.
 
-    A look waits for the logs, and they wait for the disk. So an old last look is a sign of a disk that hangs.
+    A look waits for the logs, and the logs wait for the disk. So if the last look is old, a disk may hang.
 
     Attributes:
         period_ms: planned time between two looks.
@@ -69,7 +69,7 @@ class HealthWatch:
 
     @property
     def longest_due_ms(self) -> int:
-        """The time since which the log that waits longest for its clean has been due."""
+        """The longest time that any log has been due; 0 if no log is due."""
         since_ms = self._due_since_ms.values()  # another thread may replace the dictionary
         now_ms = self._clock()
         return now_ms - min(since_ms, default=now_ms)

@@ -1,4 +1,4 @@
-"""The past of live logs: samples of looks at them, a bounded number for each span of time.
+"""The history of live logs: samples from earlier looks, a bounded number for each span of time.
 
 A short span has samples close together, a long one far apart: a day takes as much memory as ten minutes. A sample holds
 sums since the start, so the difference of any two samples is the change between them.

@@ -2,8 +2,8 @@
 
 An offset or time index file has its full size from its creation, filled up with zeros, and is cut to its entries when
 the segment is closed or a new one begins. Nothing is read or created before an index is needed. Some hundred entries
-are written at a time, and all of them before the log counts as flushed. After a crash, recovery of the segment rebuilds
-lost entries from the log.
+are written at a time, and all pending entries before the log counts as flushed. After a crash, recovery of the segment
+rebuilds lost entries from the log.
 
 Reads take no lock: an entry is complete before the number of entries includes it, and entries in use never move.
 """
@@ -303,7 +303,7 @@ class LiveTransactionIndex:
         return False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries from the first one on whose marker is at an offset or above."""
+        """Drop the first entry whose marker is at or above an offset, and all entries after it."""
         entries = self.entries()
         keep = next((i for i, one in enumerate(entries) if one.last_offset >= offset), len(entries))
         if keep < len(entries):

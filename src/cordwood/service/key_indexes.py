@@ -1,7 +1,7 @@
-"""The key indexes of a live log: installs the indexes from cleans, removes those of changed and removed segments.
+"""The key indexes of a live log: installs the indexes from cleans, removes indexes of changed and removed segments.
 
-The index of a segment is removed before the segment is replaced or truncated, and after it is removed. So even after a
-crash, no segment has the index of another segment. Appends change no index.
+An index is removed before its segment is replaced or truncated, but after its segment is removed from the log. So even
+after a crash, no segment has the index of another segment. Appends change no index.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class LeaderEpochCache:
         """Read the file; create an empty one if it is missing.
 
         Args:
-            guard: guards later writes.
+            guard: takes the log directory offline if a later write fails.
 
         Raises:
             OSError: the file cannot be read, or is not in its format.
@@ -84,7 +84,10 @@ class LeaderEpochCache:
             self._write_later()
 
     def truncate_from_start(self, offset: int) -> None:
-        """Drop the epochs before an offset; write the file later."""
+        """Drop the epochs that end at or below an offset, and let the epoch of the offset start there.
+
+        The file is written later.
+        """
         below = [entry for entry in self._entries if entry.start_offset <= offset]
         if below:
             self._entries = [EpochEntry(below[-1].epoch, offset), *self._entries[len(below) :]]

@@ -3,7 +3,7 @@
 /                current activity; ?span= sets the time span of the charts        /live.json
 /partitions      all logs, filtered, sorted and limited                           /partitions.json
 
-They show the last look at the logs, so no request waits for a log or a disk. No page changes anything.
+The pages show the last look at the logs, so no request waits for a log or a disk. No page changes anything.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class FetchData:
     """The result of a read.
 
     Attributes:
-        offset: offset of the first batch; the bound, without any batch.
+        offset: offset of the first batch; without any, the bound, or the base offset of the batch that holds the start.
         records: whole batches, except that the last may be cut off; the first may begin below the requested offset.
         first_entry_incomplete: not even the first batch is whole; False if the read was for no bytes.
         aborted: the aborted transactions that a reader of committed records must skip; None if they were not requested.
@@ -62,7 +62,7 @@ class LocalLog:
     """The segments of a log on disk.
 
     Attributes:
-        end: position of the next record. A failed append may leave bytes after it, which no reader gets.
+        end: position of the next record. A failed append may leave bytes after it, which no read returns.
         recovery_point: all records below this offset are on disk.
         last_flush_ms: time of the last change of the recovery point, on the clock of the scheduler.
     """
@@ -199,7 +199,7 @@ class LocalLog:
                 none of the group's segments any more, nothing is replaced.
 
         Returns:
-            the replaced segments, except those whose base offset an output has.
+            the replaced segments, except segments with the base offset of an output.
         """
         self.check_open()
         old = [one for one in self.segments.all if one.base_offset in replacement.replaced]

@@ -43,9 +43,10 @@ class Log(UnifiedLog):
     @classmethod
     @contextmanager
     def open(cls, path: AnyPath, configs: Mapping[str, str | int] | None = None) -> Iterator[Log]:
-        """Open one log for a `with` block; create it if it is missing. A `LogManager` of its log directory runs.
+        """Open one log for a `with` block; create it if it is missing.
 
-        Other logs in the same directory are opened, too. At the end of the block they are flushed and closed.
+        During the block, a `LogManager` runs for its log directory, so other logs in this directory are opened, too. At
+        the end of the block, all of them are flushed and closed.
 
         Args:
             path: the partition's directory, such as `data/orders-0`; its parent is the log directory.

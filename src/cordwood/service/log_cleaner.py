@@ -5,10 +5,11 @@
     …
     cleaner.shutdown()
 
-The thread itself cleans a small log; a larger one is cleaned on Spark: see `clean_runner`. A log whose clean fails is
-retried after a pause, which grows each time. A failed round is logged and counted, and never ends the thread.
+A thread cleans a small log itself; for a larger log, it runs tasks on Spark or in a pool of processes: see
+`clean_runner`. If the clean of a log fails, it is retried after a pause, which grows each time. A failed round is
+logged and counted, and never ends the thread.
 
-Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and keeps others from changing it meanwhile.
+Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and prevents other cleans of it meanwhile.
 """
 
 from __future__ import annotations
@@ -157,11 +158,7 @@ class ThreadRecord:
 
 
 class CleanerThread(threading.Thread):
-    """Runs a cleaner's rounds until it is stopped.
-
-    Attributes:
-        is_dead: the thread has ended without a request to stop.
-    """
+    """Runs a cleaner's rounds until it is stopped."""
 
     def __init__(self, number: int, work: Callable[[CleanerThread], None]) -> None:
         super().__init__(name=f"kafka-log-cleaner-thread-{number}", daemon=True)
@@ -170,12 +167,12 @@ class CleanerThread(threading.Thread):
         self._work = work
 
     def run(self) -> None:
-        """Run rounds."""
+        """Run rounds until `stopping` is set."""
         self._work(self)
 
     @property
     def is_dead(self) -> bool:
-        """See above."""
+        """Whether the thread has ended without a request to stop."""
         return not self.stopping.is_set() and not self.is_alive()
 
 
@@ -183,7 +180,7 @@ class LogCleaner:
     """Cleaner threads over a pool of live logs.
 
     Attributes:
-        restarts: number of failures after which the loop of a thread restarted.
+        restarts: number of failed rounds; after each, the thread restarted its loop.
         on_clean: called by the cleaning thread after each successful clean, with the planned range and the figures.
         runner: runs the cleans, and counts the bytes that they read and write.
     """
@@ -277,7 +274,7 @@ class LogCleaner:
     def reconfigure(self, old: BrokerConfig, new: BrokerConfig) -> None:
         """Apply new configs. Running and dead threads are replaced.
 
-        Running cleans are aborted; their logs stay as they were, and are chosen again.
+        Running cleans are aborted; groups that they have swapped in stay. Their logs are chosen again.
         """
         with self._lifecycle:
             is_running = bool(self._threads)
@@ -345,7 +342,7 @@ class LogCleaner:
         return [*(thread.record for thread in self._threads), self._callers]
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """Return Kafka's cleaner metrics, and the thread restarts and bytes; after a shutdown only the throttler's.
+        """Return Kafka's cleaner metrics, thread restarts and byte counts; after a shutdown, only the throttler.
 
         `max-buffer-utilization-percent` is the used part of the memory for keys.
         """

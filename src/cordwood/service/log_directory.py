@@ -84,7 +84,7 @@ class LiveDirectory:
             self._fs.sync_directory(self.path)
 
     def partitions(self) -> list[Partition]:
-        """Return the directories of partitions.
+        """Return the directories of partitions, except the cluster metadata log.
 
         Raises:
             BadNameError: a directory name is not a partition's.

@@ -7,7 +7,7 @@
 
 A directory is locked as a broker locks it, so a broker and a manager exclude each other. A directory that fails goes
 offline with its logs; the others stay online. The threads of a `LogCleaner` clean compacted logs; if a scheduler is
-passed in, one of its tasks does.
+passed in, one of its tasks cleans them instead.
 
     pool         the logs by partition, and the locks       creation     loads and creates logs
     directories  locked, live, offline, cordoned            deletion     removes logs, and their files later
@@ -199,7 +199,7 @@ class LogManager:
 
         Raises:
             TypeError: `min_dead` is not a number.
-            RequestError: `min_dead` is not a share from 0 to 1, or `index` is false.
+            RequestError: `min_dead` is not a share from 0 to 1, or is given without `index`.
             LockedError: a broker, or another manager, has a directory.
             KafkaStorageError: all directories have failed.
             IllegalStateError: a partition is in two directories; or the manager was started before.
@@ -304,7 +304,7 @@ class LogManager:
         Without effect unless the manager runs. Closes all files, including those of deleted logs that wait for removal.
 
         Args:
-            on_wait: called before each step that may take long, with its name.
+            on_wait: called before each step that may take long, with the step's name.
         """
         if not self._is_started or self._is_shut_down:
             return
@@ -428,24 +428,24 @@ class LogManager:
     # ---- cleaning ----------------------------------------------------------------------------------------------------
 
     def abort_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, and wait until it has stopped; see `LogCleaner.abort_cleaning`."""
+        """Stop a clean, which can no longer change its log on return; see `LogCleanerManager.abort_cleaning`."""
         if self.cleaner is not None:
             self.cleaner.abort_cleaning(partition)
 
     def abort_and_pause_cleaning(self, partition: TopicPartition) -> None:
-        """Stop a clean, wait until it has stopped, and prevent others; see `LogCleaner.abort_and_pause_cleaning`."""
+        """Stop a clean, and prevent further cleans; see `LogCleanerManager.abort_and_pause_cleaning`."""
         if self.cleaner is not None:
             self.cleaner.abort_and_pause_cleaning(partition)
 
     def resume_cleaning(self, partition: TopicPartition) -> None:
-        """Undo one pause; see `LogCleaner.resume_cleaning`."""
+        """Undo one pause; see `LogCleanerManager.resume_cleaning`."""
         if self.cleaner is not None:
             self.cleaner.resume_cleaning([partition])
 
     # ---- configs -----------------------------------------------------------------------------------------------------
 
     def update_topic_config(self, topic: str, texts: Mapping[str, str | int]) -> None:
-        """Replace a topic's own configs, for its logs too. They take precedence over the manager's `layers`.
+        """Replace a topic's own configs; its logs use them at once. They take precedence over the manager's `layers`.
 
         Remembered configs of this topic are forgotten.
 

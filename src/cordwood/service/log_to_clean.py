@@ -29,7 +29,8 @@ class LogToClean:
     """The range that a clean of a log would cover.
 
     Attributes:
-        uncleanable_offset: the lowest of the last stable offset, the active segment's start and the bound of a lag.
+        uncleanable_offset: the lowest of the last stable offset, the start of the active segment, and the start of the
+            first segment that `min.compaction.lag.ms` protects; at least the first dirty offset.
         first_uncleanable_offset: end of the range, at the base offset of a segment.
         force_update_checkpoint: the log's checkpoint is outside the log, and must be corrected.
         clean_bytes: size of the segments that begin below the first dirty offset.
@@ -68,7 +69,7 @@ class LogToClean:
 
 
 class _Seen(NamedTuple):
-    """The inputs of a clean's range without lags: they alone decide the range, and the time does not matter."""
+    """The inputs that decide a clean's range if no lag is set; the current time then has no influence."""
 
     log: Log
     segments: tuple[LogSegment, ...]
@@ -134,7 +135,7 @@ class LogsToClean:
         """See `log_to_clean`."""
         config = log.config
         if checkpoint is not None and checkpoint > log.log_end_offset:
-            checkpoint = LONG_MAX  # above the end now and until the log grows
+            checkpoint = LONG_MAX  # so the cached range is computed again once the log end reaches the checkpoint
         stable = min(log.last_stable_offset, log.active_segment.base_offset)
         seen = _Seen(log, log.log_segments, config, (log.log_start_offset, stable, checkpoint))
         before = self._known.get(partition)

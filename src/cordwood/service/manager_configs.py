@@ -1,8 +1,8 @@
 """The configs of a manager's broker and topics, which change while it runs.
 
-A topic's configs come from the manager's layers and, for configs that these do not set, from the file
-`cordwood.properties` beside its logs, which remembers earlier ones. A policy or limit that neither sets is off: Kafka's
-defaults would delete records after a week.
+A topic's configs come from the manager's layers and, for configs that the layers do not set, from the file
+`cordwood.properties` beside its logs, which holds the explicit configs of earlier runs. A policy or limit that neither
+of them sets is off: Kafka's defaults would delete records after a week.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.log_configs import LogConfigs
 from cordwood.storage.log.files import read_file
 
-#: The sources of a topic's own configs; other sources come from the program that started the manager.
+#: The sources of a topic's own configs, which `with_topic` replaces; layers from other sources stay.
 _OWN = {SourceKind.TOPIC, SourceKind.UPDATE}
 _log = logging.getLogger(__name__)
 

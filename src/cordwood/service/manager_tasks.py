@@ -65,7 +65,7 @@ class ManagerTasks:
                 cleaner.resume_cleaning(paused)
 
     def flush_dirty_logs(self) -> None:
-        """Flush the logs whose `flush.ms` is over."""
+        """Flush the logs whose last flush is at least `flush.ms` ago."""
         now_ms = self._pool.scheduler.clock()
         for log in self._pool.all:
             if now_ms - log.last_flush_ms >= log.config.flush_ms:

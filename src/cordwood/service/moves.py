@@ -76,7 +76,7 @@ class Moves:
 
     @contextlib.contextmanager
     def _moving_alone(self, partition: TopicPartition) -> Iterator[None]:
-        """Prevent other threads from moving this partition: they would drop the future log that this one fills."""
+        """Prevent other threads from moving this partition: they would delete the future log that this thread fills."""
         with self._pool.lock:
             if partition in self._moving:
                 raise IllegalStateError(f"Another thread moves {partition}")
@@ -88,7 +88,7 @@ class Moves:
                 self._moving.discard(partition)
 
     def _future_log(self, partition: TopicPartition, path: str) -> Log:
-        """Return the future log in this directory; drop one in another directory, or of another topic."""
+        """Return the future log in this directory; delete a future log in another directory or of another topic."""
         with self._pool.creation:
             current, future = self._pool.get(partition), self._pool.get(partition, is_future=True)
             topic_id = None if current is None else current.topic_id
@@ -100,8 +100,8 @@ class Moves:
     def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
         """Replace the current log of a partition with its future log, which must have all records of the current log.
 
-        The caller must have paused the partition's cleaning, and must prevent appends meanwhile. This resumes cleaning.
-        The old log is not closed: its readers may continue until its files are removed.
+        The caller must have paused the partition's cleans, and must prevent appends meanwhile. This method undoes one
+        pause. The old log is not closed: its readers may continue until its files are removed.
 
         Raises:
             KafkaStorageError: one of the two logs is missing; or the disk failed.
@@ -168,7 +168,7 @@ def _copy(current: Log, future: Log) -> None:
     if future.log_end_offset < current.log_start_offset or future.log_end_offset > current.log_end_offset:
         future.truncate_fully_and_start_at(current.log_start_offset)
     while True:
-        with current.unchanged():  # so that no truncation is counted but not finished
+        with current.unchanged():  # waits for a truncation that is already counted but not finished
             truncations, start = current.truncations, future.log_end_offset
         if start >= (end := current.log_end_offset):
             break

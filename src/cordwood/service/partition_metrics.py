@@ -19,7 +19,7 @@ from cordwood.service.metrics import MetricName
 
 #: Up to this number, each partition has its own gauges, Kafka's among them.
 PARTITIONS_MAX = 2_000
-#: With more partitions than that, number of worst partitions that have their own gauges.
+#: Number of worst partitions with their own gauges, if there are more than `PARTITIONS_MAX` partitions.
 _WORST = 100
 _GROUP = "cordwood.log"
 
@@ -28,7 +28,7 @@ def of_partitions(found: Sequence[PartitionStatus], longest_due_ms: int) -> Iter
     """Yield the sums, and the gauges of each partition, or of the worst partitions.
 
     Args:
-        longest_due_ms: time since which the log that waits longest for its clean has been due.
+        longest_due_ms: the longest time that any log has been due for a clean.
     """
     shown = found if len(found) <= PARTITIONS_MAX else worst_first(found)[:_WORST]
     due = [one for one in found if one.is_due and not one.failures]

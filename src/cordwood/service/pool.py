@@ -1,7 +1,7 @@
 """The logs of a manager by partition, and the state that its parts share.
 
-Three locks, acquired in this order: `creation`, held while a log is created, moved or deleted, even while waiting for
-cleans; a log's own; and `lock`, for the maps of logs, which is never held while waiting.
+Three locks, acquired in this order: `creation`, held while a log is created, moved or deleted, even during a wait for a
+clean to stop; the log's own lock; and `lock`, which guards the maps of logs and is never held during a wait.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogPool:
     """The logs, and the objects that they share.
 
     Attributes:
-        fs: keeps only some of the files open, as there may be many logs.
+        fs: limits the number of open files, as there may be many logs.
         cleaner: cleans the compacted logs while the manager runs; None if `log.cleaner.enable` is false.
         current, future: the logs by partition; a future log will replace the current one.
         remembers_configs: keep the explicit configs of a log in a file beside it.
@@ -142,7 +142,7 @@ class LogPool:
 
     @contextlib.contextmanager
     def paused(self, partition: TopicPartition) -> Iterator[LogCleaner | None]:
-        """Prevent cleans of this partition during the block; yields the cleaner."""
+        """Prevent cleans of this partition during the block; yield the cleaner, or None if there is no cleaner."""
         cleaner = self.cleaner
         if cleaner is None:
             yield None

@@ -1,8 +1,9 @@
-"""The last batches, the epoch and the open transaction of each producer, which decide what it may append next.
+"""The last batches, the epoch and the open transaction of each producer: its next batches are checked against them.
 
-A producer with an id numbers its records. The log keeps its last five batches: a resent batch gets the offsets of its
-stored copy as the answer, and a batch that does not follow the last one is refused. A transaction is open from a
-producer's first transactional batch to its marker, and readers of committed data stop before the earliest open one.
+A producer with an id numbers its records. The log remembers each producer's last five batches: the answer to a resent
+batch is the offsets of its stored copy, and a batch that does not follow the last one is refused. A transaction is open
+from a producer's first transactional batch to its marker, and readers of committed data stop before the earliest open
+transaction.
 
 `storage.recovery.replay` defines how a batch changes its producer's state; this module adds the refusals of a live log.
 An append is checked against a copy of the state (`ProducerAppend`), which replaces the state only once the bytes are
@@ -85,7 +86,7 @@ def read_marker(records: Sequence[Record]) -> Marker | None:
 
 @dataclass(slots=True)
 class Verification:
-    """A request to the coordinator whether a producer's transaction may write to this partition.
+    """A request that asks the coordinator whether a producer's transaction may write to this partition.
 
     Attributes:
         guard: a number that is never used twice; the verified append passes it.
@@ -173,7 +174,10 @@ class ProducerAppend:
             )
 
     def _check_marker_epoch(self, batch: Batch, transaction_version: int) -> None:
-        """Under version 2 the coordinator raises the epoch with each marker, so that late data of the producer fails.
+        """Check the epoch of a marker.
+
+        Under transactions version 2 the coordinator raises the epoch with each marker, so that late data of the
+        producer fails.
 
         An equal epoch is valid in two cases: a repeated marker, as no transaction is open; or no higher epoch exists.
         """
@@ -218,7 +222,7 @@ class ProducerAppend:
 
 
 class ProducerState(Producers):
-    """All producers of a log that is written to, and its transactions.
+    """All producers of a live log, and its transactions.
 
     Attributes:
         end_offset: the state covers all batches below this offset.

@@ -1,6 +1,6 @@
 """Which segments of a live log retention deletes: the oldest ones, up to the first segment that must stay.
 
-A segment stays if it holds offsets from the high watermark on: a new leader may have other records there. The last
+A segment stays if it reaches above the high watermark, because a new leader may have other records there. The last
 segment stays while it is empty, as a deletion would only replace it with another empty one.
 
 Source: Kafka UnifiedLog.deletableSegments and its callers.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from cordwood.service.segment import LogSegment
 
-#: Whether a segment may be deleted, given the next one (None: it is the last). Called in order, oldest first.
+#: Returns whether a segment may be deleted, given it and the next segment (None after the last). Called oldest first.
 IsDeletable = Callable[[LogSegment, LogSegment | None], bool]
 
 
@@ -22,7 +22,7 @@ def below(log_start_offset: int) -> IsDeletable:
 
 
 def beyond_size(size_bytes: int, limit_bytes: int) -> IsDeletable:
-    """Select segments as long as at least `retention.bytes` remain of a log of this size; below 0: select none."""
+    """Select segments as long as `retention.bytes` remain of a log of this size; none if the limit is negative."""
     too_much = size_bytes - limit_bytes if limit_bytes >= 0 else -1
 
     def is_too_much(segment: LogSegment, _: LogSegment | None) -> bool:
@@ -36,7 +36,7 @@ def beyond_size(size_bytes: int, limit_bytes: int) -> IsDeletable:
 
 
 def older_than(limit_ms: int, now_ms: int) -> IsDeletable:
-    """Select segments whose largest timestamp is more than `retention.ms` ago; below 0: select none."""
+    """Select segments whose largest timestamp is more than `retention.ms` ago; none if the limit is negative."""
     return lambda segment, _: limit_ms >= 0 and now_ms - segment.largest_timestamp > limit_ms
 
 

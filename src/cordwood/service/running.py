@@ -1,7 +1,7 @@
 """The live logs of `cordwood run`, in directories from another program: from the start to the shutdown.
 
 open      find the node's directories and the configs of its topics; only explicit settings count
-start     lock, load, recover; high watermarks and replicas as `plan` sees them
+start     lock, load, recover; set high watermarks and replica counts as `plan` does
 serve     metrics and health over HTTP; pages, if requested
 run       until a stop is requested; a reload request reads the configs again
 stop      a clean shutdown, as a broker does it; skipped if the disk hangs
@@ -47,7 +47,7 @@ from cordwood.web.http_server import HOST, HttpServer
 _log = logging.getLogger(__name__)
 #: Time between two looks at health.
 LOOK_SECONDS = 2.0
-#: Looks may take at most this fraction of the time (1/20).
+#: Length of the pause after a look, as a multiple of the look's duration: looks take at most 1/20 of the time.
 _LOOK_SHARE = 20
 #: Longest time that a shutdown waits for one step, such as the flush of one log.
 PATIENCE_MS = 15_000
@@ -274,7 +274,7 @@ class LiveNode:
         return found, health
 
     def metrics(self) -> dict[MetricName, Reading]:
-        """Return the metrics of `/metrics`: Kafka's as of now, those of partitions and disks as of the last look."""
+        """Return the metrics of `/metrics`: Kafka's are current, partition and disk metrics are from the last look."""
         seen = self._seen
         of_all = max(len(seen), len(self.manager.logs)) <= PARTITIONS_MAX
         return self.manager.metrics(of_logs=of_all) | {
@@ -344,13 +344,14 @@ def _log_directories(fs: LocalFileSystem, paths: Sequence[str]) -> list[str]:
 
 
 def supervised(work: Callable[[], T], stop: threading.Event, waiting: Waiting, patience_ms: int = PATIENCE_MS) -> T:
-    """Run work that a disk may block forever in a separate thread, which is abandoned if it hangs after `stop`.
+    """Run work in a separate thread, because a disk may block it forever; abandon the thread if it hangs after `stop`.
 
     Args:
         patience_ms: longest time that a single step may take after `stop`.
 
     Raises:
-        HangingError: the thread is abandoned. Its threads still run; the process must end without them.
+        HangingError: the thread is abandoned. It still runs, and so do the threads that it started; the process must
+            exit without waiting for them.
     """
     future = in_background(work, "cordwood-run")
     asked_ms: int | None = None

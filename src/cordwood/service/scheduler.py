@@ -17,7 +17,7 @@ from cordwood.types import override
 Task = Callable[[], None]
 #: The longest wait that a condition supports.
 _WAIT_MS_MAX = 3_600_000
-#: Limit, as all threads start at once. Kafka starts threads when tasks need them, and a config may set two billion.
+#: Limit on threads, because all of them start at once and a config may set two billion. Kafka starts them on demand.
 _THREADS_MAX = 100
 
 _log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class ThreadScheduler(Scheduler):
                 elif self._queue and self._queue[0].due_ms <= (now_ms := self.clock()):
                     scheduled = heapq.heappop(self._queue)
                     if scheduled.period_ms > 0:
-                        # Set the next period that has not begun yet: this run counts for all that have.
+                        # Skip to the next period that has not begun: this run makes up for all missed periods.
                         late_ms = now_ms - scheduled.due_ms
                         scheduled.due_ms = now_ms + scheduled.period_ms - late_ms % scheduled.period_ms
                     return scheduled

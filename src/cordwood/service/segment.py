@@ -109,8 +109,8 @@ class LogSegment:
         self._bytes_since_index_entry = 0
         #: The largest timestamp, and the last offset of its batch; None: not read yet.
         self._largest: tuple[int, int] | None = None
-        #: Whether a clean has written it since the log was loaded: Kafka's cleaner remembers the largest timestamp that
-        #: it wrote. For a loaded segment, Kafka reads it from the time index when it is first needed.
+        #: Whether a clean has written this segment since the log was loaded. Kafka's cleaner keeps its output's largest
+        #: timestamp in memory; for a loaded segment, Kafka reads it from the time index when it is first needed.
         self.was_cleaned = False
         self._rolling_timestamp: int | None = None
         self._offset_index: LiveOffsetIndex | None = None
@@ -346,7 +346,7 @@ class LogSegment:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def places(self, position: int) -> Iterator[Place]:
-        """Yield the batches from a position on, from their headers, up to the first that is not whole."""
+        """Yield the batches from a position on, read from their headers, up to the first partial batch."""
         end = self.size_bytes
         data, start = b"", position
         while end - position > MAGIC_END:
@@ -395,7 +395,7 @@ class LogSegment:
         return read_records(entry, next(read_batches(entry)))[0].offset
 
     def headers(self, start: int = 0, end: int | None = None) -> Iterator[BatchRows]:
-        """Yield the headers of the batches from a position on, as rows, up to the first batch that is not whole."""
+        """Yield the headers of the batches from a position on, as rows, up to the first partial batch."""
         end = self.size_bytes if end is None else min(end, self.size_bytes)
         for item in read_headers(self._file, base_offset=self.base_offset, start=start, end=end, search=False):
             if isinstance(item, Gap):
@@ -403,7 +403,7 @@ class LogSegment:
             yield item
 
     def windows(self) -> Iterator[BatchWindow]:
-        """Yield all batches, whole, with their checksums computed, up to the first that is not whole."""
+        """Yield all batches with their bytes and computed checksums, up to the first partial batch."""
         reader = WindowReader(self._file, Checks.WHOLE, base_offset=self.base_offset, end=self.size_bytes, search=False)
         for item in reader:
             if isinstance(item, Gap):
@@ -425,7 +425,7 @@ class LogSegment:
     # ---- truncating --------------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Remove the batches from the first one on that ends at an offset or above.
+        """Remove the first batch that ends at or above an offset, and all batches after it.
 
         Returns:
             the number of bytes removed.
@@ -473,7 +473,7 @@ class LogSegment:
         """Write the rebuilt indexes, as files without spare room.
 
         Args:
-            indexes: bytes of both files, with the last entry of the time index.
+            indexes: bytes of the offset index and of the time index, including the time index's last entry.
         """
         self._largest = largest
         self.offset_index.fill(indexes[FileKind.OFFSET_INDEX])

@@ -16,7 +16,7 @@ _BASE = attrgetter("base_offset")
 
 
 class LogSegments:
-    """A sorted collection. Readers see it as it is before or after a change, without a lock."""
+    """A sorted collection. Readers need no lock: they see the state before or after a change, never in between."""
 
     def __init__(self) -> None:
         #: Ascending. An append extends this list; any other change creates a new list.

@@ -89,7 +89,10 @@ class ProducerSnapshots:
             self.delete(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Load the newest snapshot between the log's start and end; remove snapshots outside."""
+        """Remove the snapshots outside of (log start, log end], and load the newest readable one.
+
+        A state that already ends at the log end is kept instead.
+        """
         offsets = self._offsets
         before, behind = bisect_right(offsets, log_start_offset), bisect_right(offsets, log_end_offset)
         for offset in (*offsets[:before], *offsets[max(before, behind) :]):

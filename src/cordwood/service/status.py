@@ -42,7 +42,7 @@ def statuses(
     Args:
         left_alone: reasons by topic, for topics without any compaction or retention; see `ExplicitConfigs`.
         only_compacted: reasons by topic, for topics whose limits of time and size are ignored.
-        waiting_for: called before each step that may take long, with its name.
+        waiting_for: called before each step that may take long, with the step's name.
     """
     waiting_for("the cleaner's checkpoints")
     cleaner = None if manager.cleaner is None else manager.cleaner.manager

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-#: CPU time of a reader before it sleeps, and the longest time that counts: after that the system switches threads.
+#: CPU time after which a reader sleeps, and the most CPU time that counts: after 5 ms Python switches threads anyway.
 _TURN_SECONDS, _TURN_SECONDS_MAX = 0.0002, 0.005
 #: Seconds of sleep per second of CPU time and per sleeping reader.
 _SHARE = 3

@@ -101,7 +101,7 @@ class UnifiedLog:
             the lock's holder adds to them.
         removed_bytes: bytes removed since the log was loaded, by reason. Replaced as a whole.
         truncations: number of truncations at the end since the log was loaded. Only the lock's holder adds to it.
-        before_truncation: called under the lock before a truncation, with the offset from which on it removes records.
+        before_truncation: called under the lock before a truncation, with its offset; 0 if it removes all records.
     """
 
     def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
@@ -274,7 +274,7 @@ class UnifiedLog:
             magic: format of the log; only tests of old logs pass a value other than 2.
 
         Raises:
-            LogError: the log refuses the batches; the class is the reason, see the table of errors in the
+            LogError: the log refuses the batches; the error's class is the reason, see the table of errors in the
                 documentation.
         """
         assigned = None if origin is AppendOrigin.RAFT_LEADER else magic
@@ -489,7 +489,7 @@ class UnifiedLog:
     def maybe_start_transaction_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
     ) -> int:
-        """Return a guard for the append that opens a transaction; the caller queries the coordinator meanwhile.
+        """Return a guard for the append that opens a transaction; before that append, the caller asks the coordinator.
 
         Raises:
             InvalidProducerEpochError: the epoch is below the producer's.
@@ -546,7 +546,7 @@ class UnifiedLog:
         local = self._local
         with local.guarded("flushing log"):
             while offset > local.recovery_point:
-                with self._lock:  # so that no truncation is counted but not finished
+                with self._lock:  # waits for a truncation that is already counted but not finished
                     truncations = self.truncations
                 local.flush(offset)
                 with self._lock:
@@ -564,7 +564,7 @@ class UnifiedLog:
         check_whole("offset", offset)
         with self._lock:
             start = self.log_start_offset
-            # As in Kafka, an offset below the log start is looked up again, even at the log end.
+            # As in Kafka, a high watermark that was raised to the log start is looked up, even if it is the log end.
             self._set_high_watermark(min(max(offset, start), self._local.log_end_offset), is_placed=offset >= start)
             return self.high_watermark
 
@@ -715,7 +715,7 @@ class UnifiedLog:
                 segments = local.segments.all
                 with contextlib.suppress(SegmentGoneError):
                     data = self._read(start_offset, max_bytes, isolation, min_one_message)
-                    # If the segments changed, the bound may be in segments other than those of the read.
+                    # If the segments changed meanwhile, the bound and the read may refer to different segments.
                     if local.segments.all is segments:
                         return data
 
@@ -849,7 +849,7 @@ class UnifiedLog:
             local = self._local
             segments, size_bytes = len(local.segments), self.size_bytes
             self._delete_snapshots(local.swap_in(replacement))
-            # Without a line here, because the cleaner writes a line for each clean.
+            # Count them, but write no line: the cleaner writes a line for each clean.
             removed = max(0, segments - len(local.segments)), max(0, size_bytes - self.size_bytes)
             self._count_removed(Removal.COMPACTION, *removed)
 
@@ -940,7 +940,10 @@ class UnifiedLog:
             return self._producers.open_transactions()
 
     def has_late_transaction(self, now_ms: int) -> bool:
-        """Return whether a transaction has been open for longer than the limit."""
+        """Return whether the producer of the earliest open transaction has been silent for too long.
+
+        The limit is `transaction.max.timeout.ms` and five minutes.
+        """
         with self._lock:
             return self._producers.has_late_transaction(now_ms, self._limits.transaction_max_timeout_ms + 300_000)
 
@@ -958,7 +961,7 @@ class UnifiedLog:
                 local.close()
 
     def close_handlers(self) -> None:
-        """Release all files without writing, because the disk has failed."""
+        """Release all files without writing, after a disk failure, a move or a deletion."""
         with self._lock:
             self._expiry.cancel()
             self._local.close_handlers()

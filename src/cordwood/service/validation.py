@@ -183,7 +183,7 @@ _arrays = _Arrays()
 def assign_plain(
     data: bytearray, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
 ) -> tuple[Batch, int] | None:
-    """Assign offsets to the batch of a client's append, if it needs no other change; most do not.
+    """Assign offsets to the single batch of a client's append, if it needs no other change, as is usual.
 
     Args:
         data: the append; changed in place.
@@ -205,7 +205,7 @@ def assign_plain(
 def encode_plain(
     record: Record, config: LogConfig, offset: int, leader_epoch: int, now_ms: int
 ) -> tuple[bytearray, Batch] | None:
-    """Encode a record without a producer as a batch at an offset, with the same bytes as `assign_plain` would leave.
+    """Encode a record without a producer as a batch at an offset; `assign_plain` would produce the same bytes.
 
     Returns:
         the batch and its header; None if the log would have to change the record or refuse it.
@@ -240,7 +240,7 @@ def _limits(config: LogConfig, now_ms: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The facts with which a leader validates batches.
+    """Validates batches as a leader does.
 
     Attributes:
         leader_epoch: epoch of this leader; written into each batch.
@@ -531,7 +531,7 @@ def _as_long(number: int) -> int:
 
 
 def _body(data: bytearray, batch: Batch) -> tuple[U8Array, DataError | None]:
-    """Return the records of a batch of magic 2 as bytes; if decompression fails, the bytes before the error, and it."""
+    """Return the records of a batch of magic 2 as bytes; if decompression fails, the bytes so far and the error."""
     view = memoryview(data)[batch.position + HEADER.size : batch.position + batch.size_bytes]
     if not batch.attributes & CODEC_MASK:
         return np.frombuffer(view, np.uint8), None
@@ -548,7 +548,7 @@ def records_of(data: bytes | bytearray, batches: Sequence[Batch]) -> Iterator[Re
     """Yield the records of adjacent batches in a buffer, in order.
 
     Raises:
-        InvalidRecordError, CorruptRecordError: the records of a batch cannot be read; all before it were yielded.
+        InvalidRecordError, CorruptRecordError: the records of a batch cannot be read; all earlier batches were yielded.
     """
     for columns in _columns(data, batches):
         yield from to_records(columns.data, columns.rows)

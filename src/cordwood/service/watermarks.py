@@ -1,8 +1,8 @@
 """The offsets between which readers of a live log read: log start offset, high watermark, first unstable offset.
 
 Readers take no lock: the offsets are one value, which is replaced as a whole. Writers of the log also hold the log's
-lock. A reader makes only one change, for which it reads bytes: it moves a high watermark inside a batch to the first
-offset of the batch, unless another thread has set a new one meanwhile.
+lock. A reader makes only one change: if the high watermark is inside a batch, the reader looks up the batch and lowers
+the high watermark to its first offset, unless another thread has set a new one meanwhile.
 
 Source: Kafka UnifiedLog.fetchHighWatermarkMetadata, UnifiedLog.fetchLastStableOffsetMetadata.
 """
@@ -59,7 +59,11 @@ class Watermarks:
                 self.now = self.now._replace(first_unstable_offset=offset)
 
     def set_high_watermark(self, offset: int, *, is_placed: bool = True) -> None:
-        """Move the high watermark; with `is_placed`, a batch will begin at it if it is the end of the log."""
+        """Move the high watermark.
+
+        Args:
+            is_placed: a high watermark at the log end is the start of the next batch, and needs no lookup.
+        """
         if offset < 0:
             raise IllegalArgumentError("High watermark offset should be non-negative")
         end = self._local.end
@@ -89,7 +93,7 @@ class Watermarks:
 
     def _place(self, offset: int) -> tuple[Bound, tuple[LogSegment, ...]]:
         """Find the start of the first batch that ends at or above an offset; the end of the log without one."""
-        # In this order: if there is no such batch, no batch has been appended since `end` was read.
+        # Read both before the search: if it finds no batch, no batch was appended after `end` was read.
         segments, end = self._local.segments.all, self._local.end
         found = self._local.find(offset) if offset < end.offset else None
         if found is None:

@@ -2,7 +2,7 @@
 
 A clean creates a folder with a unique name, and removes only that folder: a slow clean that was aborted may still run
 beside its successor. Leftovers of a dead process are removed when the log is loaded, before any clean can use the
-directory. All other files in `.cordwood` have another owner, and stay: key indexes, above all.
+directory. All other files in `.cordwood` have another owner and stay, mainly key indexes.
 """
 
 from __future__ import annotations
