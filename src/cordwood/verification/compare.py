@@ -7,8 +7,8 @@ passes compares a range:
     careful   handles all other ranges, and repeats a range in which the quick pass finds a difference, to locate it
 
 A pass decides facts that need no other range: whether each record is still there, unchanged and in order, and whether
-each batch kept its header fields. A key's last value needs the whole log, so it becomes entries that are merged later,
-see `keys`; the outcome of a transaction depends on a later marker, see `transactions`.
+each batch kept its header fields. A key's last value depends on the whole log, so a pass only makes entries, which are
+merged later, see `keys`; the outcome of a transaction depends on a later marker, see `transactions`.
 
 Nothing is imported from `cleaning` or its kernels.
 """

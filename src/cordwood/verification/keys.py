@@ -115,7 +115,10 @@ class KeyEntries:
         self._all_committed &= not (batches["attributes"] & TRANSACTIONAL).any()
 
     def finish(self, *, here_max: int) -> list[Kept]:
-        """Return all entries, as ENTRY in two sections per hash range; few entries stay in memory, without a file."""
+        """Return all entries, as ENTRY in two sections per hash range: removed records, then remaining ones.
+
+        Up to `here_max` entries stay in memory, without a file.
+        """
         if self._used <= here_max and not self._chunks:
             return [kept_here(*self._divided())] if self._used else []
         if self._used:
@@ -128,7 +131,8 @@ class KeyEntries:
         divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
         self._used = 0
         went = int(np.diff(starts)[::2].max())
-        # Whether a transactional record counts is not known yet; if not, an older record may be the last that counts.
+        # Only a later task decides whether a transactional record counts. If it does not, an older record may be the
+        # last of its key, so keep older records, too.
         if self._all_committed and went:
             target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
         self._all_committed = True
@@ -260,9 +264,9 @@ def _pieces(
 def judge(slots: Slots, facts: Facts) -> None:
     """Judge merged keys, SLOT[keys].
 
-    A key is right if its last record is still there, or if that record is a tombstone that may be removed and the state
-    after has no value of the key. An older value without the tombstone would bring the deleted key back. A key counts
-    only if the clean removed a record of it.
+    A key is correct if its last record is still there, or if that record is a tombstone that may be removed and the
+    state after has no value of the key. An older value without the tombstone would bring the deleted key back. A key
+    counts only if the clean removed a record of it.
     """
     slots = slots[slots["low"] & WENT != 0]
     there, may_go, tombstone = (slots["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))

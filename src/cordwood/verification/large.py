@@ -57,7 +57,7 @@ class Digests:
             shifts.append(removed)
             rows["value_size"][at] = _DIGEST_BYTES
         pieces.append(data[done:])
-        # A position moves by the bytes removed before it: a large value by those of earlier values, not its own.
+        # A position moves by the bytes removed before it. The start of a large value moves only for earlier values.
         moves = np.array([0, *shifts], np.int64)
         for name in ("key_start", "value_start", "headers_start"):
             rows[name] -= moves[np.searchsorted(np.array(cuts, np.int64), rows[name], side="left")].astype(np.int32)

@@ -2,7 +2,7 @@
 
 A broker rebuilds a producer's state from the last batch of its epoch. So a range's result holds the last offsets for
 each producer and epoch. A single task judges all transactional batches and markers in the order of their offsets,
-because only its marker decides the outcome of a transaction; see `transactions`.
+because the marker that decides a transaction may be in a later range; see `transactions`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class ProducerNotes:
             self._steps.append(steps)
 
     def finish(self, *, here_max: int) -> tuple[npt.NDArray[np.void], list[Kept]]:
-        """Return the last offsets, SEEN[producer epochs], and the steps, as STEP in chunks; few steps need no file."""
+        """Return the last offsets, SEEN[producer epochs], and the steps, as STEP in chunks.
+
+        Up to `here_max` steps stay in memory, without a file.
+        """
         if self._steps:
             steps, starts = self._taken()
             is_here = steps.size <= here_max and not self._chunks
@@ -109,9 +112,9 @@ def merge_seen(parts: Iterable[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
 def judge_producers(seen: npt.NDArray[np.void], known: Sequence[tuple[int, int, int]], facts: Facts) -> None:
     """Check that the log still has the batch from which a broker rebuilds each known producer's state.
 
-    That batch is the producer's last data batch. If the broker has the producer from a marker alone, it is any batch of
-    that epoch, such as the marker or an emptied one. Other producers may disappear: Kafka's cleaner drops them, even if
-    the log holds batches of them.
+    That batch is the producer's last data batch. If the broker has read only a marker of the producer, any batch of
+    that epoch suffices, such as the marker or an emptied batch. Other producers may disappear: Kafka's cleaner drops
+    them, even if the log holds batches of them.
 
     Args:
         seen: SEEN[producer epochs].

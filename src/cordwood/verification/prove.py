@@ -41,19 +41,20 @@ from cordwood.verification.violations import Verdict, ViolationNotes
 T = TypeVar("T")
 #: One task proves a whole partition up to this number of bytes to read.
 WHOLE_BYTES = RANGE_BYTES
-#: With one core, that limit is higher by this factor: more tasks gain nothing, and each process loads and allocates.
+#: Factor on `WHOLE_BYTES` with one core: there, more tasks gain nothing, and each process has to load and allocate.
 _TIMES_ALONE = 64
 #: Approximate minimum size of a record with a key, to bound the number of keys in a log.
 _RECORD_BYTES = 32
 _TASKS_PER_CORE = 4
 #: Minimum number of key entries that a task judges, 12 MB.
 _TASK_ENTRIES = 1 << 19
-#: If there would be more ranges per core, they are larger, up to `_TIMES_MAX` times `RANGE_BYTES`: a task costs, too.
+#: Number of ranges per core above which ranges become larger, up to `_TIMES_MAX` times `RANGE_BYTES`, because each task
+#: has a fixed cost.
 _RANGES_PER_CORE = 2
 _TIMES_MAX = 16
 #: Largest number of pairs whose first look runs here, without a task.
 _LOOKS_MAX = 8
-#: Entries of a range that stay in memory; a partition of up to `WHOLE_BYTES` may keep a whole chunk.
+#: Most key entries of a range that stay in memory; a partition of up to `WHOLE_BYTES` may keep a whole chunk.
 HERE_MAX = 1 << 12
 WHOLE_HERE_MAX = CHUNK_ENTRIES
 #: Number of attempts to compare a partition whose files are lost.
@@ -99,7 +100,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) 
     large: dict[int, _Large] = {}
     times = _times(2 * sum(sizes), cores)
     whole_bytes = WHOLE_BYTES * (1 if cores > 1 else _TIMES_ALONE)
-    # If the limit of changes is given, a look at a pair does not read its log, and needs no task.
+    # If `first_uncleanable` is given, a look at a pair does not read its log, and needs no task.
     begun: dict[int, tuple[LookedAt, Facts | None]] = {
         at: (look_at(at, pair, fs, times=times), None)
         for at, pair in enumerate(pairs[:_LOOKS_MAX])
@@ -225,7 +226,7 @@ def compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
 def _known(results: Sequence[RangeResult]) -> list[RangeResult]:
     """Return the results of a pair; drop facts that depend on its whole log if the state before is damaged.
 
-    After the damage may be the last record of any key, and the end of any transaction.
+    The damaged part may hold the last record of any key, and the marker of any transaction.
     """
     if any(ViolationKind.DAMAGE_BEFORE in result.facts.counts for result in results):
         return [replace(result, keys=[], steps=[]) for result in results]
@@ -296,7 +297,7 @@ class _Judged:
 
 
 def judge(site: Site, item: _Judged | _Compared) -> Facts | _Concluded:
-    """Judge some hash ranges; or conclude a pair whose keys do not depend on the conclusion."""
+    """Judge some hash ranges; or conclude a pair without transactions, whose keys do not depend on the conclusion."""
     if isinstance(item, _Compared):
         return conclude(site, item)
     return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)

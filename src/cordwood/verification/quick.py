@@ -1,7 +1,7 @@
 """The quick pass over a range: it proves the range, or raises OddError so that the careful pass repeats it.
 
-It handles batches of magic 2 without a codec, as most logs have. One kernel reads both states; it compares the bytes of
-records, and decodes records of the state after only where they differ.
+It handles batches of magic 2 without a codec, which most logs have. One kernel reads both states; it compares the bytes
+of records, and decodes records of the state after only where they differ.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cordwood.verification.ranges import Range
 from cordwood.verification.reading import RangeWindows
 from cordwood.verification.sampling import Sample
 
-#: A larger window has a single batch, and may have large values.
+#: A larger window needs the careful pass: it has a single batch, which may have large values.
 _LARGE_BYTES = 32 << 20
 #: Number of batches that are judged at a time.
 _BATCHES = 1 << 14

@@ -33,7 +33,7 @@ class Range:
 
 
 def limit_of(pair: Pair, log: LogView) -> int:
-    """Return the first offset of the state before that no clean may have changed."""
+    """Return the offset from which on a clean must not have changed the state before."""
     if pair.first_uncleanable is not None:
         return pair.first_uncleanable
     if not log.segments:

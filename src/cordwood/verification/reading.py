@@ -88,10 +88,11 @@ class RangeWindows:
     def _up_to_misplaced(
         self, segment: Segment, item: BatchWindow, last: int, end: int
     ) -> Iterator[tuple[Segment, BatchWindow]]:
-        """Yield the batches before one whose place does not fit its offsets; yield nothing without such a batch.
+        """Yield the batches before the first misplaced batch, then raise; yield nothing if no batch is misplaced.
 
         Raises:
-            CorruptBatchError: there is such a batch. It may be any batch of the log, so no later one can be compared.
+            CorruptBatchError: a batch is misplaced. It may belong anywhere in the log, so no later batch can be
+                compared.
         """
         wrong, ends = _misplaced(item.batches, last, end)
         if wrong.any():

@@ -75,7 +75,7 @@ def look_at_producers(pair: Pair, fs: Store, *, in_log: bool) -> KnownProducers:
     """Compare the producers that a broker has after it loads the two states.
 
     Args:
-        in_log: batches of either log have a producer id. If not, only snapshots are read.
+        in_log: whether a compared batch of either log has a producer id. If not, only snapshots are read.
     """
     try:
         before, after = pair.before.open(fs), pair.after.open(fs)
@@ -135,9 +135,9 @@ def _producer_faults(
     now: Mapping[int, ProducerState],
     gone_below: int,
 ) -> Iterator[Fault]:
-    """Yield producers whose state after a broker loads the log has changed between the two states.
+    """Yield a violation for each producer whose state, as a broker rebuilds it on load, differs between both logs.
 
-    Retention may have deleted batches below `gone_below`, and then a broker no longer reads them.
+    Retention may have deleted batches below `gone_below`; a broker then rebuilds the state without them.
     """
     for id, one in was.items():
         rebuilt, new = noted.get(id) != one, now.get(id)
@@ -157,7 +157,7 @@ def _only_its_epoch_is_forgotten(was: ProducerState, now: ProducerState | None) 
 
 
 def _is_left(was: ProducerState, now: ProducerState | None, gone_below: int) -> bool:
-    """Return whether `now` is the state `was` as rebuilt without the batches below an offset."""
+    """Return whether `now` equals `was` after a rebuild without the batches below an offset."""
     _, _, last_offset, transaction_start = was
     if last_offset < gone_below:
         return now is None or now[:-1] == (was[0], NONE, NONE)

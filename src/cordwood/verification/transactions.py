@@ -86,7 +86,7 @@ def _fates(steps: Steps, markers: dict[tuple[bool, int], int]) -> Fates:
     """Return how the transaction of each step ended, which the producer's next marker decides.
 
     Args:
-        markers: the first marker above these steps, by state and producer; updated to the first one in these steps.
+        markers: the first marker after these steps, by state and producer; updated to the first marker in these steps.
     """
     order = np.lexsort((-steps["last"], steps["pid"], steps["after"]))
     rows = steps[order]
@@ -143,7 +143,7 @@ class _Told:
 
 
 def _judge_chunk(steps: Steps, fates: Fates, told: _Told, facts: Facts) -> None:
-    """Judge whether consumers skip exactly those batches of the state after that they skipped before.
+    """Judge whether consumers skip the same batches in the state after as in the state before.
 
     A broker sends a consumer all aborted transactions that end at or after its fetch offset. The consumer skips the
     producer's batches from the first offset of such a transaction up to the next ABORT marker. `hidden`: a consumer

@@ -146,7 +146,7 @@ class ViolationNotes:
 
 
 def with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """Yield the violations; those found by fingerprint get their key, read from the state before."""
+    """Yield the violations; read the keys of violations found by fingerprint from the state before."""
     log: LogView | None = None
     for one in violations:
         if one.kind not in _ABOUT_KEYS or one.offset is None:
@@ -170,7 +170,7 @@ def _key_at(log: LogView, offset: int) -> bytes | None:
 
 
 def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
-    """Yield the violations; those with an offset and no path get the path of their segment."""
+    """Yield the violations; add the path of the segment to violations with an offset and no path."""
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
         if one.path or one.offset is None:
