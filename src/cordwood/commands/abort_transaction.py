@@ -79,7 +79,7 @@ def abort_transaction(
         for path in partitions:
             if plan_recovery(fs, path, fs.list(path)).actions:
                 finish_interrupted(fs, path)
-        # Open again under the locks: before them, another process may have changed the directories.
+        # Open again: another process may have changed the directories before they were locked.
         found = _Replicas.find(fs, sources, topic, options)
         ends, appends = found.ends(producer_id, now_ms)
         for lock in locks:
@@ -122,10 +122,10 @@ class _Replicas:
         return [place for places in self.by_name.values() for place in places]
 
     def ends(self, producer_id: int, now_ms: int) -> tuple[list[TransactionEnd], list[tuple[LogEnd, MarkerBatch]]]:
-        """Return the results that end the producer's transactions, and the markers to append.
+        """Return a description of each transaction to end, and the markers to append to each replica.
 
         Raises:
-            RequestError: the producer has no open transaction, one does not hang, or replicas differ.
+            RequestError: the producer has no open transaction, a transaction does not hang, or replicas differ.
             DataError: a log is damaged.
         """
         ends, appends, open_ids = [], [], set[int]()

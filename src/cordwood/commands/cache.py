@@ -10,7 +10,7 @@ from pathlib import Path
 from cordwood.cache import cache_folder
 from cordwood.text import bytes_text
 
-#: Patterns of the file names that this program writes there, with descriptions.
+#: Patterns of the file names in the cache folder, with descriptions.
 _KINDS = {
     "kernels-*": "compiled kernels",
     "java-*.jsa": "class archives for Java",

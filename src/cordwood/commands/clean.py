@@ -202,7 +202,7 @@ def _build(
     *,
     link: Link | None,
 ) -> list[_Built]:
-    """Complete the copies."""
+    """Copy the other partitions, move the cleaned ones in, and write the checkpoints; return all partitions."""
     plans = {one.path: one for one in plan.partitions}
     work = [(copy, place) for copy in copies for place in copy.places]
 

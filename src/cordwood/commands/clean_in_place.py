@@ -109,7 +109,7 @@ def _locked(
 ) -> Iterator[Site]:
     """Lock the log directories and open them; at the end, remove all work folders."""
     selection = options.selection
-    # Raise for wrong configs before any change: a lock leaves its file.
+    # Raise for wrong configs before any change: even a lock leaves a file behind.
     given_layers(fs, selection.server_properties, selection.overrides)
     _, found = list_places(fs, sources)
     to_lock = directories_to_lock(fs, (place.path for place in select_partitions(found, sources, selection)))
@@ -117,7 +117,7 @@ def _locked(
         for path in to_lock:
             check_local(fs, path, no_broker_elsewhere=in_place.no_broker_elsewhere)
         locks = [held.enter_context(fs.lock_directory(path)) for path in to_lock]
-        # Open only under the locks: before them, another process may have changed the directories.
+        # Open the directories only now: another process may have changed them before they were locked.
         node = open_node(fs, sources, selection)
         selected = select_partitions(node.places, sources, selection)
         places = [place for place in selected if broker_would_load(place.name)]

@@ -107,7 +107,9 @@ class Beside:
         updates: int | None = None,
         on_progress: OnLogs | None = None,
     ) -> Iterator[tuple[int, DecodedRecord, int]]:
-        """Yield the current records of a coordinator's topic: partition, record, and producer of an open transaction.
+        """Yield the current records of a coordinator's topic: partition, record, and producer id.
+
+        The producer id is that of the open transaction with the record; NONE for a record that counts already.
 
         Args:
             on_damage: called with each unreadable batch, record or log; other logs are still read.

@@ -40,7 +40,7 @@ def plan_recovered(
 
 @contextlib.contextmanager
 def explain_full_disk(fs: TargetStore, output: str) -> Iterator[None]:
-    """Turn ENOSPC into an error that reports that nothing was changed, and leftovers that take room."""
+    """Turn ENOSPC into an error that reports that nothing was changed, and names leftovers that take room."""
     try:
         yield
     except (NoSpaceError, OSError) as error:

@@ -52,7 +52,7 @@ class Where:
     """The requested engine.
 
     Attributes:
-        engine: here or spark; None: Spark if a session or master is given or Spark is installed, else here.
+        engine: here or spark; None: Spark if a session, master or archive is given, or Spark is installed; else here.
         spark: a session to use, which is left running, or None for a new one.
     """
 
@@ -88,7 +88,7 @@ class Where:
         return not self.is_spark or runs_here(self.spark, self.master)
 
     def begun(self) -> AbstractContextManager[None]:
-        """Start Spark early in the background; `start` uses it in the block, and otherwise it ends with the block."""
+        """Start Spark early in the background, for `start` in the block; if it is not used, it ends with the block."""
         return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
 
     def start(self, sizes: Sequence[int] = ()) -> AbstractContextManager[Runner]:

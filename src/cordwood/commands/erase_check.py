@@ -1,4 +1,4 @@
-"""`erase-check`: whether any trace of some keys remains in directories of brokers, of copies, of backups.
+"""`erase-check`: whether any trace of some keys remains in directories of brokers, copies or backups.
 
     every file ──► is searched, whatever its type ──► traces ──► the step that removes each trace
                        │                                  ▲

@@ -36,7 +36,7 @@ def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem
             for path in directories_to_lock(fs, (place.path for place in _places(fs, paths, chosen))):
                 check_local(fs, path, no_broker_elsewhere=options.no_broker_elsewhere)
                 held.enter_context(fs.lock_directory(path))
-            # List again under the locks: before them, another process may have changed the directories.
+            # List again: another process may have changed the directories before they were locked.
             found = _places(fs, paths, chosen)
             check_apart(fs, [place.path for place in found])
             check_ownership(fs, [place.path for place in found])

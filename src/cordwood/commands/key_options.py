@@ -1,4 +1,4 @@
-"""The options of `get`, `erase-check` and `index`; apart from `commands.options`, which imports more."""
+"""The options of `get`, `erase-check` and `index`; a module of their own, as `commands.options` imports more."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def collect_facts(
     """Collect the facts that explain a partition's size, except for keys and transactions.
 
     Raises:
-        FileNotFoundError: a running broker deleted it.
+        FileNotFoundError: a running broker deleted the partition.
     """
     log, facts = planned.log, planned.facts
     config = None if facts is None or place.topic is None else node.config_of(place.topic)
@@ -77,7 +77,10 @@ def collect_facts(
 
 
 def _old_bytes(log: LogView, facts: LogFacts, config: TopicConfig, now_ms: int) -> Mapping[int, int]:
-    """See `PartitionFacts`: for the first segment with a record that retention by time keeps, and the active one."""
+    """Return the old bytes of the first segment with a record that retention by time keeps, and of the active segment.
+
+    See `PartitionFacts`.
+    """
     limit_ms = config.integer("retention.ms")
     if not config.delete or limit_ms < 0 or log.fs.reads_by_request(log.path):
         return {}
@@ -117,7 +120,7 @@ def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | Non
 
 
 def _first_timestamp(log: LogView) -> int:
-    """See `engine.facts.first_timestamp`, for the active segment; NONE also if it cannot be read."""
+    """Return `engine.facts.first_timestamp` of the active segment; NONE also if it cannot be read."""
     segment = log.segments[-1]
     if log.fs.reads_by_request(segment.path):
         return NONE  # the roll time is not worth a request per partition

@@ -47,7 +47,7 @@ class Brokers:
 
         Raises:
             NotFoundError: a path does not exist.
-            RequestError: a path is a file; or the directories belong to different clusters, or to a broker twice.
+            RequestError: a path is a file; the directories belong to different clusters; or one is a copy of another.
         """
         directories, _ = list_places(fs, paths)
         by_broker: dict[int | None, list[str]] = {}

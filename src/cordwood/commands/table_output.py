@@ -40,7 +40,7 @@ _FORMATS = ("avro", "csv", "delta", "hudi", "iceberg", "json", "orc", "parquet",
 
 
 def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -> None:
-    """Raise RequestError for a format that cannot hold a table. A user's session may have further formats.
+    """Check that a format can hold a table; a user's session may have further formats than our own.
 
     Raises:
         RequestError: the format is unknown, or cannot hold a column.
@@ -62,13 +62,15 @@ def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -
 
 @contextmanager
 def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
-    """Make the new folder of a table. In an object store it disappears if the block ends with an error.
+    """Yield the folder to write a table to; on a disk, the writer creates it.
+
+    In an object store, no file appears before the table is finished, and none after an error.
 
     Args:
         sources: directories that must not contain the folder.
 
     Raises:
-        RequestError: it exists.
+        RequestError: it exists, or is in a source or a broker's log directory.
         LockedError: another run is making it.
     """
     if fs.path_on_disk(output) is None:

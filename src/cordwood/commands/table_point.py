@@ -4,7 +4,7 @@ The end of a log, for a table, is its last stable offset: the high watermark, or
 below it. A directory does not always contain the high watermark:
 
     a topic with one replica, by the metadata     the log end
-    not a broker's directory                      the log end: there are no other replicas around it
+    not a broker's directory                      the log end: it has no other replicas
     otherwise                                     the entry in replication-offset-checkpoint, which a broker writes
                                                   every five seconds and when it stops
 """
@@ -43,6 +43,7 @@ class PartitionPoint:
     """The range of a partition in a table.
 
     Attributes:
+        is_end: no point was requested, so the end is the last stable offset.
         topic_id: id from the partition's directory, or None without one.
     """
 
@@ -301,7 +302,7 @@ class Earlier:
 
     Attributes:
         where: its folder, or a description.
-        end_ms: a time at which no later offset was stable, or None if unknown.
+        end_ms: a time at which the end offsets were the last stable offsets, or None if unknown.
     """
 
     where: str

@@ -75,17 +75,17 @@ class PartitionLook:
 
     @property
     def listing(self) -> PartitionListing:
-        """Its line of the listing."""
+        """The partition's line of the listing."""
         return self.ls.partitions[0]
 
     @property
     def planned(self) -> PartitionPlan | None:
-        """The plan of a clean of it."""
+        """The partition's plan; None if the partition was deleted meanwhile."""
         return next(iter(self.plan.partitions), None)
 
     @property
     def causes(self) -> WhyPartition | None:
-        """The causes of its size."""
+        """The causes of the partition's size; None if the partition was deleted meanwhile."""
         return next(iter(self.why.partitions), None)
 
 
@@ -109,7 +109,7 @@ def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> Wh
 def look_at_partition(
     path: str, options: WhyOptions, *, fs: Store | None = None, clock: Clock = system_clock
 ) -> PartitionLook:
-    """Scan one partition; `options` are those of `options_for`.
+    """Scan one partition; `options` come from `options_for`.
 
     Raises:
         NotFoundError: it was deleted.
@@ -233,7 +233,7 @@ class ShownRecord:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecords:
-    """Records from an offset on; the attributes are those of `ShownBatches`."""
+    """Records from an offset on; for `problems` and `next_offset` see `ShownBatches`."""
 
     records: tuple[ShownRecord, ...]
     problems: tuple[str, ...]

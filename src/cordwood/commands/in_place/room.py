@@ -22,7 +22,7 @@ from cordwood.jobs.jobs import Jobs
 from cordwood.jobs.proof_room import proof_bytes
 from cordwood.types import NONE
 
-#: Free space that outputs leave: for checkpoints, the manifest of a keep folder, other programs.
+#: Free space that outputs must leave for checkpoints, the manifest of a keep folder, and other programs.
 RESERVE_BYTES = 8 << 20
 _PLENTY_BYTES = 1 << 62
 
@@ -112,7 +112,7 @@ class Disks:
         return ProofDisk(self.folder_device, self.folder_room.of_disk)
 
     def room_beside(self, taken: Mapping[int, int]) -> dict[int, int]:
-        """Return the room for outputs on each disk beside other files; `taken` has the size of these by disk."""
+        """Return the room for outputs on each disk; `taken` is the size of other new files, by disk."""
         sizes = {
             device: min(room.size_bytes, room.of_disk - taken.get(device, 0)) for device, room in self.rooms.items()
         }

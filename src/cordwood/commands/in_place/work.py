@@ -53,7 +53,7 @@ class Work:
         )
 
     def without_indexes(self, paths: Collection[str]) -> Work:
-        """Return the work without making the key indexes of some partitions."""
+        """Return the same work, but write no key indexes for some partitions."""
         without = {path: replace(self.tasks[path].leaving_no_garbage(), fresh_secret=None) for path in paths}
         return replace(self, tasks={**self.tasks, **without})
 
