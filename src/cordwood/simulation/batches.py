@@ -56,7 +56,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Records that are appended together: consecutive offsets, all of one transaction or none.
+    """Records that are appended together: consecutive offsets, all in one transaction or all outside transactions.
 
     Attributes:
         data: whole batches; the last part of a transaction ends with its marker.

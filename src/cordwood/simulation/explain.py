@@ -146,7 +146,7 @@ def _config_set(label: str, node: Node, topic: str) -> ConfigSet:
     of_broker = {name: show(value.value) for name, value in broker.items() if value.explicit and name not in SYNONYMS}
     layers = (
         Layer(Source(SourceKind.OVERRIDE), of_broker),
-        # A topic layer, as in metadata: values from there may be older than the limits that --config has to respect.
+        # A topic layer, as in metadata: such configs may be older than a limit that Kafka checks for --config.
         Layer(Source(SourceKind.TOPIC, subject=TOPIC), of_topic),
     )
     return ConfigSet(label, layers, config, broker)

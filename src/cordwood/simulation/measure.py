@@ -59,7 +59,7 @@ class ConfigSet:
     """One set of configs.
 
     Attributes:
-        label: A or B.
+        label: `now`, A or B.
         min_dead: share of garbage that a clean may leave, or None for Kafka's cleaner, which leaves none.
     """
 
@@ -70,7 +70,7 @@ class ConfigSet:
     min_dead: float | None = None
 
     def explicit(self) -> dict[str, str]:
-        """Return the explicitly set configs by name; a topic's config appears under its topic name."""
+        """Return the explicitly set configs by name; topic configs have their topic-level names."""
         chosen = {
             name: show(value.value) for name, value in self.topic.items() if value.explicit and name in TOPIC_CONFIGS
         }
@@ -143,7 +143,7 @@ def _own_layers(topic: TopicConfig, scale: Scale) -> tuple[Layer, Layer]:
     broker = {
         # Cleans take no time here; a note reports a cleaner that could not keep up.
         "log.cleaner.io.max.bytes.per.second": show(BROKER_CONFIGS["log.cleaner.io.max.bytes.per.second"].default),
-        # These do not change sizes, and they take time.
+        # Checkpoints take time, and do not change sizes.
         "log.flush.offset.checkpoint.interval.ms": str(INT_MAX),
         "log.flush.start.offset.checkpoint.interval.ms": str(INT_MAX),
     }
@@ -278,7 +278,7 @@ def _growth(samples: Samples) -> float:
     """Return the bytes per day by which a partition still grows at the end, or 0.
 
     A log whose size swings between cleans may grow within the last part alone. A log that has just reached its
-    retention limit is larger than in the part before. So it counts as growing only if both comparisons agree.
+    retention limit is larger than in the part before. So a log counts as growing only if both comparisons agree.
     """
     before, last = _part(samples, 1 - 2 * _LAST_PART, 1 - _LAST_PART), _part(samples, 1 - _LAST_PART, 1)
     if before.size < 2 or last.size < 2:

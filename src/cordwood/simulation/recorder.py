@@ -1,7 +1,7 @@
 """Records when each record of a partition was superseded and when it was removed.
 
-A record is a row of an array, by its offset. Whenever the segments change, the recorder reads the new ones to find the
-remaining records; it contains none of the cleaner's rules.
+Each record is a row of an array; its offset is the index. Whenever the segments change, the recorder reads the new ones
+to find the remaining records; it contains none of the cleaner's rules.
 """
 
 from __future__ import annotations

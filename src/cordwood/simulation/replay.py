@@ -6,7 +6,7 @@
                        a compacted log starts with the last values from the time before, loaded at once
 
 Records that retention deleted are unknown. Where a replay begins before the log's first record, the log's own traffic
-is repeated there: in whole days if the log spans two or more.
+is repeated there: in whole days if the log spans two days or more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOADED_RECORDS = 4096
 _REPEATS_MAX = 60
 #: The time before the measured time is at most this multiple of it.
 _BEFORE_MAX = 2
-#: Minimum time before, as a share of the measured time: else measuring might begin just after everything was cleaned.
+#: The time before the measured time is at least this share of it: else it might begin just after a clean of everything.
 _BEFORE_COMPACTED = 0.25
 
 
@@ -40,8 +40,8 @@ class Span:
     Attributes:
         begin_ms: start of the replay.
         measured_ms: start of the measured time.
-        end_ms: end of both.
-        repeated_ms: length of the log's own time that is repeated before its first record; 0: no time is repeated.
+        end_ms: end of the replay, and of the measured time.
+        repeated_ms: length of the last part of the log, which is repeated before its first record; 0: not repeated.
     """
 
     begin_ms: int
@@ -51,7 +51,7 @@ class Span:
 
 
 def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
-    """Choose the last days of a log, and enough time before them to reach the state in which they began.
+    """Choose the last days of a log, and enough time before them to bring the replay into the log's state at that time.
 
     A log that retention has not cut is measured at most from its first record.
     """

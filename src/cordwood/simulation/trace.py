@@ -106,7 +106,7 @@ def read_trace(
 
     Args:
         factor: number of keys that each sampled key represents; 1: read all keys.
-        now_ms: later timestamps are ignored as wrong.
+        now_ms: timestamps more than an hour later are ignored as wrong.
         on_progress: called with bytes read and total bytes.
     """
     reader = _Reader(factor, now_ms, seed, log)
@@ -117,7 +117,7 @@ def read_trace(
             done += int(item.batches["size_bytes"].sum())
         if on_progress is not None:
             on_progress(done, sum(segments))
-        del item  # a large one must be gone before the next is read
+        del item  # frees a large window before the next one is read
     return reader.trace(sum(segments))
 
 

@@ -109,7 +109,7 @@ class World:
         self.manager.startup(index=self.min_dead is not None, min_dead=self.min_dead)
         if self.manager.cleaner is not None:
             self.manager.cleaner.on_clean = self._cleaned
-            # Simulated logs are small, so the cleaner would hold one in memory; the real log would not fit.
+            # Simulated logs are small, so the cleaner would keep them in memory; the real log would not fit.
             self.manager.cleaner.runner.read_memory_bytes = 0
         return self
 
