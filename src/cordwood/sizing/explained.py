@@ -43,8 +43,8 @@ class ReplayedLog:
         gone: records that cleans removed.
         first_ms, end_ms: append time of the first record, and the time just after the last append.
         measured_ms: start of the measured time.
-        repeated_ms: length of the log's own time that is repeated before its first record, where the traffic is
-            unknown; 0: no time is repeated.
+        repeated_ms: length of the last part of the log, which is repeated before its first record because the real
+            traffic there is unknown; 0: not repeated.
         damage: the first damage found, in words.
     """
 

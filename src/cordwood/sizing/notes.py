@@ -14,7 +14,7 @@ _OF_RETENTION = ("retention.ms", "retention.bytes")
 _OF_CLEANS = ("min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms")
 #: Sources of configs that were chosen for one topic; a broker's configs apply to all topics.
 _CHOSEN = (SourceKind.TOPIC, SourceKind.OVERRIDE, SourceKind.TOPIC_OVERRIDE)
-#: Report differences and growth from this share on.
+#: Report differences and growth above this share.
 _WORTH = 0.05
 
 
@@ -137,7 +137,7 @@ def _on_retention(outcome: Outcome, topic: TopicConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """A figure that is better when smaller.
+    """A figure for which a smaller value is better.
 
     Attributes:
         value: the figure of an outcome, or None if it does not apply.

@@ -1,12 +1,12 @@
-"""Choose the scale of a simulation, as writing a month of a topic in full would take too long.
+"""Choose the scale of a simulation, because writing a month of a topic in full would take too long.
 
 One partition is simulated. Its rate, its keys, its segments and its limits in bytes are divided by one factor; records,
 batches and times keep their size. So a segment fills, a log gets dirty and a limit is reached at the same time as in
 full size, and all results in bytes are multiplied by the factor at the end.
 
-Some things differ: chance weighs more among fewer keys; an append, which is never split between segments, is a larger
-part of a segment; and nothing happens between the steps of the clock. All three effects are small while a segment, a
-key or a limit covers many records, batches and steps; `tests/simulation` compares scales.
+Three things differ: chance has more influence among fewer keys; an append, which is never split between segments, is a
+larger part of a segment; and nothing happens between the steps of the clock. All three effects are small while a
+segment, a key or a limit covers many records, batches and steps; `tests/simulation` compares scales.
 """
 
 from __future__ import annotations

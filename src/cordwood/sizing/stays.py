@@ -1,9 +1,9 @@
 """Measures how long superseded records and tombstones stay.
 
-Records that are still present at the end have stayed at least until then (they are censored). Without them the long
-stays would be missing; if their time so far counted as complete, the result would be too short. The Kaplan–Meier
-estimator uses each record for as long as it was observed: for each duration, the share that leaves then, of all that
-were observed for at least that long.
+Records that are still present at the end have stayed at least until then (they are censored). To leave them out would
+lose the long stays; to count their time so far as complete would make the result too short. The Kaplan–Meier estimator
+uses each record for as long as it was observed: for each duration, it computes the share of records that leave at that
+age, among all records that were observed for at least that long.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stay:
             began_ms: int64[things], start of each stay.
             ended_ms: int64[things], end of each stay, or `NEVER`.
             now_ms: end of the observation.
-            factor: number of real things that each one represents.
+            factor: number of real stays that each of these represents.
             lost_ms: int64[things], time at which observation of each ended because its kind changed, or `NEVER`.
         """
         if not began_ms.size:

@@ -35,7 +35,7 @@ _SECONDS = {"s": 1, "min": 60, "h": 3600, "day": 86_400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What producers write to a topic."""
+    """The records that producers write to a topic."""
 
     PANEL: ClassVar[str] = "What is written to the topic"
 
