@@ -28,7 +28,7 @@ from crc32c import crc32c
 
 from cordwood.cache import cache_folder
 
-#: Number of archives to keep, including those for other environments and for this one before an update.
+#: Number of archives to keep, including archives for other environments, and for this one before an update.
 _KEPT = 3
 _READ_BYTES = 1 << 20
 _MAKES_SECONDS_MAX = 600

@@ -1,8 +1,8 @@
 """Start the Java process of our own session.
 
 On this machine we use our own command line: Spark's launcher would first start a second Java to compute the command
-line of the first. Spark's launcher is used if it considers more than we do: for a cluster, and if there are
-configuration files of Spark, or options for its launcher in the environment.
+line of the first. Spark's launcher is used if it considers more than our command line: for a cluster, and
+if there are configuration files of Spark, or options for its launcher in the environment.
 """
 
 from __future__ import annotations

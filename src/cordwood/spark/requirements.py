@@ -27,7 +27,7 @@ def check_version(version: str) -> None:
     """Raise RequestError if Spark is too old.
 
     Raises:
-        RequestError: the version is below 4.2.
+        RequestError: the version is below 4.3.
     """
     if tuple(map(int, re.findall("[0-9]+", version)[:2])) < _SPARK_MIN:
         raise RequestError(f"This is Spark {version}, and Cordwood needs 4.3 or newer:  pip install 'cordwood[spark]'")

@@ -165,7 +165,7 @@ def _active() -> SparkSession | Gateway | None:
     from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 
-    # Without a context there is no session, and getting one would first load Catalyst.
+    # Without a context there is no session, and to ask for one would first load Catalyst.
     if not is_remote() and SparkContext._active_spark_context is None:
         return None
     active = SparkSession.getActiveSession()
