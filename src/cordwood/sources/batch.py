@@ -109,7 +109,7 @@ class _Planner:
         lowest, highest = view.start_offset, view.end_offset
         if start > end and lowest <= end and start <= highest:
             raise RequestError(f"{view.partition} cannot be read from offset {start} to {end}: the end comes first")
-        # If the start is above the end, one of the two is an existing offset and the other is outside of the log.
+        # If the start is above the end here, the start is above the log or the end is below it.
         if start != end and (start < lowest or end > highest or start > end) and options.fail_on_data_loss:
             asked = f"{start} to {end - 1}" if start < end else f"{start} on" if start > highest else f"below {end}"
             raise RequestError(

@@ -112,7 +112,10 @@ def oldest_ms(conditions: Iterable[Condition]) -> int | None:
 
 
 def keys_in(conditions: Iterable[Condition]) -> tuple[bytes, ...] | None:
-    """Return the keys that rows must have to meet all conditions, ascending; None if any key may, or no row can."""
+    """Return the keys that rows must have to meet all conditions, ascending.
+
+    None if rows with any key may meet them, or if no row can.
+    """
     found: set[bytes] | None = None
     for one in conditions:
         if one.column == "key" and one.test in ("=", "in") and not one.negated:

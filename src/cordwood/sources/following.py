@@ -43,7 +43,8 @@ _LOOK_PAUSE = 4
 #: A directory is listed when its mtime shows that a name in it changed; as mtimes are coarse, it is also listed at this
 #: interval.
 _LISTING_SECONDS = 5.0
-#: The metadata log changes all the time, but the facts needed here hardly ever do.
+#: The metadata is read again at this age, and at the second age if it lacks a new partition. The metadata log changes
+#: all the time, but the facts needed here hardly ever do.
 _METADATA_SECONDS = 60.0
 _METADATA_OF_NEW_SECONDS = 1.0
 #: Bytes that do not form a batch may belong to a batch that is being written, but not for longer than this.
@@ -98,7 +99,7 @@ class _Followed:
         return max(self.start_offset, self.readable_end if stable is None else min(stable, self.readable_end))
 
     def first_since(self, timestamp: int) -> int | None:
-        """Return the offset of the first record that is not older."""
+        """Return the offset of the first record at or after a time."""
         return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)
 
 
@@ -186,7 +187,7 @@ class Follower:
                 one.transactions.forget_below(offset)
 
     def marks(self, offsets: Offsets) -> Marks:
-        """Return marks that later show whether the partitions are still those that were read up to these offsets."""
+        """Return marks that later show whether a partition was recreated after it was read up to these offsets."""
         marks = {}
         for partition, offset in offsets.items():
             followed = self._followed.get(partition)

@@ -5,8 +5,8 @@ A checkpoint stores the mark with the partition's offset:
     kh0ERQ6WToCnIzrMNpUr_A         the topic id
     20:17ab03ff:1700000000000      without a topic id, the batch before the offset: base offset, checksum, max timestamp
 
-Compaction may change the checksum of a batch, but it changes neither its base offset nor, to a newer one, its
-timestamp. So the batch is another one if its base offset differs, or if its checksum differs and it is newer.
+Compaction may change the checksum of a batch, but it never changes the base offset, and never makes the max timestamp
+newer. So it is another batch if the base offset differs, or if the checksum differs and the timestamp is newer.
 """
 
 from __future__ import annotations

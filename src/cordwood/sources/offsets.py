@@ -49,7 +49,7 @@ class ByPartition:
 
 @dataclass(frozen=True, slots=True)
 class SinceTime:
-    """The first record that is not older, in all partitions."""
+    """The first record at or after a time, in all partitions."""
 
     timestamp: int
 
@@ -158,7 +158,7 @@ class Readable(Protocol):
         """The offset behind the last one that a consumer can read: the high watermark, or the last stable offset."""
 
     def first_since(self, timestamp: int) -> int | None:
-        """Return the offset of the first readable record that is not older, or None if all are older."""
+        """Return the offset of the first readable record at or after a time, or None if all are older."""
 
 
 def check_names(limit: Limit, partitions: Iterable[TopicPartition], what: str) -> None:

@@ -4,7 +4,7 @@ With `read_uncommitted`, reading ends at the high watermark: records at and behi
 directory does not always contain the high watermark:
 
     metadata lists one replica            the log's end: each written record is on all replicas
-    not a broker's directory              the log's end: there are no other replicas around it
+    not a broker's directory              the log's end: it has no other replicas
     otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
                                           five seconds and when it stops; never above the log's end
     and the entry is missing              no record can be read. A live broker has no entry yet for a new partition
@@ -194,5 +194,5 @@ class PartitionView:
         return self.readable_end if stable is None else max(min(stable, self.readable_end), self.start_offset)
 
     def first_since(self, timestamp: int) -> int | None:
-        """Return the offset of the first record that is not older; see `offsets.Readable`."""
+        """Return the offset of the first record at or after a time; see `offsets.Readable`."""
         return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)

@@ -4,7 +4,7 @@ Each step takes the output of the step before:
 
     windows      the slice's bytes, with checksums computed
     batches      visible and new enough; damaged batches are reported, never skipped silently
-    records      decoded, not copied; then only the ones that meet the conditions
+    records      decoded, not copied; then reduced to records that meet the conditions
     rows         keys, values and other columns of these records, one Arrow array per column
 """
 
@@ -43,7 +43,7 @@ class RowPlan:
     """The rows wanted from each slice. Plain values, to be pickled.
 
     Attributes:
-        indexed: transactions were found by indexes, and the log may contradict them.
+        indexed: whether transactions were found by indexes, which the log may contradict.
     """
 
     names: tuple[str, ...]
