@@ -942,7 +942,7 @@ class UnifiedLog:
     def has_late_transaction(self, now_ms: int) -> bool:
         """Return whether the producer of the earliest open transaction has been silent for too long.
 
-        The limit is `transaction.max.timeout.ms` and five minutes.
+        The limit is `transaction.max.timeout.ms` plus five minutes.
         """
         with self._lock:
             return self._producers.has_late_transaction(now_ms, self._limits.transaction_max_timeout_ms + 300_000)
