@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-#: glibc's variables for a process that allocates and frees windows of logs all the time. It reuses the memory, as
-#: returning pages to the system and getting cleared ones again costs as much as reading into them.
+#: glibc's variables for a process that allocates and frees windows of logs all the time. With them, glibc reuses the
+#: memory: returning pages to the system and getting cleared ones again costs as much as reading into them.
 MALLOC: Mapping[str, str] = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),

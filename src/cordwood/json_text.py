@@ -1,7 +1,7 @@
 """Convert any decoded value to valid JSON.
 
-JSON has no bytes, no NaN, no infinities, and a lone surrogate only as an escape. Python's `json` prints such numbers
-anyway, which other readers reject, and such text unescaped, which no terminal can encode. Here
+JSON has no bytes, no NaN, no infinities, and a lone surrogate only as an escape. Python's `json` prints NaN and
+infinities, which other readers reject, and lone surrogates unescaped, which no terminal can encode. Here
 
     the bytes 0 and 255   become {"hex": "00ff"}
     NaN, inf, -inf        become "NaN", "Infinity", "-Infinity": Java's names, as Spark writes them

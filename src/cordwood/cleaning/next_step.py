@@ -153,7 +153,7 @@ class Prospects:
         if record.outcome is Outcome.ABORTED:
             return self._removed(record, record.offset, "aborted")
         if record.superseded_by is not None:
-            # A clean compares records with dirty ones only.
+            # In a clean, only dirty records supersede others.
             least = max(self.cleaned.first_dirty_offset, record.offset + 1)
             at = bisect.bisect_left(committed, least, key=lambda one: one.offset)
             if at == len(committed):

@@ -348,7 +348,7 @@ class Taken:
 
     Attributes:
         rule: `log start offset` or the name of a config.
-        base_offsets: base offsets of the segments: the oldest of those left by the rules before it.
+        base_offsets: base offsets of the segments: the oldest that the earlier rules have left.
     """
 
     rule: str

@@ -4,7 +4,7 @@
                     └── keys are read ───┘
     └────────── segments are rewritten ──┘   up to the last segment whose keys were read
 
-This uses names, sizes and headers only; no record is decoded.
+Planning uses names, sizes and headers only; it decodes no record.
 
 Source: Kafka LogCleanerManager.cleanableOffsets, LogToClean, Cleaner.groupSegmentsBySize.
 """
@@ -376,8 +376,8 @@ def is_due_again(
         threshold: when the log counts as dirty enough.
         now_ms: the time of the clean.
     """
-    # Only the segment in which the round ended can be too young: later ones are unchanged, and all were old enough.
-    # Pass the next segment along, because `too_young` takes the last segment for the active one.
+    # Only the segment in which the round ended can be too young now: all segments were old enough before the round, and
+    # it did not change later ones. Pass the next segment, too, because `too_young` treats the last one as active.
     holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
     behind = [one for one in segments if one.base_offset > first_dirty][:1]
     if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:

@@ -7,7 +7,7 @@ limited number of records, and marks the records that a newer record of the same
     merge    survivors of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
     then     `SegmentOutcomes` holds, per batch, which of its records are superseded
 
-So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge takes any
+So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge reads any
 range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is needed only if the user chose Kafka's
 own map, or if offsets do not ascend.
 

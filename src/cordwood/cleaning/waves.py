@@ -61,9 +61,9 @@ def expected_work_bytes(
 ) -> int:
     """Estimate one group's outputs on disk if all records stay and compress as before, for display.
 
-    That is the size of its segments. It is still more than most cleans need: before records are read, none is known to
-    be dropped. Batches that keep all records are copied, compressed or not. Only batches of magic 0 and 1 grow, since
-    each is rebuilt.
+    The estimate is the size of the group's segments: batches that keep all records are copied, compressed or not. Only
+    batches of magic 0 and 1 grow, since each is rebuilt. Most cleans need less, as they drop records; a plan does not
+    read records, so it cannot subtract these.
 
     Args:
         index_interval_bytes: `index.interval.bytes`.

@@ -116,7 +116,7 @@ def _most(facts: PartitionFacts, log_bytes: int, by_way: Mapping[Way, int]) -> i
 
 
 def _log_blocks(log: LogFacts) -> int:
-    """Return the blocks of all segments; of the active one without its indexes, which are mostly preallocated."""
+    """Return the blocks of all segments, without the active one's indexes, which are mostly preallocated."""
     active = log.segments[-1]
     closed = sum(one.disk_bytes for one in log.segments[:-1])
     return closed + min(active.disk_bytes, -(-active.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES)

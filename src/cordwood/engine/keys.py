@@ -1,7 +1,7 @@
 """Collect the keys of the dirty section in a table.
 
-With Kafka's offset map, and for damaged logs whose offsets do not ascend, that is all of pass 1. If little is dirty, a
-scan follows that looks up all records in the table, see `engine.scan`.
+With Kafka's offset map, and for damaged logs whose offsets do not ascend, the table is the result of pass 1. If little
+is dirty, a scan follows that looks up all records in the table, see `engine.scan`.
 """
 
 from __future__ import annotations

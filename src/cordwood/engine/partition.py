@@ -101,8 +101,8 @@ class Left:
 class GroupRange:
     """Consecutive groups of a partition, if not all are cleaned in one run. The outputs of earlier groups are in place.
 
-    A record is superseded by one of the same group or of a later one. So only dirty records from the first of these
-    groups on matter, and no clean has changed those yet.
+    Only records of the same group, or of a later one, supersede a record. So only dirty records from the first of these
+    groups on matter, and this clean has not changed these yet.
 
     Attributes:
         groups: their segments' base offsets, as planned before the first of all groups was cleaned.

@@ -122,7 +122,7 @@ def read_ahead(
     begin(_PLAIN_AT_ONCE)
     while (found := under_way.popleft().result()) is not None:
         if isinstance(found, TrackedWindow):
-            wait(under_way)  # none of them has read anything
+            wait(under_way)  # these steps found `alone` set, so they have read nothing
             under_way.clear()
             result = work(found)
             yield found, result
@@ -137,7 +137,7 @@ def read_ahead(
 
 
 def start_position(segment: Segment, start: int) -> int:
-    """Return the position that the index of a segment has for an offset; 0 for an offset below the segment."""
+    """Return a position at or before the batch with an offset, by the index; 0 if the offset is below the segment."""
     if start <= segment.base_offset:
         return 0
     with segment.open() as file:

@@ -20,7 +20,7 @@ class Fate(StrEnum):
 
     CLEANED = "cleaned"
     COPIED = "copied"  # nothing to clean, or no reason to
-    LEFT = "left alone"  # the same, for a clean in place
+    LEFT = "left alone"  # like COPIED, in a clean in place
     FAILED = "failed"  # the clean failed; the partition is unchanged, or was copied unchanged
 
 

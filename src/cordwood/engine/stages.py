@@ -270,7 +270,7 @@ def cut_positions(segment: Segment, run_bytes: int) -> list[int]:
     chosen = np.unique(np.minimum(np.searchsorted(index.positions, wanted), index.entries - 1))
     with segment.open() as file:
         for offset in index.offsets[chosen].tolist():
-            # This also reads the batch there.
+            # Not `index.positions`: this also checks that a batch is there.
             position = segment.position_of(file, offset)
             if found[-1] < position < segment.size_bytes:
                 found.append(position)

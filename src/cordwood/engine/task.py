@@ -118,9 +118,9 @@ class PartitionTask:
         return LogView(self.path, fs=fs, log_start_offset=self.log_start_offset, index_root=self.index_root)
 
     def leaving_no_garbage(self) -> PartitionTask:
-        """Return the same clean as Kafka's, which ignores the state of an earlier clean.
+        """Return the task as Kafka would clean: it leaves no garbage, and ignores the state of an earlier clean.
 
-        If earlier parts of it left garbage, no tombstone is removed: see `CleanState.spares`.
+        If earlier parts of this clean left garbage, it removes no tombstone: see `CleanState.spares`.
         """
         first_dirty = self.first_dirty if self.restart is None else self.restart
         settings = self.settings

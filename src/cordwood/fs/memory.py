@@ -244,7 +244,7 @@ class MemoryFileSystem(LocalFileSystem):
 
     @_serialized
     def fail_after(self, count: int) -> None:
-        """Cut the power after `count` more operations: all operations after those raise PowerCut."""
+        """Cut the power after `count` more operations: all later operations raise PowerCut."""
         assert self._can_crash
         self._operations_left = count
 

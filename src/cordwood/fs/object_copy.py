@@ -190,7 +190,9 @@ class ObjectCopy(Target):
 
 
 def _check_dead(target: str, data: bytes) -> None:
-    """Raise LockedError if a run is alive on this machine; a run on another machine cannot be checked."""
+    """Raise LockedError if a run is alive on this machine; a run on another machine cannot be checked, and counts as
+    dead.
+    """
     try:
         found: Any = json.loads(data)
         run, host, pid = str(found["run"]), str(found["host"]), int(found["pid"])

@@ -25,7 +25,7 @@ from cordwood.types import override
 
 
 class PooledFileSystem(WrappedFileSystem):
-    """Delegates to another file system; keeps at most `open_files_max` files open of those opened for update.
+    """Delegates to another file system; of the files that it opens for update, keeps at most `open_files_max` open.
 
     Files whose names were removed do not count. Change names only through this object.
     """
