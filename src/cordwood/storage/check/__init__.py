@@ -1,12 +1,16 @@
-"""Finds every inconsistency in Kafka's files, with its position and what it means for a broker.
+"""Finds every inconsistency in Kafka's files, with its position and its consequence for a broker.
 
-    findings    the kinds of findings, their severity and meaning
+    findings    kinds of findings, with severity and meaning
     batches     one .log file: batches and their order
     records     the records in the batches
     indexes     offset, time and transaction index against the log
     state       producer snapshots and leader epochs against the log
+    key_indexes Cordwood's own files: key indexes, and the state that a clean with `--min-dead` leaves
     partition   all files of one partition
+    permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions
+    node        a broker's log directories together, and the cluster's metadata
+    warnings    the checks that read no log except for the metadata log
 
 The check is read-only, and an error in one partition does not stop the check of the others.
 """

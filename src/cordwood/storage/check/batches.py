@@ -27,7 +27,7 @@ from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, Wind
 from cordwood.storage.node.start import Effect
 from cordwood.types import Codec, ControlType
 
-#: A broker opens no log file that is longer.
+#: Size of the longest log file that a broker opens.
 SEGMENT_BYTES_MAX = 2**31 - 1
 
 
@@ -49,8 +49,8 @@ class Place:
         live: a broker is running and may write to it.
         rebuilt: recovery reads it completely, and truncates an invalid end.
         recovered: a load reads it batch by batch, after a crash or because it has no offset index.
-        closed: after a clean shutdown, so that a load looks for its end and does not check it.
-        unread: a recovery is ahead, and does not read it: it was flushed before the crash.
+        closed: a clean shutdown closed it, so a load only looks for its end and does not check it.
+        unread: the next recovery does not read it, because it was flushed before the crash.
         flushed_offset: offsets below this are known to be flushed to disk.
     """
 
@@ -185,11 +185,15 @@ assert set(_UNREADABLE_RECORDS) == set(BatchProblem)
 
 @dataclass(slots=True)
 class LostTail:
-    """What a recovery would cut off a log: all behind its first damage at which it does that.
+    """Data that a recovery would cut off a log: everything behind the first damage that makes it cut.
 
     Attributes:
-        path, position: of the damage; None: there is none.
-        offset: where the log ends then.
+        path: path of the damaged file; None without such damage.
+        position: position of the damage in the file.
+        offset: end offset of the log after the cut.
+        records: number of readable records behind the damage.
+        size_bytes: size of the readable batches behind the damage.
+        end_offset: offset behind the last of these batches.
     """
 
     path: str | None = None
@@ -200,24 +204,27 @@ class LostTail:
     end_offset: int = 0
 
     def begin(self, path: str, position: int, offset: int) -> None:
-        """Here a recovery would cut, unless it did before. Of one file, damage may be told out of order."""
+        """Note damage that makes a recovery cut the log, unless the recovery cuts at an earlier place.
+
+        Damage in the same file may be reported out of order.
+        """
         if self.path is None or (path == self.path and position < self.position):
             self.path, self.position, self.offset = path, position, offset
 
     def covers(self, path: str, batches: BatchRows) -> BoolArray:
-        """bool[batches]: those of a file that are lost."""
+        """Return which batches of a file are lost, bool[batches]."""
         if self.path is None:
             return np.zeros(batches.size, np.bool_)
         return np.asarray((batches["position"] > self.position) | (path != self.path))
 
     def add(self, batches: BatchRows) -> None:
-        """Count batches that are lost; their records are counted once they are decoded."""
+        """Count lost batches. The caller counts their records when it decodes them."""
         self.size_bytes += int(batches["size_bytes"].sum())
         if batches.size:
             self.end_offset = int(batches["last_offset"][-1]) + 1
 
     def tell(self, findings: Findings) -> None:
-        """Say so in the finding."""
+        """Add the totals to the finding about the damage."""
         if self.path is not None and self.records:
             findings.add_behind(self.path, self.position, Behind(self.records, self.size_bytes, self.end_offset))
 
@@ -226,17 +233,17 @@ class LogCheck:
     """Checks one `.log` file.
 
     Attributes:
-        first_offset: of the first valid batch; None without one.
-        has_holes: offsets are missing in or between its batches, as a clean leaves it.
-        last_offset: of the last valid batch; below the base offset if there is none.
+        first_offset: first offset of the first valid batch; None without one.
+        has_holes: offsets are missing in or between its batches, as after a clean.
+        last_offset: last offset of the last valid batch; below the base offset without one.
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
     def __init__(self, place: Place, findings: Findings, lost: LostTail) -> None:
-        """Nothing is read yet.
+        """Prepare the check; `run` reads the file.
 
         Args:
-            lost: of the log, as earlier segments left it.
+            lost: lost tail of the whole log, updated by the checks of earlier segments and by this one.
         """
         self.place = place
         self.findings = findings
@@ -251,7 +258,7 @@ class LogCheck:
         self._invalid: list[np.void] = []
         self._more_invalid = 0
         self._gap: Gap | None = None
-        #: A broker that reads there gets an error, not the end of the log.
+        #: True if a broker that reads at the gap gets an error, and not the end of the log.
         self._fails = False
 
     def run(
@@ -332,7 +339,7 @@ class LogCheck:
         broken = np.zeros(batches.size, bool)
         for rule in _RULES:
             breaks = rule.breaks(batches) & good & ~broken
-            # A recovery takes such an offset for one that is too high, and fails to split the segment there.
+            # A recovery treats a negative offset as too high for the segment, tries to split it there, and fails.
             fails = rule.kind is Kind.NEGATIVE_OFFSET and self.place.recovered
             for i in np.flatnonzero(breaks).tolist():
                 self._batch(
@@ -371,9 +378,9 @@ class LogCheck:
             for i in np.flatnonzero(mask).tolist():
                 fails = kind is Kind.OFFSET_BELOW_BASE and place.recovered and last[i] < place.base_offset
                 self._batch(kind, batches[i], what, meaning=STOPS if fails else None)
-        # A wrapper of magic 0 or 1 does not say where it begins.
+        # The header of a wrapper of magic 0 or 1 does not contain its first offset.
         self.has_holes |= bool((batches["base_offset"] < 0).any())
-        # A clean that removes records from a batch leaves it its offsets.
+        # A clean that removes records from a batch keeps the first and last offset in its header.
         fewer = batches["record_count"] <= last - first
         self.has_holes |= bool((fewer & (batches["magic"] == 2) & ~is_control(batches)).any())
         if self.first_offset is None:
@@ -385,7 +392,7 @@ class LogCheck:
             before[0] = min(int(before[0]), int(first[0]) - 1)  # `below` covers the segment's first batch
         placed = below | high | overlap
         for i in np.flatnonzero(first <= before).tolist():
-            # Blame the one of the two batches whose removal restores the order.
+            # Report the batch of the two that breaks the order: without it, all remaining batches are in order.
             between = 0 < i < first.size - 1
             if between and first[i + 1] <= last[i - 1] and first[i] > before[i - 1]:
                 blamed, where = i - 1, f"comes before a batch that starts at offset {first[i]}"
@@ -490,7 +497,7 @@ class LogCheck:
         )
 
 
-#: In the head of a batch: where its size stands, how long the head is, and what Kafka takes for too small a size.
+#: Position of the size field in a batch, bytes of its head up to the magic, and the smallest size that Kafka accepts.
 _SIZE_AT, _HEADER_BYTES, _LEAST_SIZE = 8, 17, 14
 _FLUSHED_TAIL = (
     "these bytes were flushed or closed cleanly, and are incomplete: records are lost, and a broker appends behind them"

@@ -1,7 +1,7 @@
 """Checks log directories: checkpoints, names, and partitions that are in several directories.
 
 `Check` accepts any path that a user names: a log directory, a folder of several (one node's disks), a partition, or a
-file. A file is checked against the files that it must agree with, and only findings about it are reported.
+file. It compares a file with the files that must agree with it, and reports only findings about the file itself.
 
 While a broker runs, files change between one read and the next. So a finding in a live directory is reported only if a
 second check finds it again.
@@ -49,7 +49,7 @@ from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, l
 from cordwood.storage.node.start import NOT_SERVED, Effect, Event, Served, Start
 from cordwood.types import NONE, TopicPartition
 
-#: For each checkpoint: what a broker does if the format is right, but a value is impossible.
+#: Effect of a well-formed checkpoint with an impossible value on a broker, by file name.
 _WRONG_VALUE = {
     filenames.RECOVERY_POINTS: "a broker warns and uses 0 for all partitions: after a crash it reads whole logs again",
     filenames.LOG_START_OFFSETS: (
@@ -67,14 +67,14 @@ _KNOWN_FILES = {
     filenames.LOCK,
     filenames.BOOTSTRAP_CHECKPOINT,
 }
-#: For each checkpoint: what an offset beyond the log's end means for a broker.
+#: Consequence of an offset beyond the log's end for a broker, by file name of the checkpoint.
 _BEYOND = {
     filenames.RECOVERY_POINTS: "what was flushed once is not there any more: records are lost",
     filenames.LOG_START_OFFSETS: "a load deletes the whole log and starts it anew at this offset",
     filenames.CLEANER_OFFSETS: "the cleaner starts over from the log's start",
     filenames.HIGH_WATERMARKS: "records that consumers may have read are not there any more",
 }
-#: For each checkpoint where a broker repairs an offset below zero: how.
+#: Repair of an offset below zero by a broker, by file name of the checkpoint. In other checkpoints it is damage.
 _BELOW_ZERO = {
     filenames.RECOVERY_POINTS: "a broker takes it for 0: after a crash it reads the whole log again",
     filenames.CLEANER_OFFSETS: _BEYOND[filenames.CLEANER_OFFSETS],
@@ -83,7 +83,7 @@ _BELOW_ZERO = {
 
 @dataclass
 class Summary:
-    """What was checked, and the number of findings.
+    """Counts of checked files and of findings.
 
     Attributes:
         partitions: number of partition directories by state.
@@ -103,7 +103,7 @@ class Summary:
 
 
 class CheckResult(list[Finding], Presentable):
-    """The findings of a check, and what a broker does when it starts on the checked files."""
+    """The findings of a check, and the effects of a broker's start on the checked files."""
 
     def __init__(self, findings: Iterable[Finding], summary: Summary, start: Start) -> None:
         super().__init__(findings)
@@ -130,14 +130,16 @@ class Check:
         self._served: dict[TopicPartition, Served] = {}
         self._missing = 0
         self._gone: set[TopicPartition] = set()
-        #: Of logs without an entry for their start: where their first leader epoch begins, behind it.
+        #: Start offset of the first leader epoch, for logs that start below it and have no entry in the checkpoint of
+        #: log start offsets.
         self._deleted_below: dict[TopicPartition, int] = {}
 
     def run(self, paths: Sequence[str]) -> Iterator[Finding]:
         """Check paths, and yield all findings, partition by partition.
 
         Raises:
-            NotFoundError: a path has nothing that could be checked.
+            NotFoundError: a path does not exist or has no log. If log directories are among the other paths, this is a
+                finding instead.
         """
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
@@ -148,7 +150,7 @@ class Check:
             try:
                 todo += self._plan(path, directories, partitions, files)
             except NotFoundError as error:
-                # One of a broker's disks that is not mounted is what a check is to find.
+                # Report a disk of the broker that is not mounted, instead of stopping the check.
                 if len(paths) == 1:
                     raise
                 lost.append(error)
@@ -176,7 +178,7 @@ class Check:
 
     @property
     def start(self) -> Start:
-        """What a broker does when it starts on what was checked; complete once `run` has ended."""
+        """Effects of a broker's start on the checked files; complete once `run` has ended."""
         offline = [event.path for event in self._events if event.effect is Effect.DIRECTORY_OFFLINE]
         inside = [
             partition.name.topic_partition
@@ -204,7 +206,11 @@ class Check:
             yield settled
 
     def _settled(self, finding: Finding) -> Finding:
-        """A finding with its effect on the node: one that loses its only log directory, or its metadata, ends."""
+        """Note the effect of a finding on the start, and return the finding.
+
+        A node that loses its only log directory or its metadata log does not start; then the finding's effect and
+        meaning become worse.
+        """
         if finding.effect is None:
             return finding
         node, directory = self._place_of(finding.path)
@@ -231,7 +237,8 @@ class Check:
         if partition is not None and partition.topic == CLUSTER_METADATA_TOPIC:
             partition = None
         if effect is Effect.PARTITION_OFFLINE and partition is not None and finding.kind is Kind.TOPIC_ID:
-            # A broker that is to lead it fails there; otherwise nobody asks for it.
+            # If the broker has a replica, it fails when it becomes leader of this partition, and later partitions in
+            # its order get no leader either. Without a replica, it never tries to lead the partition.
             names = node.behind_in_map({partition}) if node.has_replica(partition) else [partition]
             self._no_leader(path, finding.what, names)
             return finding
@@ -291,7 +298,7 @@ class Check:
 
     def _count(self, entries: Sequence[FileInfo]) -> None:
         files = [info for info in entries if not info.is_directory]
-        # A broker preallocates indexes of 10 MB, which are holes.
+        # A broker preallocates indexes of 10 MB as holes.
         size = sum(min(info.size_bytes, info.disk_bytes) for info in files)
         self.summary.files += len(files)
         self.summary.size_bytes += size
@@ -307,7 +314,7 @@ class Check:
         ends: dict[TopicPartition, int],
         only: int | None = None,
     ) -> list[Finding]:
-        """The findings in one partition; in a live directory only those that a second check confirms."""
+        """Return the findings in one partition; in a live directory, only findings that a second check repeats."""
         found = self._look(directory, path, node, ends, only)
         if directory is not None and directory.live and found:
             again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, node, {}, only)}
@@ -358,7 +365,7 @@ class Check:
         return found
 
     def _loaded(self, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
-        """Note what a load makes of a log: where it ends then, and what is cut off."""
+        """Note the first and the end offset of a log after a load, and the events that lose records in the load."""
         if name.topic == CLUSTER_METADATA_TOPIC:
             return
         lost, end = check.lost, check.log_end_offset if check.loaded_end is None else check.loaded_end
@@ -378,7 +385,7 @@ class Check:
         self._served.setdefault(name, Served(start, max(start, end)))
 
     def _misdated(self, node: NodeToCheck, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
-        """Note the segments that retention takes for old because of their time indexes, and whose records are not.
+        """Note segments that retention deletes because wrong time indexes make them look older than their records.
 
         Source: Kafka UnifiedLog.deleteRetentionMsBreachedSegments.
         """
@@ -405,13 +412,13 @@ class Check:
         check: PartitionCheck,
         findings: Findings,
     ) -> None:
-        """Report records that are not there although nothing explains it: no clean, no retention, no deletion."""
+        """Report missing records that no clean, retention or deletion explains."""
         log = check.log
         metadata = None if node is None else node.believed
         if check.stop.live or check.damaged or not log.segments or name.topic == CLUSTER_METADATA_TOPIC:
             return
         if metadata is None or metadata.is_tiered(name.topic):
-            return  # who knows what is elsewhere
+            return  # a tiered topic has records in remote storage; without metadata, any topic may be tiered
         config = None if node is None else node.config_of(name.topic)
         entries = () if node is None else node.directories
         cleaned = (
@@ -429,7 +436,8 @@ class Check:
         if stated is None and begun is not None and log.log_start_offset < begun <= check.log_end_offset:
             self._deleted_below[name] = begun
         if check.stop.crashed:
-            # The log start in the checkpoint may be stale; leader epochs follow at once, before files are removed.
+            # The log start in the checkpoint may be stale. Leader epochs are current: a broker updates them before it
+            # removes files.
             begun = None if _has_deleted(log) else check.first_epoch_start
         if (check.stop.clean or check.stop.crashed) and begun is not None and 0 <= begun < log.first_offset:
             what = f"the log began at {begun:,}, but its first segment begins at {log.first_offset:,}"
@@ -449,11 +457,11 @@ class Check:
             yield from findings.take()
 
     def _parent(self, path: str) -> LogDirectory | None:
-        """The broker's log directory that contains a partition; None if there is none."""
+        """Return the broker's log directory that contains a partition, or None."""
         try:
             directory = LogDirectory.open(self.fs, posixpath.dirname(path) or ".")
         except (OSError, StoreAccessError):
-            return None  # who may read a partition need not see what it is in
+            return None  # a user who may read a partition may lack permission to read its parent
         return directory if directory.is_brokers else None
 
     # ---- log directories ---------------------------------------------------------------------------------------------
@@ -523,12 +531,18 @@ class Check:
         ends: Mapping[TopicPartition, int],
         present: set[TopicPartition] | Mapping[TopicPartition, int],
     ) -> None:
-        """Check a checkpoint file against the ends of the logs; `present` has the partitions that it may contain."""
+        """Check a checkpoint file against the end offsets of the logs.
+
+        Args:
+            ends: end offset of each log whose end is known.
+            present: the partitions that the checkpoint may contain. A mapping if only one partition is checked: then
+                entries of other partitions are not reported.
+        """
         path = f"{directory.path}/{name}"
         data = self._read(directory, name, findings)
         if data is None:
             return
-        # A broker makes the file empty when it starts for the first time.
+        # While a broker runs, the file may be empty: a broker creates it so at its first start.
         if not data and name == filenames.LOG_START_OFFSETS and not directory.live:
             findings.add(Kind.CHECKPOINT_UNREADABLE, path, "an empty file", meaning=_WRONG_VALUE[name])
         try:
@@ -593,7 +607,7 @@ class Check:
             node = (meta.cluster_id, meta.node_id) if meta is not None else (None, directory.path)
             for partition in directory.partitions:
                 if partition.path in strays:
-                    continue  # renamed before a broker looks for duplicates
+                    continue  # a broker renames strays before it looks for duplicates
                 state = partition.name.state
                 if state not in (DirectoryState.CURRENT, DirectoryState.FUTURE) or (
                     partition.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
@@ -609,7 +623,9 @@ class Check:
                 others.append((where, partition))
 
     def _log_starts(self) -> None:
-        """Report deleted records that come back, because their log's start is in another directory's file, or lost."""
+        """Report deleted records that become readable again, because the log start offset is lost or is in the
+        checkpoint of another log directory.
+        """
         for node in self._nodes:
             for directory in () if node.live else node.directories:
                 path, meaning = f"{directory.path}/{filenames.LOG_START_OFFSETS}", "deleted records can be read again"
@@ -661,7 +677,7 @@ class Check:
         yield from (finding for finding in found if finding.path == own)
 
     def _ends(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The end offsets of a directory's logs, from their last batches."""
+        """Return the end offsets of a directory's logs, read from their last batches."""
         ends = {}
         for partition in directory.partitions:
             if partition.name.state is DirectoryState.CURRENT:
@@ -677,7 +693,7 @@ def _has_deleted(log: LogView) -> bool:
 
 
 def _present(directory: LogDirectory) -> set[TopicPartition]:
-    """The partitions that checkpoints of a directory may contain."""
+    """Return the partitions that the checkpoints of a directory may contain."""
     states = (DirectoryState.CURRENT, DirectoryState.FUTURE)
     return {p.name.topic_partition for p in directory.partitions if p.name.state in states}
 
@@ -690,7 +706,10 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
 
 
 def _permissions(fs: Store, path: str, log: LogView, findings: Findings) -> None:
-    """Report what of a partition its broker may not read or write; after the first, all goes offline anyway."""
+    """Report the first file of a partition that its broker may not read or write.
+
+    One such file takes the whole log directory offline, so further ones do not matter.
+    """
     owner, here = fs.stat(posixpath.dirname(path) or "."), fs.stat(path)
     if missing := may_not(owner, here, READ | WRITE | SEARCH):
         findings.add(Kind.NOT_WRITABLE, path, f"the owner of the log directory may not {missing} in it")
@@ -705,12 +724,12 @@ def _permissions(fs: Store, path: str, log: LogView, findings: Findings) -> None
 
 
 def _first_part(directory: str, path: str) -> str:
-    """The name of the entry of a directory that a path leads to or through."""
+    """Return the first part of a path, relative to a directory that contains it."""
     return path.removeprefix(directory.rstrip("/") + "/").partition("/")[0]
 
 
 def _stop(directory: LogDirectory | None, log: LogView) -> Stop:
-    """How the broker of a partition stopped, from the files of its log directory."""
+    """Return how the broker of a partition stopped, from the files of its log directory."""
     if directory is not None and directory.live:
         return Stop(live=True)
     if is_cluster_metadata(log):

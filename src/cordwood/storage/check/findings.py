@@ -1,7 +1,7 @@
-"""The kinds of findings of a check, their severity, and what each means for a broker.
+"""The kinds of findings of a check, with their severity and their consequence for a broker.
 
 A finding states a fact with its position and, separately, its consequence for a broker. The table `KINDS` has a line
-per kind; a finding may be less severe than its kind, if the next load repairs the file anyway.
+per kind. A finding may be less severe than its kind, if the next load repairs the file anyway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Severity(StrEnum):
 
 
 class Kind(StrEnum):
-    """Kinds of findings. The value is the one in `--json`."""
+    """Kinds of findings. The values are used in `--json`."""
 
     # the file itself
     UNREADABLE = "unreadable"
@@ -125,7 +125,7 @@ class Kind(StrEnum):
 
 _D, _R, _N = Severity.DAMAGE, Severity.RECOVERY, Severity.NOTE
 
-#: What a broker does on start if reading a file fails. Each was tested with a broker that has two log directories.
+#: Effects on a broker's start if it fails to read a file. Each was tested with a broker that has two log directories.
 STOPS = "a broker does not start while it is there"
 OFFLINE = "a broker that loads it takes the whole log directory offline"
 NO_START = "a broker does not start"
@@ -147,7 +147,7 @@ _MISDATED = "offset lookups by time and retention by time give wrong results in 
 _STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
 _EPOCHS = "followers and consumers that ask where an epoch ended get a wrong offset and truncate too much or too little"
 
-#: For each kind: its severity, and what it means for a broker.
+#: Severity of each kind, and its consequence for a broker.
 KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.UNREADABLE: (_D, OFFLINE),
     Kind.BAD_FILE_NAME: (_D, STOPS),
@@ -268,7 +268,7 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
 
 assert set(KINDS) == set(Kind)
 
-#: What a broker does at its start, by the meaning of a finding; other findings change nothing of it.
+#: Effect on a broker's start by the meaning of a finding. Findings with other meanings do not affect the start.
 _EFFECTS = {
     STOPS: Effect.DOES_NOT_START,
     NO_START: Effect.DOES_NOT_START,
@@ -283,18 +283,18 @@ _EFFECTS = {
     KINDS[Kind.DUPLICATE_PARTITION][1]: Effect.DOES_NOT_START,
 }
 
-#: At these a recovery cuts the log, whatever is behind.
+#: Kinds of damage that make a recovery cut the log, even if valid data follows.
 CUTS = frozenset({Kind.NOT_A_BATCH, Kind.TORN_SEGMENT, Kind.BATCH_CRC, Kind.NEGATIVE_OFFSET})
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a log holds behind damage.
+    """Readable data in a log behind damage.
 
     Attributes:
-        records: that can be read, control records among them.
-        size_bytes: of the batches that they are in.
-        end_offset: behind the last of these batches.
+        records: number of records, including control records.
+        size_bytes: size of the batches with these records.
+        end_offset: offset behind the last of these batches.
     """
 
     records: int
@@ -307,11 +307,13 @@ class Finding:
     """One inconsistency.
 
     Attributes:
-        path: the file, or directory, that it is in.
-        severity: of this finding; may be less than its kind's.
+        path: path of the inconsistent file or directory.
+        severity: severity of this finding; may be less than its kind's.
+        what: the fact, as text.
         meaning: the consequence for a broker.
-        behind: what a recovery that cuts the log here deletes, if it is the first place to do so.
-        effect: what a broker does at its start because of it; None: it starts as it would without it.
+        position: position in the file, in bytes.
+        behind: data that a recovery deletes when it cuts the log here; None unless it cuts here first.
+        effect: effect on a broker's start; None if the inconsistency does not affect it.
     """
 
     path: str
@@ -332,7 +334,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """Collects findings, up to a limit per kind and file; the rest are only counted."""
+    """Collects findings, up to a limit per kind and file; further findings are only counted."""
 
     found: list[Finding] = field(default_factory=list)
     _counts: Counter[tuple[str, Kind]] = field(default_factory=Counter)
@@ -349,7 +351,7 @@ class Findings:
         meaning: str | None = None,
         effect: Effect | None = None,
     ) -> None:
-        """Add a finding; severity and meaning default to those of its kind, the effect to that of the meaning."""
+        """Add a finding. Its kind determines the default severity and meaning, its meaning the default effect."""
         usual, usually = KINDS[kind]
         severity = severity or usual
         self._counts[path, kind] += 1
@@ -363,13 +365,13 @@ class Findings:
         self._counts[path, kind] += more
 
     def add_behind(self, path: str, position: int, behind: Behind) -> None:
-        """Tell of the damage at which a recovery cuts the log what is behind it."""
+        """Add the data behind damage to the finding about the damage. A recovery cuts the log there."""
         for at, finding in enumerate(self.found):
             if finding.kind in CUTS and (finding.path, finding.position) == (path, position):
                 self.found[at] = replace(finding, behind=behind)
 
     def worsen(self, path: str, position: int | None, meaning: str) -> bool:
-        """Give damage that was found at a place another meaning; return whether there is any."""
+        """Change the meaning of the damage at a position; return whether damage was found there."""
         for at, finding in enumerate(self.found):
             if (finding.path, finding.position, finding.severity) == (path, position, Severity.DAMAGE):
                 self.found[at] = replace(finding, meaning=meaning, effect=_EFFECTS.get(meaning))
@@ -377,7 +379,10 @@ class Findings:
         return False
 
     def take(self) -> list[Finding]:
-        """Return the findings since the last call, with one line for all that exceed the limit of a kind and file."""
+        """Return the findings since the last call.
+
+        For each kind and file that exceeds its limit, a last finding has the number of unlisted ones.
+        """
         listed = Counter((finding.path, finding.kind) for finding in self.found)
         worst = {(f.path, f.kind): f for f in sorted(self.found, key=lambda f: -list(Severity).index(f.severity))}
         for place, count in (self._counts - listed).items():

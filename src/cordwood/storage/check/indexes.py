@@ -1,13 +1,13 @@
 """Checks the index files of a segment against its log.
 
 Each index is decoded before the log is read, and each entry is compared when its batch is read. So if the log grows
-meanwhile, it is always at least as long as its indexes say.
+meanwhile, it still contains the batches of all entries.
 
-If the next load recovers the segment, it rebuilds its indexes, so errors in them are no damage.
+If the next load recovers the segment, it rebuilds its indexes, so errors in them are not damage.
 
 Brokers before 4.0 wrote one offset index entry per append, with the last offset of all its batches (before 0.11 the
-first offset); newer brokers, and recovery, write the last offset of the batch itself. All of these are accepted. An
-entry of the time index has the largest timestamp up to a batch, and an offset of that batch.
+first offset); newer brokers, and recovery, write the last offset of the batch itself. The check accepts all of these.
+An entry of the time index has the largest timestamp of all batches up to a batch, and an offset of that batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REBUILT = "the next load reads the segment through and rebuilds its indexes"
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """The state in which the indexes of a segment were left.
+    """The state of a segment's indexes after the last stop of the broker.
 
     Attributes:
         rebuilt: the next load rebuilds them.
@@ -51,7 +51,7 @@ class Handling:
 
     @property
     def complete(self) -> bool:
-        """Whether all entries must be there."""
+        """Whether the index must already contain all of its entries."""
         return not self.live and not self.rebuilt and (not self.in_use or (self.closed and not self.set_aside))
 
 
@@ -59,12 +59,12 @@ class IndexCheck:
     """Base class of the checks of the three indexes.
 
     Attributes:
-        handling: the state in which it was left.
+        handling: state of the index after the last stop of the broker.
     """
 
-    #: Whether a broker writes its next entry behind the last whole one.
+    #: Whether a broker writes its next entry directly behind the last whole one, over any incomplete entry.
     overwrites = True
-    #: What a broker does with zeros behind the entries.
+    #: Effect of zeros behind the entries on a broker.
     padding = "a broker takes the zeros for entries: " + KINDS[Kind.OFFSET_INDEX_POSITION][1]
 
     def __init__(self, path: str, findings: Findings, handling: Handling) -> None:
@@ -135,7 +135,7 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """Checks the offset index: entries point to batches, and have their last offset."""
+    """Checks the offset index: each entry has the position of a batch, and its last offset."""
 
     def __init__(self, index: offset_index.OffsetIndex, path: str, findings: Findings, handling: Handling) -> None:
         super().__init__(path, findings, handling)
@@ -146,13 +146,13 @@ class OffsetIndexCheck(IndexCheck):
             False
         )
         if handling.live and handling.in_use:
-            keep[-1:] = False  # a broker may be writing it
+            keep[-1:] = False  # a broker may be writing the last entry
         self._entries = np.flatnonzero(keep)
         self._offsets = index.offsets[self._entries]
         self._positions = np.maximum.accumulate(index.positions[self._entries]) if keep.any() else index.positions[:0]
         self._end = 0
         self._last_offset = index.base_offset - 1
-        #: Indexes of entries whose offset lies beyond the batch that they point to.
+        #: Indexes of entries whose offset is above the last offset of the batch at their position.
         self._open: list[int] = []
 
     def add(self, batches: BatchRows) -> None:
@@ -181,7 +181,10 @@ class OffsetIndexCheck(IndexCheck):
             self._look_ahead(starts, lasts)
 
     def _look_ahead(self, starts: Int64Array, lasts: Int64Array) -> None:
-        """Check entries of older brokers, whose offset ends a later batch, below the next entry's position."""
+        """Check the entries in `_open`, which may be from an older broker.
+
+        Such an entry has the last offset of a later batch, and that batch starts before the next entry's position.
+        """
         still = []
         for i in self._open:
             limit = int(self._positions[i + 1]) if i + 1 < self._positions.size else 2**63 - 1
@@ -198,7 +201,7 @@ class OffsetIndexCheck(IndexCheck):
         self._entry(Kind.OFFSET_INDEX_OFFSET, i, what)
 
     def end(self) -> None:
-        """There are no more batches."""
+        """Report the entries that match no batch, after the last batch."""
         for i in self._open:
             self._wrong_offset(i)
         for i in range(int(np.searchsorted(self._positions, self._end)), self._positions.size):
@@ -235,7 +238,7 @@ class TimeIndexCheck(IndexCheck):
         self._at = 0
 
     def add(self, batches: BatchRows) -> None:
-        """The next good batches."""
+        """Compare entries with the next valid batches."""
         lasts = batches["last_offset"]
         running = np.maximum(np.maximum.accumulate(batches["max_timestamp"]), self.largest_ms)
         first = self._at
@@ -253,7 +256,7 @@ class TimeIndexCheck(IndexCheck):
         self.largest_ms = int(running[-1])
 
     def end(self) -> None:
-        """There are no more batches."""
+        """Report entries beyond the last batch, a missing index, and a wrong last timestamp."""
         for i in range(self._at, self._count):
             self._entry(i, f"offset {self._index.offsets[i]} is beyond the segment's last")
         if self._missing:
@@ -263,7 +266,7 @@ class TimeIndexCheck(IndexCheck):
         if not self.handling.complete or self._faulty or self._at < self._count or self.largest_ms < 0:
             return
         last = self._index.last_entry[0]
-        # Timestamp 0 at the segment's first batch makes an entry of zeros, which looks like no entry.
+        # A largest timestamp of 0 at the segment's first batch gives an entry of zeros, which looks like unused space.
         if last != self.largest_ms and (self.largest_ms > 0 or self._index.max_entries == 0):
             what = f"the last entry has timestamp {last}, the segment's largest is {self.largest_ms}"
             if not self._compared:
@@ -271,7 +274,10 @@ class TimeIndexCheck(IndexCheck):
                 self.compare(Kind.TIME_INDEX_END, what, position=entry * time_index.ENTRY.itemsize)
 
     def report(self, kind: Kind, what: str, *, position: int | None = None, offset: int | None = None) -> None:
-        """Report an error; a missing time index is damage unless it is rebuilt, as a broker creates an empty one."""
+        """Report an error.
+
+        A missing time index is damage unless the next load rebuilds it: a broker only creates an empty one.
+        """
         if kind is Kind.INDEX_MISSING and not self.handling.rebuilt:
             self._findings.add(kind, self.path, what, severity=Severity.DAMAGE, meaning=_EMPTY)
         else:
@@ -289,8 +295,8 @@ class OpenTransactions:
     """The transactions of a log as of the last batch read, across segments.
 
     Attributes:
-        open: producer id to first offset of its open transaction.
-        ended: producer id to the offset of its last marker.
+        open: first offset of each open transaction, by producer id.
+        ended: offset of each producer's last marker, by producer id.
     """
 
     def __init__(self) -> None:
@@ -307,7 +313,7 @@ class OpenTransactions:
 
     @property
     def first_open(self) -> int | None:
-        """First offset of the earliest open transaction. Uses the heap, because it is needed at every marker."""
+        """First offset of the earliest open transaction. Uses the heap, because every marker needs this offset."""
         while self._starts and self.open.get(self._starts[0][1]) != self._starts[0][0]:
             heapq.heappop(self._starts)
         return self._starts[0][0] if self._starts else None
@@ -316,8 +322,8 @@ class OpenTransactions:
 class TransactionIndexCheck(IndexCheck):
     """Checks the transaction index: one entry per ABORT marker that ends a transaction with data.
 
-    If the index cannot be read, `data` is None. The check still follows the log's transactions, for the next segments.
-    `end_offset` is the base offset of the next segment, if there is one.
+    If the index cannot be read, `data` is None. The check still tracks the log's transactions, for the next segments.
+    `end_offset` is the base offset of the next segment, or None.
     """
 
     overwrites = False
@@ -350,9 +356,10 @@ class TransactionIndexCheck(IndexCheck):
         self._lasts = self._index.last_offsets[order]
         self._at = 0
         self._next_offset, self._end_offset = base_offset, end_offset
-        #: Entry and marker of the transactions that ended with no other one open, but whose last stable offset is above
-        #: the marker. A broker computes it once all batches of an append have begun their transactions, and what a
-        #: follower fetched is one append: the offset is where the next transaction begins.
+        #: Entry and marker offset of each transaction that ended while no other was open, if the entry's last stable
+        #: offset is above the marker. This is valid: a broker computes that offset once all batches of an append have
+        #: begun their transactions, and a follower appends all batches of a fetch at once. Then the last stable offset
+        #: is where the next transaction begins.
         self._ahead: list[tuple[int, int]] = []
 
     def _report_version(self, error: CorruptFileError) -> None:
@@ -363,7 +370,7 @@ class TransactionIndexCheck(IndexCheck):
             self._findings.add(Kind.TRANSACTION_INDEX_VERSION, self.path, error.what, position=error.position)
 
     def add(self, batches: BatchRows) -> None:
-        """The next good batches."""
+        """Track transactions in the next valid batches, and compare entries with the markers."""
         state = self._transactions
         self._next_offset = int(batches["last_offset"][-1]) + 1
         for base_offset, last_offset, producer_id, marker in steps(batches):
@@ -405,7 +412,10 @@ class TransactionIndexCheck(IndexCheck):
             self._wrong(entry, offset, what)
 
     def _begun(self, limit: int) -> None:
-        """A transaction begins there: the last stable offset was no higher as long as none was open before."""
+        """Check `_ahead` when the next transaction begins at offset `limit`.
+
+        No other transaction was open before, so the entries' last stable offsets can be at most `limit`.
+        """
         for entry, offset in self._ahead:
             stable = int(self._index.last_stable_offsets[entry])
             if stable > limit:
@@ -418,7 +428,7 @@ class TransactionIndexCheck(IndexCheck):
         self.compare(Kind.TRANSACTION_INDEX_ENTRY, what, position=position, offset=offset)
 
     def _entry_at(self, offset: int) -> int | None:
-        """Return the entry of the marker at this offset, if any; note entries before it that have no marker."""
+        """Return the entry of the marker at this offset, or None; report entries before it that have no marker."""
         while self._at < self._lasts.size and self._lasts[self._at] < offset:
             self._extra(int(self._order[self._at]))
             self._at += 1
@@ -435,8 +445,9 @@ class TransactionIndexCheck(IndexCheck):
             self.compare(Kind.TRANSACTION_INDEX_EXTRA, what, position=position, offset=offset)
 
     def end(self) -> None:
-        """There are no more batches."""
-        # An append is in one segment; a clean may have removed what came behind the marker.
+        """Report the entries that have no marker, after the last batch."""
+        # An append is within one segment, so its next transaction began in this segment. A clean may have removed that
+        # transaction's batches, so the limit is the base offset of the next segment.
         self._begun(self._next_offset if self._end_offset is None else self._end_offset)
         while self._at < self._lasts.size:
             self._extra(int(self._order[self._at]))

@@ -1,13 +1,14 @@
 """Compares the key indexes of a partition with its segments.
 
-An index is Cordwood's own, and only saves time; what is wrong with one is never an error of the log. So all findings
-here are notes. An index is stale if its segment has changed since: then a clean does not use it, and makes a new one.
+A key index is Cordwood's own file and only saves time, so an error in it is never an error of the log: all findings
+here are notes. An index is stale if its segment changed after the index was written. A clean does not use a stale
+index, and writes a new one.
 
-The batches that an index names are compared with all headers of the segment. The hashes of keys are not computed again:
-checksums cover them, and no record is dropped for a hash in a file.
+The check compares the batches in an index with all headers of the segment. It does not compute the hashes of keys
+again: checksums cover them, and no record is dropped because of a hash in a file.
 
-Beside them may be what a clean with `--min-dead` remembers: its checkpoint, and the pending records of segments. These
-have to agree with the log, too; if they do not, a clean begins at Kafka's checkpoint.
+The same folder may hold the state that a clean with `--min-dead` leaves: its checkpoint, and the pending records of
+segments. These must agree with the log, too; if they do not, a clean begins at Kafka's checkpoint.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: What headers of batches tell.
+#: Flags that follow from the headers of batches.
 _OF_HEADERS = Flag.CONTROL | Flag.TRANSACTIONAL | Flag.EMPTY_BATCHES | Flag.OLD_MAGIC
 
 
 class KeyIndexCheck:
-    """Follows the headers of a segment, and compares each with the index; the first difference is reported."""
+    """Compares each batch header of a segment with the index, and reports the first difference."""
 
     def __init__(self, index: KeyIndex, path: str, findings: Findings) -> None:
         self._index = index
@@ -68,7 +69,7 @@ class KeyIndexCheck:
         lengths, counts = index.lengths[done:end], index.counts[done:end]
         same = (batches["position"] == self._ends[done:end] - lengths) & (batches["size_bytes"] == lengths)
         same &= batches["crc"] == index.crcs[done:end]
-        # The header of a compressed set of messages does not say how many there are.
+        # The header of a compressed message set does not contain the number of messages.
         same &= (batches["record_count"] == counts) | (batches["record_count"] < 0)
         if not same.all():
             position = int(batches["position"][np.flatnonzero(~same)[0]])
@@ -80,11 +81,12 @@ class KeyIndexCheck:
         self._horizon = min(self._horizon, int(horizons.min(initial=NO_HORIZON)))
 
     def end(self, file: ReadableFile, base_offset: int, last_offset: int) -> None:
-        """Compare what is left, after the whole segment was read.
+        """Compare the index header, after the whole segment was read; report the first difference.
 
         Args:
-            file: the segment's.
-            last_offset: of the last batch in it.
+            file: the segment's `.log` file.
+            base_offset: base offset of the segment.
+            last_offset: last offset of the last batch in the segment.
         """
         header, last_bytes = self._index.header, int(self._index.lengths[-1])
         what = self._differs
@@ -113,7 +115,7 @@ def _flags(batches: BatchRows) -> Flag:
 
 
 class KeyIndexes:
-    """The key indexes of a partition."""
+    """Checks the key indexes of a partition, and the files beside them."""
 
     def __init__(self, fs: Store, partition: str, findings: Findings) -> None:
         self._fs = fs
@@ -129,7 +131,7 @@ class KeyIndexes:
             findings.add(Kind.UNREADABLE, folder, why_unreadable(error), severity=Severity.NOTE, meaning=_UNUSED)
 
     def check_names(self, base_offsets: Collection[int]) -> None:
-        """Report files that are the index of no segment."""
+        """Report files that do not belong to a segment."""
         for name in self._names:
             if name == CLEANED:
                 continue
@@ -148,7 +150,7 @@ class KeyIndexes:
                 self._findings.add(Kind.KEY_INDEX_WITHOUT_LOG, path, "its segment is gone", offset=base_offset)
 
     def check_clean_state(self, log: LogView) -> None:
-        """Compare what a clean remembers with the log."""
+        """Compare the state that a clean with `--min-dead` leaves with the log."""
         path = clean_checkpoint_path(self._partition)
         if CLEANED not in self._names:
             return
@@ -191,7 +193,7 @@ class KeyIndexes:
             self._findings.add(Kind.UNREADABLE, path, why_unreadable(error), severity=Severity.NOTE, meaning=_RESTARTS)
 
     def of(self, base_offset: int) -> KeyIndexCheck | None:
-        """The check of a segment's index; None if there is none, or one that cannot be read, which is reported."""
+        """Return the check of a segment's index; None if it is missing or unreadable. Report an unreadable one."""
         path = key_index_path(self._partition, base_offset)
         if path.rpartition("/")[2] not in self._names:
             return None

@@ -1,8 +1,8 @@
-"""Checks the log directories of one broker together: whose they are, what the metadata says, which are missing.
+"""Checks all log directories of one broker: their ids, the cluster's metadata, missing directories and partitions.
 
-A KRaft node refuses to start, or begins with empty partitions, where a small file is missing that ties a directory to
-its cluster or a partition to its topic. So the absence of such a file is damage here. ZooKeeper-based brokers needed
-none of them: a directory counts as a KRaft node's where something shows that it is one.
+If a small file is missing that ties a directory to its cluster, or a partition to its topic, a KRaft node does not
+start, or starts with empty partitions. So the absence of such a file is damage here. ZooKeeper-based brokers needed no
+such files. Therefore a node counts as a KRaft node only if its files show that it is one.
 
 Source: Kafka KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble.verify, LogManager.isStrayKraftReplica,
 KafkaMetadataLog.
@@ -42,7 +42,7 @@ from cordwood.storage.node.node import read_metadata, snapshot_offsets
 from cordwood.storage.node.start import Effect
 from cordwood.types import NONE, TopicPartition
 
-#: Ids below this are no directory's: they say why a replica has none.
+#: No log directory has an id below this: Kafka uses such ids for replicas whose directory is lost or not assigned yet.
 _RESERVED_IDS = 100
 
 
@@ -51,10 +51,10 @@ class NodeToCheck:
     """The log directories of one broker.
 
     Attributes:
-        directories: those that were given.
-        strays: directories of partitions that a broker takes for strays, once these were checked.
-        siblings: others of the same node in the folder where these are; only their metadata log is looked at.
-        files: given, too: files where log directories should be.
+        directories: the log directories that the user named.
+        siblings: other log directories of the node beside these. Only their ids and metadata log are used.
+        files: further paths that the user named, with a file in the place of a log directory.
+        strays: paths of partitions that a broker takes for strays; `check_topic_id` adds them.
     """
 
     fs: Store
@@ -65,17 +65,17 @@ class NodeToCheck:
 
     @functools.cached_property
     def live(self) -> bool:
-        """Whether a broker runs on one of them."""
+        """Whether a broker runs on one of the directories."""
         return any(directory.live for directory in self.directories)
 
     @functools.cached_property
     def metadata_place(self) -> tuple[LogDirectory, Partition] | None:
-        """The directory that holds the metadata log, and that log; None if none does."""
+        """The directory that holds the metadata log, and that log; None without a metadata log."""
         return next(iter(self.metadata_places), None)
 
     @functools.cached_property
     def metadata_places(self) -> list[tuple[LogDirectory, Partition]]:
-        """Each directory that holds a metadata log, and that log; a node has one."""
+        """Each directory that holds a metadata log, and that log. A valid node has at most one."""
         return [
             (directory, partition)
             for directory in (*self.directories, *self.siblings)
@@ -85,35 +85,35 @@ class NodeToCheck:
 
     @functools.cached_property
     def metadata(self) -> ClusterMetadata | None:
-        """What the metadata log says; None without one, or while a broker writes to it."""
+        """The cluster's metadata, read as a broker reads it; None without a metadata log, or while a broker runs."""
         if self.live:
             return None
         if self.metadata_place is None:
-            # A node that finds no metadata log begins one, and knows no topic.
+            # A formatted node without a metadata log creates an empty one, and so has no topics.
             return cluster_metadata.EMPTY if self.was_formatted else None
         path = self.metadata_place[1].path
         try:
             read = read_metadata(self.fs, path, as_broker=True)
             if not read.problems:
                 return read
-            # A broker cuts its metadata log at the first damage, whatever is behind.
+            # A broker cuts its metadata log at the first damage, even if valid data follows.
             return read_metadata(self.fs, path, end_offset=_first_damage(self.fs, path), as_broker=True)
         except (OSError, NotFoundError):
             return None
 
     @property
     def believed(self) -> ClusterMetadata | None:
-        """The same, where nothing of it is in doubt."""
+        """`metadata` if it has no problems, or else None."""
         return None if self.metadata is None or self.metadata.problems else self.metadata
 
     @functools.cached_property
     def is_broker(self) -> bool:
-        """Whether a broker made the directories; otherwise partitions were copied into them."""
+        """Whether a broker created the directories; otherwise somebody copied partitions into them."""
         return self.metadata_place is not None or any(one.is_brokers for one in self.directories)
 
     @functools.cached_property
     def is_kraft(self) -> bool:
-        """Whether something shows that the node has no ZooKeeper."""
+        """Whether the node's files show that it runs without ZooKeeper."""
         return (
             self.metadata_place is not None
             or self.was_formatted
@@ -122,18 +122,18 @@ class NodeToCheck:
 
     @functools.cached_property
     def was_formatted(self) -> bool:
-        """Whether the directories are as they were formatted for KRaft; a copy of partitions lacks this file."""
+        """Whether a directory has the file that formatting for KRaft writes; a copy of partitions lacks this file."""
         return any(one.info(filenames.BOOTSTRAP_CHECKPOINT) is not None for one in self.directories)
 
     @functools.cached_property
     def node_id(self) -> int | None:
-        """Whose directories they are; that of the directory with the metadata log counts first."""
+        """`node.id` of the broker, preferably from the directory with the metadata log."""
         holder = [] if self.metadata_place is None else [self.metadata_place[0]]
         ids = [one.meta.node_id for one in (*holder, *self.directories) if one.meta is not None]
         return next((one for one in ids if one is not None), None)
 
     def config_of(self, topic: str) -> TopicConfig | None:
-        """A topic's configs by the metadata; None where it is in doubt, or has a value that Kafka would not take."""
+        """Return a topic's configs in the metadata; None if that has problems, or a value that Kafka would reject."""
         try:
             return None if self.believed is None else resolve(topic, self.believed.layers(topic, self.node_id))
         except ConfigError:
@@ -144,14 +144,17 @@ class NodeToCheck:
         return (*self.directories, *self.siblings)
 
     def is_vital(self, path: str) -> bool:
-        """Whether a broker ends when it takes a log directory offline: its only one, or that of the metadata log."""
+        """Return whether a broker ends if it takes this log directory offline.
+
+        It does if the directory is its only one, or holds the metadata log.
+        """
         holder = self.metadata_place
         return len(self._all) + len(self.files) == 1 or (holder is not None and holder[0].path == path)
 
     # ---- directories ---------------------------------------------------------------------------------------------
 
     def check_directories(self, findings: Findings) -> None:
-        """Report what is wrong with the files that tie the directories to a node and its cluster."""
+        """Report errors in the files that tie the directories to a node and its cluster."""
         if not self.is_broker or self.live:
             return
         for directory in self.directories:
@@ -193,7 +196,7 @@ class NodeToCheck:
             findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
 
     def _is_unregistered(self, directory: LogDirectory) -> bool:
-        """Whether the cluster's metadata has no directory of this node with the id of this one."""
+        """Return whether the cluster's metadata lists this node's directories, but not the id of this directory."""
         broker = None if self.believed is None or self.node_id is None else self.believed.brokers.get(self.node_id)
         if broker is None or not broker.directories or directory.meta is None:
             return False
@@ -201,7 +204,9 @@ class NodeToCheck:
         return own is None or properties.encode_id(own) not in broker.directories
 
     def _placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
-        """The partitions of a directory that the metadata places in one with an id that none here has."""
+        """Return the partitions of a directory that the metadata places in an unknown directory of the node: in one
+        whose id no directory has.
+        """
         if self.believed is None or self.node_id is None:
             return []
         here = {properties.encode_id(one.meta.directory_id) for one in self._all if one.meta and one.meta.directory_id}
@@ -217,10 +222,13 @@ class NodeToCheck:
         return found
 
     def without_leader(self, directory: LogDirectory, file: str) -> list[TopicPartition]:
-        """The partitions that get no leader because of a file of a directory.
+        """Return the partitions that get no leader because of an error in a directory's file.
 
-        A broker makes itself leader of its partitions one after the other, and stops at the first whose high watermark
-        it cannot read. It goes through a hash map of them.
+        A broker becomes leader of its partitions one after the other, and stops at the first whose high watermark it
+        cannot read. Its order is that of a Java HashMap.
+
+        Args:
+            file: name of the file with the error.
 
         Source: Kafka ReplicaManager.applyLocalLeadersDelta, TopicPartition.hashCode, Java HashMap.
         """
@@ -229,18 +237,18 @@ class NodeToCheck:
         return self.behind_in_map(_current(directory))
 
     def behind_in_map(self, failing: Collection[TopicPartition]) -> list[TopicPartition]:
-        """The partitions from the first on that a broker fails to lead, in its order."""
+        """Return all partitions from the first of `failing` on, in a broker's order of becoming their leader."""
         names = sorted({name for one in self.directories for name in _current(one)}, key=str)
         names.sort(key=functools.partial(_place_in_map, size=len(names)))
         first = next((at for at, name in enumerate(names) if name in failing), len(names))
         return names[first:]
 
     def home_of(self, name: TopicPartition) -> LogDirectory | None:
-        """The directory that a broker serves a partition from; None if none holds it."""
+        """Return the directory from which a broker serves a partition; None if no directory holds it."""
         return next((one for one in self.directories if name in _current(one)), None)
 
     def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
-        """Report what the owner of a log directory, as whom its broker runs, may not read or write there."""
+        """Report files that the owner of a log directory may not read or write. Its broker runs as this owner."""
         try:
             owner = self.fs.stat(directory.path)
         except OSError:
@@ -257,7 +265,7 @@ class NodeToCheck:
                 findings.add(Kind.NOT_WRITABLE, f"{directory.path}/{name}", what)
 
     def _ensemble(self, findings: Findings) -> None:
-        """What the files say must fit: one cluster, one node, an id for each directory."""
+        """Report meta.properties that contradict each other: one cluster, one node, and distinct directory ids."""
         known = [(one, one.meta) for one in self.directories if one.meta is not None]
         if not known:
             return
@@ -307,7 +315,7 @@ class NodeToCheck:
             findings.add(Kind.METADATA_LOG, path, "the metadata log is empty", meaning=ALL_STRAY)
 
     def _registered(self, findings: Findings) -> None:
-        """Compare the directories with those that the broker told its cluster of."""
+        """Compare the directories with the broker's registration in the cluster's metadata."""
         metadata, known = self.believed, [one for one in self._all if one.meta is not None]
         if metadata is None or not metadata.brokers or self.node_id is None or len(known) < len(self._all):
             return
@@ -352,22 +360,25 @@ class NodeToCheck:
         return {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
 
     def has_replica(self, partition: TopicPartition) -> bool:
-        """Whether the metadata places a replica of a partition on this node."""
+        """Return whether the metadata places a replica of a partition on this node."""
         return self.believed is not None and self.is_here(
             self.believed.topics.get(partition.topic), partition.partition
         )
 
     def is_here(self, topic: cluster_metadata.Topic | None, partition: int) -> bool:
-        """Whether a partition of a topic, as the metadata has it, has a replica on this node."""
+        """Return whether a partition of a topic in the metadata has a replica on this node.
+
+        If this node is not among the metadata's brokers, any partition in the metadata counts.
+        """
         placed = None if topic is None else topic.partitions.get(partition)
         unknown = self.believed is None or self.node_id not in self.believed.brokers
         return placed is not None and (unknown or self.node_id in placed.replicas)
 
     def check_topic_id(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
-        """Report a partition that a broker takes for a stray, or for one of another topic.
+        """Report a partition that a broker takes for a stray, or for a partition of another topic.
 
         Args:
-            topic_id: in its `partition.metadata`; None: there is no such file.
+            topic_id: topic id in its `partition.metadata`; None if the file is missing.
         """
         metadata = self.believed
         if metadata is None or name.topic == CLUSTER_METADATA_TOPIC:
@@ -401,39 +412,35 @@ class NodeToCheck:
             findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
 
     def _is_blocked(self, directory: LogDirectory, name: str) -> bool:
-        """Whether there is a file, or a link to nothing, where a broker makes a directory."""
+        """Return whether a file, or a link without a target, is in the place where a broker creates a directory."""
         if directory.info(name) is not None:
             return True
         here = self.fs.real_path(directory.path)
         return self.fs.real_path(f"{directory.path}/{name}") != f"{here.rstrip('/')}/{name}"
 
     def has_twin(self, name: TopicPartition) -> bool:
-        """Whether a partition has several directories."""
+        """Return whether a partition has several directories."""
         every = [one.name for directory in self.directories for one in directory.partitions]
         return [one.topic_partition for one in every if one.state is DirectoryState.CURRENT].count(name) > 1
 
     def is_promoted(self, name: PartitionDirectory) -> bool:
-        """Whether a directory that a partition was being moved to takes the place of one that is gone."""
+        """Return whether a future directory, the target of a move, replaces the partition's missing directory."""
         current = {one.name.topic_partition for d in self.directories for one in d.partitions if not one.name.state}
         return name.state is DirectoryState.FUTURE and self.believed is not None and name.topic_partition not in current
 
     def is_stray_future(self, name: PartitionDirectory) -> bool:
-        """Whether a broker takes a directory for a stray that a partition was being moved to."""
+        """Return whether a broker takes a future directory, the target of a move, for a stray."""
         is_known = self.believed is None or self.has_replica(name.topic_partition)
         return name.state is DirectoryState.FUTURE and not is_known
 
     def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
-        """Report partitions that the metadata places on this node and that no directory holds.
-
-        Yields:
-            each of them.
-        """
+        """Report partitions that the metadata places on this node but no directory holds, and yield their names."""
         metadata = self.believed
         if metadata is None or self.node_id is None or not self.is_broker:
             return
         broker = metadata.brokers.get(self.node_id)
         if broker is None or len(broker.directories) > len(self.directories):
-            return  # nobody looked into the others
+            return  # the user did not name all log directories; further ones may hold the partitions
         present = {
             partition.name.topic_partition
             for directory in self.directories
@@ -458,7 +465,7 @@ class NodeToCheck:
                     yield name
                     continue
                 if name not in noted:
-                    continue  # a part of a node was copied, or the partition never came here
+                    continue  # this is a partial copy of a node, or the broker never created the partition
                 at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
                 directory = by_id.get(at, self.directories[0])
                 copied = len(placed.replicas) > 1
@@ -474,13 +481,13 @@ class NodeToCheck:
 
 
 def _current(directory: LogDirectory) -> set[TopicPartition]:
-    """The partitions that a broker serves from a directory."""
+    """Return the partitions that a broker serves from a directory."""
     names = {one.name.topic_partition for one in directory.partitions if one.name.state is DirectoryState.CURRENT}
     return {name for name in names if name.topic != CLUSTER_METADATA_TOPIC}
 
 
 def _place_in_map(name: TopicPartition, size: int) -> int:
-    """Where a Java HashMap of so many partitions has one."""
+    """Return the bucket of a partition in a Java HashMap with `size` partitions."""
     of_topic = 0
     for unit in name.topic:
         of_topic = (31 * of_topic + ord(unit)) & 0xFFFFFFFF
@@ -492,7 +499,7 @@ def _place_in_map(name: TopicPartition, size: int) -> int:
 
 
 def _first_damage(fs: Store, path: str) -> int:
-    """The offset at which a load cuts a metadata log."""
+    """Return the offset at which a load cuts a metadata log: that of the first damage, or its end offset."""
     next_offset = 0
     for segment, item in LogView(path, fs=fs).windows():
         next_offset = max(next_offset, segment.base_offset)
@@ -510,10 +517,14 @@ def _id(topic: cluster_metadata.Topic | None) -> str:
 
 
 def nodes_of(fs: Store, directories: Sequence[LogDirectory], files: Sequence[str] = ()) -> list[NodeToCheck]:
-    """Divide log directories into nodes: each metadata log is that of another; the rest goes by ids.
+    """Divide log directories into nodes.
+
+    If one directory holds a metadata log, all directories belong to its node. If several do, each is another node;
+    two of them are the same node only if their cluster and node ids are equal and their directory ids differ.
+    The remaining directories join the node with their cluster and node id, or are grouped by these ids.
 
     Args:
-        files: given where log directories should be; of one node's disks if there are no others.
+        files: paths of files in the place of log directories. If there is only one node, they count as its disks.
     """
     groups = _divided(directories)
     lost = tuple(files) if len(groups) == 1 else ()
@@ -521,7 +532,10 @@ def nodes_of(fs: Store, directories: Sequence[LogDirectory], files: Sequence[str
 
 
 def _siblings(fs: Store, group: Sequence[LogDirectory], all_given: Sequence[LogDirectory]) -> Iterator[LogDirectory]:
-    """Find other log directories of a node beside those given: names are listed, and a small file is read of each."""
+    """Yield other log directories of a node, in the parent folders of the given ones.
+
+    Lists each parent folder, and reads the meta.properties of each log directory in it.
+    """
     key = _key(group[0])
     if key is None or not group[0].is_brokers or fs.reads_by_request(group[0].path):
         return

@@ -47,16 +47,17 @@ class PartitionCheck:
     """Checks one partition.
 
     Attributes:
-        log_end_offset: after `run`: the end of the log, as far as it can be read.
+        log_end_offset: after `run`: end offset of the log, as far as it can be read.
         damaged: after `run`: the log has errors, so its end is unknown.
-        topic_id: after `run`: from `partition.metadata`, if there is one.
-        names_topic: after `run`: there is such a file, readable or not.
-        loaded_end: after `run`: where a load finds the log's end, if it looks into the last segment from an index.
-        holes: after `run`: offsets [first, behind) that are missing in front of a segment, and that segment.
-        has_inner_holes: after `run`: offsets are missing in a segment, as a clean leaves it.
-        newest_ms: after `run`: the largest timestamp of each segment's records, by base offset.
-        first_epoch_start: after `run`: where the first leader epoch began; a retention moves it with the log's start.
-        lost: after `run`: what a recovery cuts off.
+        topic_id: after `run`: topic id in `partition.metadata`, or None.
+        names_topic: after `run`: `partition.metadata` exists, readable or not.
+        loaded_end: after `run`: end offset that a load finds from the last entry of the offset index; None if a load
+            does not use that entry, or fails.
+        holes: after `run`: offsets [first, behind) missing in front of a segment's first batch, and the segment's path.
+        has_inner_holes: after `run`: offsets are missing in a segment, as after a clean.
+        newest_ms: after `run`: largest timestamp of each segment's records, by base offset.
+        first_epoch_start: after `run`: start offset of the first leader epoch. Retention moves it with the log's start.
+        lost: after `run`: data that a recovery cuts off.
     """
 
     def __init__(self, log: LogView, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
@@ -173,8 +174,8 @@ class PartitionCheck:
             elif action.verb is Verb.REBUILD:
                 self._index_missing(path, offset)
             elif action.reason is Reason.NO_LOG:
-                # A broker renames the log of a deleted segment first. If it is interrupted, indexes keep their names.
-                # A new segment has empty indexes; a crash may keep them and lose its log.
+                # A broker renames the log of a deleted segment first; if the broker is interrupted, the indexes keep
+                # their names. A new segment has empty indexes; in a crash, they may survive while the log is lost.
                 going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
                 is_deleted = any(info.name == going for info in log.entries)
                 expected = is_deleted or (self.stop.crashed and not any(self._read(path) or b""))
@@ -234,7 +235,7 @@ class PartitionCheck:
         return state.SnapshotCheck(snapshots, self.findings)
 
     def _read(self, path: str) -> bytes | None:
-        """Read a small file; return None if it is missing, or unreadable, which is reported."""
+        """Read a small file; return None if it is missing or unreadable. Report an unreadable one."""
         if posixpath.basename(path) not in self._entries:
             return None
         try:
@@ -258,7 +259,7 @@ class PartitionCheck:
         rebuilt = self._rebuilt_from is not None and base >= self._rebuilt_from
         unknown = not stop.live and not stop.clean and not stop.crashed
         unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
-        # A load that completes a swap makes an empty index, and trusts it.
+        # A load that completes a swap creates an empty index, and trusts it.
         place = Place(
             segment.path,
             base,
@@ -302,7 +303,7 @@ class PartitionCheck:
         index = offset_index.decode(data, segment.base_offset)
         size = len(data) // offset_index.ENTRY.itemsize * offset_index.ENTRY.itemsize
         if size and not any(data[size - offset_index.ENTRY.itemsize : size]):
-            return  # zeros behind the entries lead to the segment's start
+            return  # zeros behind the entries are read as an entry for the segment's start, so a load reads all of it
         position = max(0, int(index.positions[-1])) if index.entries else 0
         wanted = int(index.offsets[-1]) if index.entries else segment.base_offset
         try:
@@ -312,7 +313,7 @@ class PartitionCheck:
                 self.findings.add(Kind.NOT_A_BATCH, segment.path, error.what, position=error.position, meaning=STOPS)
 
     def _hole(self, segment: Segment, check: LogCheck) -> None:
-        """Note offsets that are missing in front of a segment, or of its first batch."""
+        """Note offsets that are missing in front of a segment, or in front of its first batch."""
         first = check.first_offset
         if self._segment_end is not None and segment.base_offset > self._segment_end:
             self.holes.append((self._segment_end, segment.base_offset, segment.path))
@@ -322,7 +323,7 @@ class PartitionCheck:
         self._segment_end = max(segment.base_offset, check.last_offset + 1)
 
     def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
-        """Return an index's path and bytes; None if it is missing, or unreadable: then `_unread` has its path."""
+        """Return an index's path and bytes. Bytes are None if it is missing, or unreadable (`_unread` has its path)."""
         name = PartitionFile(kind, segment.base_offset).name
         path = segment.index_path(kind) or f"{segment.directory}/{name}"
         try:
@@ -362,13 +363,14 @@ _FIXED_NAMES = tuple(map(str, FIXED_KINDS))
 
 
 def end_behind(file: ReadableFile, position: int, wanted: int, base_offset: int) -> int:
-    """Return the offset behind the last batch, as Kafka reads a segment from an entry of its index on.
+    """Return the offset behind the last batch that Kafka finds when it reads a segment from an index entry on.
 
     Args:
-        position, wanted: of the entry.
+        position, wanted: position and offset in the entry.
+        base_offset: base offset of the segment; returned if no batch reaches `wanted`.
 
     Raises:
-        CorruptFileError: Kafka fails at what is there.
+        CorruptFileError: Kafka fails at the bytes there, because they are not a batch.
 
     Source: Kafka LogSegment.readNextOffset, FileLogInputStream.nextBatch.
     """
@@ -391,24 +393,24 @@ def end_behind(file: ReadableFile, position: int, wanted: int, base_offset: int)
     return end
 
 
-#: Up to the magic; a batch has at least so many bytes behind its size.
+#: Bytes of a batch up to its magic, and the smallest size that Kafka accepts in its size field.
 _HEAD_BYTES, _LEAST_BYTES = 17, 14
 
 
 class _SnapshotBatches:
-    """Watches which kinds of batches a snapshot has.
+    """Observes the kinds of batches in a snapshot.
 
     Attributes:
-        has_header: its first batch is a snapshot's header.
-        has_records: it has a batch of records; the first of these holds the metadata.version.
-        has_footer: its last batch is a snapshot's footer.
+        has_header: its first batch is a snapshot header.
+        has_records: it has a batch of records; the first of these contains the metadata.version.
+        has_footer: its last batch is a snapshot footer.
     """
 
     has_header = has_records = has_footer = False
     _is_begun = False
 
     def add(self, batches: BatchRows) -> None:
-        """The next good batches."""
+        """Add the next valid batches."""
         types = batches["control_type"]
         self.has_header |= not self._is_begun and types[0] == ControlType.SNAPSHOT_HEADER
         self._is_begun = True
@@ -419,12 +421,12 @@ class _SnapshotBatches:
 def check_metadata_snapshot(
     fs: Store, path: str, findings: Findings, progress: Callable[[int], None], *, is_used: bool = True
 ) -> None:
-    """Check a KRaft snapshot, which has batches as in a log, with offsets from 0.
+    """Check a KRaft snapshot, which has batches like a log, with offsets from 0.
 
-    A broker needs its header and its first batch of records. Where only the footer is missing, it takes what is there.
+    A broker needs its header and its first batch of records. If only the footer is missing, it uses the rest.
 
     Args:
-        is_used: a broker reads it when it starts: it is the newest one.
+        is_used: a broker reads the snapshot when it starts, because it is the newest one.
 
     Source: Kafka RecordsSnapshotReader.lastContainedLogTimestamp, FeaturesImage.write.
     """
@@ -458,10 +460,10 @@ def open_log(fs: Store, path: str, *, live: bool, log_start_offset: int | None, 
 
 
 def is_cluster_metadata(log: LogView) -> bool:
-    """Whether it is KRaft's metadata log, which is recovered at every start."""
+    """Return whether this is KRaft's metadata log, which is recovered at every start."""
     return log.name is not None and log.name.topic_partition.topic == CLUSTER_METADATA_TOPIC
 
 
 def is_deleted(log: LogView) -> bool:
-    """Whether the directory is scheduled for deletion."""
+    """Return whether the directory is scheduled for deletion."""
     return log.name is not None and log.name.state is DirectoryState.DELETED

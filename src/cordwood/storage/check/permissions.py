@@ -1,6 +1,7 @@
-"""What a broker may do with a file: it runs as the owner of its log directory, whoever asks here.
+"""A broker's permissions for files.
 
-Whether this process may open a file says nothing of it: a check is often run by root.
+A broker is assumed to run as the owner of its log directory. This process's own permissions prove nothing, because
+often root runs a check.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ _WORDS = {READ: "read", WRITE: "write", SEARCH: "enter"}
 
 
 def may_not(owner: FileInfo, info: FileInfo, wanted: int) -> str:
-    """Return the first thing that the owner of a log directory may not do with a file or directory; empty: all may be.
+    """Return the first operation (read, write or enter) that a broker may not perform; empty if it may perform all.
 
     Args:
-        owner: of the log directory: its entry.
-        wanted: of READ, WRITE and SEARCH.
+        owner: entry of the log directory. The broker runs as the user and group in this entry.
+        info: entry of the file or directory to check.
+        wanted: bit mask of READ, WRITE and SEARCH.
     """
     if not info.inode:
         return ""  # a store without permissions

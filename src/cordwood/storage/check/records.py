@@ -1,7 +1,7 @@
 """Checks the records of a `.log` file against the headers of their batches.
 
-Records arrive as columns; those of one batch may arrive in several parts. Offsets must increase and be within the
-batch, the largest timestamp must be that in the header, and the values of transaction markers must be valid.
+Records arrive as columns; the records of one batch may arrive in several parts. Offsets must increase and be within the
+batch, the largest timestamp must equal the header's, and the values of transaction markers must be valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class RecordCheck:
-    """Compares records with the header of their batch, also if the records of a batch arrive in several parts."""
+    """Compares records with the header of their batch, even if the records of a batch arrive in several parts."""
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._report = report
@@ -31,7 +31,7 @@ class RecordCheck:
         self._spoiled = -1
 
     def spoil(self, position: int) -> None:
-        """Do not check the batch at this position further: it cannot be decoded."""
+        """Stop checking the batch at this position, because it cannot be decoded."""
         self._spoiled = position
         if self._batch is not None and self._batch["position"] == position:
             self._batch = None
@@ -58,7 +58,7 @@ class RecordCheck:
         self._last_offset = int(rows["offset"][-1])
 
     def end(self) -> None:
-        """Finish the last batch."""
+        """Compare the last batch's timestamp, after all of its records."""
         if self._batch is not None:
             self._time(self._batch, self._max_timestamp)
         self._batch = None
@@ -78,7 +78,7 @@ class RecordCheck:
         if goes_on:
             follows[0] = offsets[0] <= self._last_offset
         elif batches["magic"][owner[0]] < 2:
-            # A wrapper's first offset comes from its messages. It must be above the last offset of the entry before.
+            # A wrapper's first offset is its first message's. It must be above the last offset of the entry before.
             bad[0] |= offsets[0] <= self._last_offset and batches["last_offset"][owner[0]] > self._last_offset
         wrong = np.flatnonzero(bad | follows)
         _, first_of_batch = np.unique(owner[wrong], return_index=True)

@@ -2,11 +2,11 @@
 
 A producer snapshot has the state of each producer from the log below the snapshot's offset. The log may have less
 information now: cleaning removes batches, retention removes segments, and a snapshot may be older than both. So the
-replay of the log tracks the offset above which it has no hole: state above it is certain; below it a snapshot may know
-more.
+replay tracks the offset where the part of the log without holes begins. State from that offset on is certain; below it,
+a snapshot may have state that the log no longer has.
 
-This replay duplicates `Producers.replay` on purpose, and shares only the masks over headers with it: recovery writes
-snapshots with that one, so a bug there must not go unnoticed here.
+This replay duplicates `Producers.replay` on purpose, and shares only the masks over headers with it: recovery uses
+`Producers.replay` to write snapshots, and this check must find bugs in it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, ass
 from cordwood.storage.formats.producer_state import ProducerEntry, ProducerRows
 from cordwood.types import NONE, ControlType
 
-#: If a log has more changes of the leader epoch than this, epochs are not compared; real logs have fewer.
+#: If a log has more changes of the leader epoch than this, its epochs are not compared; real logs have fewer.
 _RUNS_MAX = 10_000
 
 
@@ -52,7 +52,8 @@ class Snapshot:
     """A decoded producer snapshot.
 
     Attributes:
-        offset: it describes the log below this offset.
+        offset: the snapshot describes the log below this offset.
+        rebuilt: the next load rebuilds the snapshot.
     """
 
     path: str
@@ -122,7 +123,7 @@ class SnapshotCheck:
         marker = control[has_producer]
         opens = is_transactional_data(own)
         if not (opens.any() or marker.any()):
-            # Without transactions only the last batch of each producer matters, so skip the others.
+            # Without transactions only the last batch of each producer matters, so skip all earlier batches.
             _, last = np.unique(own["producer_id"][::-1], return_index=True)
             chosen = np.sort(own.size - 1 - last)
             own, marker, opens = own[chosen], marker[chosen], opens[chosen]
@@ -161,9 +162,9 @@ class SnapshotCheck:
                 )
 
     def _may_differ(self, rows: ProducerRows, end_offset: int) -> npt.NDArray[np.bool_]:
-        """Return which entries `_fault` must look at, bool[entries].
+        """Return which entries `_fault` must check, bool[entries].
 
-        The others are valid in themselves, and the log neither has nor should have a batch of their producers.
+        The other entries are valid in themselves, and the log neither has nor should have a batch of their producers.
         """
         last, start = rows["last_offset"], rows["current_transaction_first_offset"]
         sequence, delta = rows["last_sequence"], rows["offset_delta"]
@@ -224,7 +225,7 @@ class SnapshotCheck:
 def decode_snapshots(
     files: Mapping[int, tuple[str, bytes]], findings: Findings, *, rebuilt_above: int | None
 ) -> list[Snapshot]:
-    """Decode the snapshots of a partition, and report those that cannot be decoded.
+    """Decode the snapshots of a partition, and report snapshots that fail to decode.
 
     Args:
         files: offset to (path, bytes).
@@ -258,7 +259,7 @@ class EpochCheck:
     """Compares the leader epochs of batches with the history in `leader-epoch-checkpoint`.
 
     Attributes:
-        segment_path: of the `.log` file that is being read.
+        segment_path: path of the `.log` file that is being read.
     """
 
     def __init__(self, log_start_offset: int) -> None:
@@ -296,7 +297,8 @@ class EpochCheck:
         """Compare the batches' epochs with the epoch file, after the whole log was read.
 
         Args:
-            entries: its entries; None if there is no file.
+            path: path of the epoch file.
+            entries: entries of the epoch file; None if the file is missing.
             damaged: the log is damaged, so only the file itself is checked.
             crashed: the next load drops entries beyond the end.
             live: a broker is running and may write.
@@ -329,7 +331,7 @@ class EpochCheck:
                 if stated == run.epoch or (live and (stated is None or stated < run.epoch)):
                     continue
                 if stated is None and first is not None and run.epoch <= first.epoch:
-                    continue  # trimmed when the log start moved; a crash may have lost the new log start
+                    continue  # a broker trimmed the entry when the log start moved; a crash may have lost the new start
                 says = "no epoch" if stated is None else f"epoch {stated}"
                 what = f"{says} for offset {offset}, but the batch there was written in epoch {run.epoch}"
                 findings.add(Kind.LEADER_EPOCHS_MISMATCH, path, what, offset=offset)
@@ -356,12 +358,12 @@ class EpochCheck:
         return LeaderEpochs(tuple(kept)), in_order
 
     def _ordered(self, findings: Findings) -> list[_Run]:
-        """Report the runs that break the order of epochs, and return the others."""
+        """Report the runs that break the order of epochs, and return the runs that are in order."""
         kept: list[_Run] = []
         for run in self._runs:
             if kept and run.epoch < kept[-1].epoch:
                 before = kept[-2].epoch if len(kept) > 1 else NONE
-                # Blame the one of the two runs whose removal restores the order.
+                # Report the run of the two that breaks the order: without it, all remaining runs are in order.
                 blamed = kept.pop() if before <= run.epoch and kept[-1].first_offset == kept[-1].last_offset else run
                 what = f"leader epoch {blamed.epoch}, between batches of epochs {max(before, 0)} and {run.epoch}"
                 if blamed is run:

@@ -1,4 +1,4 @@
-"""What a broker does at its start with a node's partitions, as far as names and small files show: no log is read."""
+"""Warnings about a broker's next start, from names, small files and the metadata log: no other log is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
     """Return the damage that keeps a broker from serving a node's partitions: strays, missing files and directories.
 
     Args:
-        by_request: look into an object store, too, where each small file takes a request.
+        by_request: check an object store, too, although each small file takes a request.
     """
     if not by_request and node.fs.reads_by_request(node.directories[0].path if node.directories else ""):
         return []  # each small file would take a request
@@ -31,7 +31,7 @@ def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
         for place in node.places:
             if place.directory in one.directories and place.name is not None and not place.name.state:
                 if place.names_topic() and place.topic_id() is None:
-                    continue  # `check` says what is wrong with the file
+                    continue  # the file is unreadable or invalid; `check` reports the error
                 topic_id = place.topic_id()
                 known = None if topic_id is None else encode_id(topic_id)
                 one.check_topic_id(place.name.topic_partition, place.path, known, findings)
@@ -40,13 +40,13 @@ def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
 
 
 def text(finding: Finding) -> str:
-    """A warning as a line for people."""
+    """Return a warning as one line of text."""
     return f"{finding.path}: {finding.what}. Because of this, {finding.meaning}"
 
 
 def texts(fs: Store, paths: Sequence[str]) -> list[str]:
-    """Return the warnings about directories as lines; none where they are no broker's."""
+    """Return the warnings about some directories as lines; empty unless a broker created the directories."""
     try:
         return [text(one) for one in warnings(Node.open(fs, paths), by_request=True)]
     except (CordwoodError, OSError):
-        return []  # whoever reads them says what is wrong
+        return []  # a later read of the directories reports the error
