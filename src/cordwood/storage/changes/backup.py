@@ -1,23 +1,24 @@
-"""The backup of a clean in place: replaced and deleted files are kept in a folder, until it is deleted or undone.
+"""The backup of a clean in place: a folder that keeps the replaced and deleted files until a user deletes it or `undo`
+restores them.
 
-    DIR3/                                  on the file system of the partitions, in none of their log directories
-      manifest.jsonl                       what was there, what goes, what replaces it; each line synced first
-      kafka-logs/                          a folder per log directory, by its name
-        cleaner-offset-checkpoint          … the directory's own files that change
+    DIR3/                                  same file system as the partitions, outside their log directories
+      manifest.jsonl                       the old files, the removed ones, their replacements; see below
+      kafka-logs/                          one folder per log directory, with its name
+        cleaner-offset-checkpoint          … changed files of the log directory itself
         orders-0/
-          00000000000000000000.log         … a partition's files that are replaced or deleted
+          00000000000000000000.log         … replaced or deleted files of a partition
 
-Kept files are hard links: they only hold the room that the old files have anyway, and a file that is put back is the
-same file, with its bytes, owner, permissions and modification time. The manifest identifies files by inode, so that old
-and new files are distinguished wherever a clean or an undo was interrupted, even after renames:
+Kept files are hard links. They use no more disk space than the old files did, and a restored file is the same file,
+with its bytes, owner, permissions and modification time. The manifest identifies files by inode, so old and new files
+can be distinguished wherever a clean or an undo was interrupted, even after renames. It has one JSON record per line,
+and each line is synced before the change that it describes:
 
-    directory    a log directory's own files, as they were
-    partition    a partition's files, as they were when a broker would have loaded it
-    step         which of them go, and what replaces them
-    offsets      entries that are written to a checkpoint
-    undone       everything is put back; the rest of the folder may be deleted
-
-`undo` puts it back.
+    folders      version of the manifest; the backup folder of each log directory
+    directory    files of a log directory itself, before the clean
+    partition    files of a partition before the clean, as a broker would have loaded them
+    step         names of removed files, and the files that replace them
+    offsets      entries that the clean writes to a checkpoint
+    undone       everything is restored; the rest of the folder may be deleted
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from cordwood.storage.log.view import LogView
 from cordwood.types import TopicPartition
 
 MANIFEST = "manifest.jsonl"
-#: A directory's own files that a clean may change.
+#: Files of a log directory itself that a clean may change.
 _OWN_FILES = (*filenames.OFFSET_CHECKPOINTS, filenames.CLEAN_SHUTDOWN)
 _FACTS = ("name", "size_bytes", "mtime_ns", "inode", "mode", "uid", "gid")
 
-#: Entries written to checkpoints, per file and partition; None for none.
+#: Entries written to checkpoints, per file and partition; None removes the entry.
 Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
 
 
@@ -58,11 +59,12 @@ Offsets = Mapping[str, Mapping[TopicPartition, int | None]]
 def check_folder(
     fs: LocalFileSystem, path: str, log_directories: Iterable[str], partitions: Iterable[str] = ()
 ) -> None:
-    """Refuse a folder that cannot hold the backup of some directories.
+    """Check that a folder can hold the backup of these log directories and partitions.
 
     Raises:
-        RequestError: it is not new or empty, lies in a directory or around one, or is on another disk than one or a
-            file in it.
+        NotFoundError: the folder's parent does not exist.
+        RequestError: the folder exists and is not empty; it is inside one of the directories, or contains one; or a
+            directory, or a file in it that a clean may change, is on another file system.
     """
     folder = fs.real_path(path)
     parent = posixpath.dirname(folder)
@@ -93,21 +95,21 @@ def check_folder(
 
 
 def _may_change(info: FileInfo) -> bool:
-    """Whether a clean may change a file of a partition or a log directory."""
+    """Return whether a clean may change this file of a partition or a log directory."""
     parsed = None if info.is_directory else filenames.parse_file(info.name)
     return info.name in _OWN_FILES or (parsed is not None and parsed.kind is not filenames.FileKind.FOREIGN)
 
 
 class KeepFolder:
-    """The folder while a clean fills it. Several threads may use it."""
+    """The backup folder while a clean fills it. Thread-safe."""
 
     def __init__(
         self, fs: LocalFileSystem, path: str, log_directories: Sequence[str], partitions: Iterable[str] = ()
     ) -> None:
-        """Make the folder, durably.
+        """Create the folder and its manifest, durably.
 
         Raises:
-            RequestError: it cannot be used, see `check_folder`.
+            NotFoundError, RequestError: the folder cannot be used, see `check_folder`.
         """
         check_folder(fs, path, log_directories, partitions)
         log_directories = [fs.absolute_path(directory) for directory in log_directories]
@@ -127,7 +129,7 @@ class KeepFolder:
         fs.sync_directory(self.path)
 
     def close(self) -> None:
-        """Close the manifest; nothing more is kept. A folder in which nothing was kept is removed."""
+        """Close the manifest. Remove the folder if no file was kept."""
         self._manifest.close()
         if self.is_empty:
             with contextlib.suppress(OSError):
@@ -138,23 +140,23 @@ class KeepFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was kept so far, so that there is nothing to undo."""
+        """Whether no file has been kept so far, so an undo would change nothing."""
         return not self._before
 
     def keep(self, partition: str, names: Sequence[str]) -> None:
-        """Keep files of a partition that are about to be deleted or changed. On return they are durable in the folder.
+        """Keep files of a partition that are about to be deleted or changed; durable on return.
 
-        Leftovers of an earlier clean or deletion, which the next load would remove, are not kept.
+        Leftovers of an earlier clean or deletion are not kept, as the next load would remove them anyway.
 
         Raises:
-            RequestError: the file system does not give files stable inode numbers. Nothing of these files is changed.
+            RequestError: the file system does not give files stable inode numbers. The files are unchanged.
         """
         fs, partition = self._fs, self._fs.absolute_path(partition)
         with self._mutex:
             if partition not in self._before:
                 self._before[partition] = files_by_name(fs, partition)
                 self._known[partition] = {info.inode for info in self._before[partition].values()}
-                # Before there is anything in the folder that the manifest does not name.
+                # Record the files before linking any, so the folder never holds a file that the manifest does not name.
                 self._write({"record": "partition", "path": partition, "files": _facts(self._before[partition])})
             before, known = self._before[partition], self._known[partition]
             going = [name for name in names if fs.stat(f"{partition}/{name}").inode in known]
@@ -173,18 +175,18 @@ class KeepFolder:
                     self.bytes_kept += before[name].size_bytes
             fs.sync_directory(folder)
             found = _outputs(fs, partition, going)
-            # Files that a failed attempt left are noted with the group that they were for, and not again.
+            # Outputs of a failed attempt were recorded in the step of their group; do not record them twice.
             made = [info for info in found if info.inode not in known]
             known.update(info.inode for info in made)
             step = {"record": "step", "path": partition, "going": going}
             self._write({**step, "coming": _facts({info.name: info for info in made})})
 
     def checkpoints(self, directory: str, offsets: Offsets, *, clean_shutdown: bool = False) -> None:
-        """Keep a log directory's own files. On return they are durable, and the manifest says what replaces them.
+        """Keep the files of a log directory itself, and record the entries that replace theirs; durable on return.
 
         Args:
-            offsets: the entries about to be written.
-            clean_shutdown: the clean-shutdown file is about to be written.
+            offsets: entries that the caller will write next.
+            clean_shutdown: whether the caller will also write the clean-shutdown file.
         """
         fs, directory = self._fs, self._fs.absolute_path(directory)
         with self._mutex:
@@ -205,7 +207,7 @@ class KeepFolder:
             self._write(*lines)
 
     def _folder_of(self, directory: str, name: str = "") -> str:
-        """The folder for a log directory's own files, or for those of a partition in it; it is made durably."""
+        """Return the backup folder of a log directory, or of the named partition in it; create it durably if needed."""
         folder = f"{self.path}/{self._folders[directory]}"
         self._make_folder(folder)
         if name:
@@ -229,7 +231,7 @@ class KeepFolder:
 
 
 def _folder_names(fs: LocalFileSystem, log_directories: Sequence[str]) -> list[str]:
-    """The names of log directories, made unique."""
+    """Return a unique folder name for each log directory: its base name, with a number if it occurs twice."""
     found: list[str] = []
     for directory in log_directories:
         name = posixpath.basename(fs.real_path(directory)) or "disk"
@@ -239,15 +241,15 @@ def _folder_names(fs: LocalFileSystem, log_directories: Sequence[str]) -> list[s
 
 
 def files_by_name(fs: LocalFileSystem, partition: str) -> dict[str, FileInfo]:
-    """The files of a partition by the names that they have once it is loaded; all snapshots, also stray ones."""
+    """Return the files of a partition by the names that they have after a load; stray snapshots are included."""
     return {name: replace(info, name=name) for info, name in files_after_swaps(LogView(partition, fs=fs))}
 
 
 def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
-    """Which files to keep when some go.
+    """Return the names of files to keep when the files `names` are removed.
 
-    If a `.log` goes, all files of its segment are kept, so that the segment can be put back complete; and the producer
-    snapshots, which are small, and which a load that completes a swap removes.
+    If a `.log` is removed, all files of its segment are kept, so the segment can be restored completely. Producer
+    snapshots are always kept: they are small, and a load that completes a swap removes some.
     """
     bases = {file.offset for file in map(parse_file, names) if file is not None and file.kind is FileKind.LOG}
     wanted = set(names)
@@ -261,7 +263,7 @@ def _that_go(before: Mapping[str, FileInfo], names: Sequence[str]) -> list[str]:
 
 
 def _outputs(fs: LocalFileSystem, partition: str, names: Sequence[str]) -> list[FileInfo]:
-    """The files in a partition's work folder that belong to some segments; all of them if none is named."""
+    """Return the output files in a partition's work folder that replace the segments of `names`; all if it is empty."""
     work = f"{partition}/{WORK_FOLDER}"
     if not fs.exists(work):
         return []
@@ -279,7 +281,7 @@ def _outputs(fs: LocalFileSystem, partition: str, names: Sequence[str]) -> list[
 
 
 def base_of(name: str) -> int | None:
-    """The base offset of a log; None for other files."""
+    """Return the base offset of a `.log` file, or None for any other file."""
     file = parse_file(name)
     return file.offset if file is not None and file.kind is FileKind.LOG and not file.temporary else None
 
@@ -301,7 +303,12 @@ def _facts(files: Mapping[str, FileInfo]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What was removed, and what replaced it."""
+    """One replacement or deletion of segments.
+
+    Attributes:
+        going: names of the removed files.
+        coming: the files that replace them; empty if they were only deleted.
+    """
 
     going: tuple[str, ...]
     coming: tuple[FileInfo, ...]
@@ -309,7 +316,12 @@ class Step:
 
 @dataclass
 class KeptPartition:
-    """What the manifest says of a partition."""
+    """The manifest's records of a partition.
+
+    Attributes:
+        folder: its folder in the backup.
+        before: its files before the clean, by name.
+    """
 
     path: str
     folder: str
@@ -317,18 +329,19 @@ class KeptPartition:
     steps: list[Step] = field(default_factory=list)
 
     def made(self) -> set[tuple[str, int]]:
-        """(name, inode) of every file that the clean put there."""
+        """Return (name, inode) of every file that the clean wrote."""
         return {(info.name, info.inode) for step in self.steps for info in step.coming}
 
 
 @dataclass
 class KeptDirectory:
-    """What the manifest says of a log directory.
+    """The manifest's records of a log directory.
 
     Attributes:
-        folder: where its files are kept.
-        before: its own files as they were; None if they were not changed.
-        offsets: per checkpoint and partition all entries that were written.
+        folder: its folder in the backup.
+        before: the directory's own files before the clean, by name; None if the clean did not change them.
+        offsets: every entry that the clean wrote, per checkpoint and partition, in order.
+        clean_shutdown: whether the clean wrote the clean-shutdown file.
     """
 
     path: str
@@ -341,10 +354,11 @@ class KeptDirectory:
 
 @dataclass
 class Manifest:
-    """All that a manifest says.
+    """A decoded manifest.
 
     Attributes:
-        undone: everything was put back; the kept files are no longer needed.
+        undone: an undo restored everything; the kept files are no longer needed.
+        size_bytes: size of its complete lines.
     """
 
     directories: dict[str, KeptDirectory] = field(default_factory=dict)
@@ -353,10 +367,12 @@ class Manifest:
 
 
 def read_manifest(fs: LocalFileSystem, path: str) -> Manifest:
-    """Read what a folder keeps. An incomplete last line belongs to a change that was never made.
+    """Read the manifest of a backup folder.
+
+    An incomplete last line is ignored: its change was never made, as each line is synced before its change.
 
     Raises:
-        NotFoundError: the folder is no backup of a clean.
+        NotFoundError: the folder has no manifest.
         CorruptFileError: the manifest is damaged.
     """
     manifest = f"{path}/{MANIFEST}"
@@ -419,7 +435,11 @@ def _component(name: str) -> str:
 
 
 def mark_undone(fs: LocalFileSystem, path: str, end: int) -> None:
-    """Record that everything was put back: from here on the kept files may go, and changes of the logs do not count."""
+    """Record that everything is restored: from here on kept files may be deleted, and changed logs are no obstacle.
+
+    Args:
+        end: size of the manifest's complete lines; an incomplete last line is cut off.
+    """
     with fs.open_for_update(f"{path}/{MANIFEST}") as file:
         file.truncate(end)
         file.write(end, json.dumps({"record": "undone"}).encode() + b"\n")

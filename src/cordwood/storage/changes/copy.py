@@ -1,8 +1,8 @@
-"""A copy of a data directory, made as a target of a store. The source is only read.
+"""Copy a data directory to a target of a store. The source is only read, so no failure changes it.
 
-So the copy is complete or does not exist, and no failure changes the source (`fs.workspace` on a disk,
-`fs.object_copy` in an object store). A partition is copied as a broker would load it (see `recovery`): leftovers of a
-deletion or clean are not copied, and segments that wait to be swapped in get their final names.
+The copy appears complete or not at all (see `fs.workspace` for disks, `fs.object_copy` for object stores). A partition
+is copied as a broker would load it (see `recovery`): leftovers of a deletion or clean are skipped, and segments of an
+interrupted swap get their final names.
 
 Files are copied in the cheapest way that the store has, keep their modification times, and are durable before the copy
 is published.
@@ -35,13 +35,13 @@ from cordwood.types import TopicPartition
 
 _SPACE_ADVICE = "name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
 _BLOCK_BYTES = 4096
-#: For the work folder, what tasks report in it, checkpoints, and what directories grow by.
+#: Space for the work folder, the reports of tasks in it, checkpoints, and the growth of directories.
 _SLACK_BYTES = 64 * _BLOCK_BYTES
 _INDEX_ENTRY_BYTES = {
     FileKind.OFFSET_INDEX: offset_index.ENTRY.itemsize,
     FileKind.TIME_INDEX: time_index.ENTRY.itemsize,
 }
-#: Files of a log directory that are not simply copied.
+#: Files of a log directory itself that are written for the copy, or left out (the lock), instead of copied.
 _REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS}
 
 
@@ -50,10 +50,13 @@ _REWRITTEN = {filenames.LOCK, filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKP
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Cleaned segments that replace others.
+    """Cleaned segments, and the segments that they replace.
 
     Attributes:
-        outputs: base offsets of those that come.
+        folder: folder with the cleaned segments.
+        names: their file names in it.
+        replaced: base offsets of the old segments.
+        outputs: base offsets of the cleaned segments.
     """
 
     folder: str
@@ -63,7 +66,7 @@ class Replacement:
     end_offset: int
 
     def removes(self, file: PartitionFile | None) -> bool:
-        """Whether the replacement removes a file of the partition."""
+        """Return whether the replacement removes this file of the partition."""
         if file is None or file.offset not in self.replaced:
             return False
         if file.kind is FileKind.PRODUCER_SNAPSHOT:
@@ -74,10 +77,11 @@ class Replacement:
 def copy_partition(
     fs: TargetStore, log: LogView, target: str, replacement: Replacement | None = None, *, link: Link | None = None
 ) -> None:
-    """Copy a partition as a broker would load it, with cleaned segments instead of those that they replace.
+    """Copy a partition as a broker would load it, with cleaned segments instead of the ones they replace.
 
     Args:
-        link: how to link the logs of closed segments instead of copying them.
+        target: an existing folder.
+        link: how to link the logs of closed segments; None copies them.
     """
     active = log.segments[-1].base_offset if log.segments else None
     for source, name, file in files_after_recovery(log):
@@ -89,7 +93,7 @@ def copy_partition(
 
 
 def replace_segments(fs: TargetStore, path: str, replacement: Replacement) -> None:
-    """Put cleaned segments into a copy of a partition that has not got its final name yet."""
+    """Replace segments in an unpublished copy of a partition. No crash safety is needed there."""
     for info in fs.list(path):
         if not info.is_directory and replacement.removes(parse_file(info.name)):
             fs.unlink(f"{path}/{info.name}")
@@ -102,7 +106,7 @@ def _move_in(fs: TargetStore, path: str, replacement: Replacement) -> None:
 
 
 def remove_segments(fs: TargetStore, path: str, base_offsets: Sequence[int], log_end_offset: int) -> None:
-    """Remove segments from a copy of a partition. If none is left, it gets an empty one at the log end."""
+    """Delete segments from a copy of a partition. If that deletes all, create an empty segment at the log end."""
     logs = 0
     for info in fs.list(path):
         file = None if info.is_directory else parse_file(info.name)
@@ -118,7 +122,7 @@ def remove_segments(fs: TargetStore, path: str, base_offsets: Sequence[int], log
 
 
 def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
-    """Copy all regular files of a directory under their own names."""
+    """Copy all regular files of a directory except the lock, under their own names."""
     for info in fs.list(source):
         if not info.is_directory and info.name != filenames.LOCK:
             copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
@@ -128,12 +132,12 @@ def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
 
 
 class Room(NamedTuple):
-    """Bytes of one partition.
+    """Sizes of one partition, in bytes.
 
     Attributes:
-        logs: of its `.log` files.
-        copied: the most that its copy takes on disk.
-        linked: the same, if the copy has links to closed segments.
+        logs: size of its `.log` files.
+        copied: upper bound of its copy's size on disk.
+        linked: the same bound if the copy links closed segments instead of copying them.
     """
 
     logs: int
@@ -146,9 +150,12 @@ class DirectoryCopy:
     """One log directory and its copy.
 
     Attributes:
-        whole: all of the directory is copied, not just selected partitions.
-        cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ.
-        clean_shutdown: the copy counts as shut down cleanly although its source does not.
+        path: path of the copy.
+        places: the partitions to copy.
+        whole: whether the whole directory is copied, not just selected partitions.
+        cleaner_offsets, recovery_points, high_watermarks: entries of the copy's checkpoints that differ from the
+            source's.
+        clean_shutdown: whether to mark the copy as cleanly shut down although its source is not.
     """
 
     source: LogDirectory
@@ -161,30 +168,30 @@ class DirectoryCopy:
     clean_shutdown: bool = False
 
     def target_of(self, place: LocatedPartition) -> str:
-        """The copy of a partition's directory."""
+        """Return the path of a partition's copy."""
         return f"{self.path}/{posixpath.basename(place.path)}"
 
     @functools.cached_property
     def rooms(self) -> list[Room]:
-        """The bytes of each partition, whose files are listed once."""
+        """Sizes of each partition. Cached, so each partition is listed once."""
         return [_room_of(self.source, place) for place in self.places]
 
     @property
     def left_out(self) -> list[str]:
-        """Directories that are not copied because they are no partitions; some names keep a broker from starting."""
+        """Paths of directories that are not copied because they are not partitions. A broker fails on some names."""
         known = {posixpath.basename(place.path) for place in self.places}
         names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
         return [f"{self.source.path}/{name}" for name in names] if self.whole else []
 
     def copy_files(self, fs: TargetStore) -> None:
-        """Copy the directory's own files, except those that say how it was shut down."""
+        """Copy the directory's own files, except the lock, checkpoints and clean-shutdown file."""
         if self.whole:
             for info in self.source.entries:
                 if not info.is_directory and info.name not in _REWRITTEN:
                     copy_file(fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
 
     def write_checkpoints(self, fs: TargetStore) -> None:
-        """Write the checkpoints and the clean-shutdown file; call it once the partitions are durable."""
+        """Write the checkpoints and the clean-shutdown file. Call this after the partitions are durable."""
         changes = {
             filenames.CLEANER_OFFSETS: self.cleaner_offsets,
             filenames.RECOVERY_POINTS: self.recovery_points,
@@ -221,15 +228,19 @@ class DirectoryCopy:
 def lay_out(
     fs: TargetStore, node: Node, paths: Sequence[str], root: str, *, locked_too: bool = False
 ) -> list[DirectoryCopy]:
-    """Where the copy of each log directory goes: to `root` if it was named itself, else to a folder in it.
+    """Assign a path to the copy of each log directory.
+
+    A single directory is copied to `root` itself if `paths` names it or partitions of it. Otherwise each directory is
+    copied to a folder of its name in `root`.
 
     Args:
-        node: opened on `paths`.
-        paths: log directories, folders of several, or partitions' directories.
+        node: the node opened on `paths`.
+        paths: log directories, folders with several of them, or partition directories.
+        locked_too: whether to accept directories that another process has locked.
 
     Raises:
-        LockedError: another process holds the lock of one of them.
-        RequestError: two have the same name.
+        LockedError: another process holds the lock of a directory.
+        RequestError: two directories have the same name.
     """
     copies = []
     named = {path.rstrip("/") or "/" for path in paths}
@@ -237,7 +248,7 @@ def lay_out(
     for directory in node.directories:
         if not locked_too:
             check_unlocked(directory)
-        # A partition that was named stands for its log directory, without the other partitions there.
+        # If `paths` names only partitions of a directory, the others are not copied.
         in_it = [place.path for place in node.places if place.directory is directory]
         whole = directory.path in named or not any(path in named for path in in_it)
         alone = len(node.directories) == 1 and (directory.path in named or not whole)
@@ -245,7 +256,7 @@ def lay_out(
         places = [place for place in node.places if place.directory is directory]
         copy = DirectoryCopy(directory, path, places, whole)
         if not whole and directory.info(filenames.META_PROPERTIES) is not None:
-            # The copy does not look like a broker's directory, where a missing entry means that nothing is replicated.
+            # The copy has no meta.properties, so a missing entry no longer means a high watermark of 0. Write the 0.
             names = [place.name.topic_partition for place in places if place.name is not None]
             copy.high_watermarks = {name: 0 for name in names if name not in directory.high_watermarks}
         copies.append(copy)
@@ -257,7 +268,7 @@ def lay_out(
 
 
 def check_unlocked(directory: LogDirectory) -> None:
-    """Refuse a directory that another process may be writing to."""
+    """Raise LockedError if another process holds the directory's lock, as it may be writing there."""
     holder = directory.fs.lock_holder(directory.path)
     if holder is not None:
         raise LockedError(
@@ -267,7 +278,7 @@ def check_unlocked(directory: LogDirectory) -> None:
 
 
 def check_unchanged(directory: LogDirectory) -> None:
-    """Refuse a directory that a broker has used since it was opened, even if the broker has stopped again."""
+    """Raise LockedError if a broker has used the directory since we opened it, even if the broker has stopped again."""
     check_unlocked(directory)
     for name in (filenames.CLEAN_SHUTDOWN, *filenames.OFFSET_CHECKPOINTS):
         path = f"{directory.path}/{name}"
@@ -295,16 +306,17 @@ def check_space(
     advice: str = _SPACE_ADVICE,
     work_folder: str | None = None,
 ) -> None:
-    """Refuse copies that do not fit on the disk.
+    """Raise NoSpaceError if the copies do not fit on the disk.
 
-    What a clean leaves is not known yet, so all files are counted, and the sum is an upper bound. A file that is linked
-    or shares its blocks counts as nothing.
+    The size after a clean is not known yet, so the sum over all files is an upper bound. Linked files, and files that
+    share their blocks, need no space.
 
     Args:
-        parent: the folder in which the copies will be.
-        advice: what else to do when there is too little.
-        work_folder: a folder in it where files can be written, to see whether copies share their blocks. None: there is
-            none yet, and only a disk that has no room for one is refused.
+        parent: folder that will contain the copies.
+        link: how closed segments are linked; None copies them.
+        advice: what else the user can do if the space does not suffice.
+        work_folder: folder in `parent` for a test whether copies share their blocks. None if it does not exist yet;
+            then copies are assumed to share them, as long as the work folder itself fits.
     """
     free = fs.free_bytes(parent)
     if free is None:
@@ -323,7 +335,7 @@ def check_space(
 def has_room_beside(
     fs: TargetStore, parent: str, copies: Iterable[DirectoryCopy], more_bytes: int, *, link: Link | None
 ) -> bool:
-    """Whether so many bytes more fit on a disk than its copies take at most."""
+    """Return whether `more_bytes` fit on the disk beside its copies, at their upper bound."""
     free = fs.free_bytes(parent)
     return free is None or _needed_bytes(fs, parent, copies, link) + more_bytes <= free
 
@@ -348,7 +360,8 @@ def _room_of(source: LogDirectory, place: LocatedPartition) -> Room:
         is_active = active is not None and file is not None and file.offset == active.base_offset
         size = info.size_bytes
         if active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
-            # A broker that crashed left the indexes of its active segment preallocated. In the copy they are rebuilt.
+            # A crashed broker leaves the indexes of the active segment preallocated. The copy rebuilds them, with at
+            # most one entry per batch.
             entries = active.size_bytes // HEADER_BYTES + 2
             size = min(size, entries * _INDEX_ENTRY_BYTES[file.kind])
         taken = _on_disk(size)

@@ -1,8 +1,8 @@
-"""Downloads a directory from an object store to this machine: complete, or not there.
+"""Download a directory from an object store to this machine; it appears complete or not at all.
 
 Every file is copied to a work folder beside the new directory, with its modification time, and is durable there before
-the folder gets its name. A file of a copy that Cordwood made must have the checksum in the copy's manifest; any other
-file is checked only for its length and for a change meanwhile.
+the folder gets its final name. If Cordwood made the copy in the store, each file must have the checksum in the copy's
+manifest. In any other directory only a file's length is checked, and that it did not change during the download.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from cordwood.threads import in_parallel
 
 @dataclass(frozen=True, slots=True)
 class FetchResult(Presentable):
-    """What was fetched.
+    """The result of a download.
 
     Attributes:
-        has_checksums: whether each file was held against a checksum in the manifest of the copy.
+        has_checksums: whether each file was compared with a checksum in the manifest of the copy.
     """
 
     source: str
@@ -39,18 +39,19 @@ class FetchResult(Presentable):
 def fetch_directory(
     fs: TargetStore, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
 ) -> FetchResult:
-    """Copy a directory with all that is in it.
+    """Copy a directory and everything below it, except lock files.
 
     Args:
-        target: a new or empty directory of this machine.
-        has_checksums: what the result says of it.
-        on_bytes: called with the bytes that were copied so far, and those that will be.
+        target: a new or empty directory on this machine.
+        has_checksums: whether the source has a manifest; only reported in the result.
+        on_bytes: called after each file with the bytes copied so far and the total.
 
     Raises:
-        NotFoundError: there is nothing at the source.
-        RequestError: the target is not new or empty.
+        BadNameError: the store lists a name that no directory can have.
+        NotFoundError: the source does not exist or has no files.
+        RequestError: the target exists and is not empty.
         NoSpaceError: the disk is too small.
-        CorruptFileError: a file does not have its checksum.
+        CorruptFileError: a file's checksum differs from the manifest.
     """
     started = time.monotonic()
     directories, files = _walk(fs, source)
@@ -80,7 +81,7 @@ def fetch_directory(
 
 
 def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
-    """The directories, each behind the one that it is in, and the files, by their paths below the source."""
+    """Return directories, parents first, and files, each with its path relative to the source."""
     directories: list[str] = []
     files: list[tuple[str, FileInfo]] = []
     waiting = [""]
@@ -93,6 +94,6 @@ def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, File
             if info.is_directory:
                 directories.append(path)
                 waiting.append(path)
-            elif info.name != filenames.LOCK:  # a broker makes it anew
+            elif info.name != filenames.LOCK:  # a broker creates its own
                 files.append((path, info))
     return directories, files

@@ -1,8 +1,8 @@
-"""Whether this user can give the outputs of a clean in place the owner and group of the files that they replace.
+"""Check that this user can give the outputs of a clean in place the owner and group of the files that they replace.
 
-A broker that cannot write to one of its files takes the whole log directory offline. So the owners of what would be
-replaced are compared with this process before anything is written: only a privileged process can give a file to another
-user, and others can give it only to a group that they are in.
+A broker that cannot write to one of its files takes the whole log directory offline. So, before anything is written,
+the owners of the old files are compared with the user of this process: only a privileged process can give a file to
+another user, and an unprivileged user can give it only to a group that the user is in.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from cordwood.storage.formats.filenames import OFFSET_CHECKPOINTS, WORK_FOLDER
 
 
 def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User | None = None) -> None:
-    """Refuse partitions whose files this user cannot replace by files of the same owner and group.
+    """Raise RequestError if this user cannot replace the partitions' files by files of the same owner and group.
 
     Args:
-        partitions: paths of their directories. The checkpoints beside them are checked, too.
-        user: default: that of this process.
+        partitions: paths of partition directories. The checkpoints beside them are checked, too.
+        user: the user of this process if None.
     """
     user = user or User.current()
     if user.privileged:
         return
     found = list(_written_to(fs, partitions))
     owners = {info.uid for _, info in found}
-    # The owner of all files may do it, and otherwise only root.
+    # If all files have one owner, that user can replace them; otherwise only root can.
     as_whom = user_name(owners.pop() if len(owners) == 1 else 0)
     for path, info in found:
         if not info.is_directory and info.uid != user.uid:
@@ -48,11 +48,7 @@ def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User |
 
 
 def check_apart(fs: LocalFileSystem, partitions: Iterable[str]) -> None:
-    """Refuse partitions that are one directory under two names, as by a symlink: both would be changed at once.
-
-    Raises:
-        RequestError: names the two.
-    """
+    """Raise RequestError if two paths are the same directory, such as a symlink: both would be changed at once."""
     known: dict[str, str] = {}
     for path in partitions:
         other = known.setdefault(fs.real_path(path), path)

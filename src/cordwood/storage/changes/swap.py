@@ -1,29 +1,33 @@
-"""Cleaned segments replace others, in a directory that Kafka may load after any crash.
+"""Replace segments by cleaned ones, in a directory that Kafka may load after any crash.
 
-A loader decides by names: it removes `.deleted`; of `.swap` those at or above the smallest `.cleaned`, then `.cleaned`;
-then live files from the first `.log.swap` up to the end of what these hold; and gives each `.swap` its final name. So a
-group is swapped in steps, each durable before the next begins. Within a step the disk may keep any of its renames and
-lose any other:
+A loader decides by file names. It deletes, in this order: `.deleted` files; `.swap` files whose offset is at or above
+the smallest `.cleaned` offset; `.cleaned` files; and live files with offsets from the first `.log.swap` up to the end
+of the batches in all `.log.swap` files. Then it gives each `.swap` file its final name.
 
-    step                                          its barrier: without it a crash could leave …
-    1  outputs: folder → .cleaned                 a .swap without a .cleaned, so it would count already
-    2  outputs but the first: → .swap             the first one alone, replacing all segments up to its own end
-    3  the first output: → .swap; the commit      old files gone, and new ones that don't count
-    4  old logs behind the outputs' end,          a tombstone gone and what it deletes still there; or aborted
-       one by one, the lowest first: → .deleted   records, and their .txnindex gone
-    5  other old files: → .deleted                an old .txnindex beside a new .log, which hides what is committed
-    6  .log.swap → .log, one by one               a .log between two .log.swap, or an index beside one: both would go
-    7  other .swap → live; .deleted removed       less than the checkpoint says, which is written next
+So a group is swapped in steps, each durable before the next begins. After a crash within a step, the disk may have any
+subset of the step's renames:
 
-Up to the commit a loader ends with the old group, from then on with the new one. The exception is old segments behind
-the outputs' end: a loader does not remove them, so it keeps those that step 4 left. Kafka's own cleaner, too, leaves
-such segments to the next clean. An output without any batch has no end above its start, so a loader would leave the
-`.txnindex` of the first old segment beside it: the output gets an empty one until the old files are gone.
+    step                                          without its barrier, a crash could leave …
+    1  outputs: folder → .cleaned                 a .swap without a .cleaned: a loader would already swap it in
+    2  outputs but the first: → .swap             only the first output, which replaces all segments up to its own end
+    3  the first output: → .swap; the commit      old files deleted, and outputs that a loader deletes
+    4  old logs after the outputs' end,           records whose tombstone is already deleted; or aborted records
+       one by one, lowest first: → .deleted       without their .txnindex
+    5  other old files: → .deleted                an old .txnindex beside a new .log, which hides committed records
+    6  .log.swap → .log, one by one               a .log between two .log.swap, or an index beside one: a loader would
+                                                  delete it
+    7  other .swap → live; .deleted removed       a cleaner checkpoint, written next, that is ahead of the log
 
-A failure before the commit is undone; after it the next load, ours or a broker's, completes the swap.
+A crash before the commit leaves the old group for a loader, a later crash the new group. The exception is old segments
+after the outputs' end: a loader does not delete them, so a crash in step 4 leaves some. That is safe; Kafka's own
+cleaner, too, leaves such segments to the next clean. The end of an output without batches is its base offset, so a
+loader would keep the `.txnindex` of the first old segment beside it. Such an output gets an empty `.txnindex` until the
+old files are deleted.
 
-`Swap` holds the steps as values. A clean of files and a clean of a live log execute the same ones; a live log unlinks
-its old files later, when no reader has them open.
+A failure before the commit is undone. After the commit the next load, by Cordwood or a broker, completes the swap.
+
+`Swap` holds the steps as values. A clean of files and a clean of a live log execute the same steps, but a live log
+unlinks its old files later, when no reader has them open.
 
 Source: Kafka LocalLog.replaceSegments, LogLoader. Differs: Kafka renames everything with one sync of the directory.
 """
@@ -42,8 +46,8 @@ from cordwood.storage.log.files import chown_like, write_file
 from cordwood.storage.log.recovery import SegmentFiles, Verb, next_offset, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 
-#: Called with a partition's path and the names of files that are about to be deleted or changed. When it returns, they
-#: have other names elsewhere, durably.
+#: Called with a partition's path and the names of files that are about to be deleted or changed. When it returns, the
+#: files have durable hard links elsewhere.
 Keep = Callable[[str, Sequence[str]], None]
 
 LIVE, CLEANED, SWAP, DELETED = Temporary.NONE, Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED
@@ -51,11 +55,12 @@ LIVE, CLEANED, SWAP, DELETED = Temporary.NONE, Temporary.CLEANED, Temporary.SWAP
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Changes of names that are durable before the next step begins.
+    """Renames and deletions that are durable before the next step begins.
 
     Attributes:
         renames: (path, new path), in order.
-        removes: paths, after the renames.
+        removes: paths to delete after the renames.
+        syncs: directories to sync at the end.
     """
 
     renames: tuple[tuple[str, str], ...]
@@ -66,13 +71,13 @@ class Step:
 def _suffixed(
     partition: str, names: Iterable[str], now: Temporary, then: Temporary, removes: Iterable[str] = ()
 ) -> Step:
-    """Files of a partition get another suffix; others go."""
+    """Return a step that renames files of a partition from one suffix to another, and deletes other files."""
     renames = tuple((f"{partition}/{name}{now}", f"{partition}/{name}{then}") for name in names)
     return Step(renames, tuple(f"{partition}/{name}" for name in removes), (partition,))
 
 
 def execute(fs: LocalFileSystem, steps: Iterable[Step]) -> None:
-    """Do one step after the other."""
+    """Execute steps in order; each is durable before the next begins."""
     for step in steps:
         for source, target in step.renames:
             fs.rename(source, target)
@@ -84,7 +89,7 @@ def execute(fs: LocalFileSystem, steps: Iterable[Step]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """All steps of a swap, decided before the first one.
+    """All steps of a swap, planned before the first is executed.
 
     Attributes:
         until_commit: steps 1 to 3.
@@ -106,11 +111,11 @@ class Swap:
         *,
         unlinks_old: bool = True,
     ) -> Swap:
-        """The steps that replace the old files of a group by its outputs.
+        """Plan the steps that replace the old files of a group by its outputs.
 
         Args:
-            old: names of the files that are to be replaced.
-            unlinks_old: otherwise they stay, as .deleted.
+            old: names of the files to replace.
+            unlinks_old: whether step 7 deletes them; otherwise they stay as `.deleted` files.
         """
         names = _with_transaction_index(fs, replacement, old)
         outputs = tuple((f"{replacement.folder}/{name}", f"{partition}/{name}{CLEANED}") for name in names)
@@ -122,43 +127,43 @@ class Swap:
         behind = _behind_the_end(fs, replacement, old)
         rest = [name for name in old if name not in behind]
         gone = [f"{name}{DELETED}" for name in old] if unlinks_old else []
-        # What stands beside the outputs only until the old files are gone.
+        # An added .txnindex is only needed until the old files are deleted, see `_with_transaction_index`.
         gone += set(names).difference(replacement.names)
         after_commit = [_suffixed(partition, some, LIVE, DELETED) for some in (*([name] for name in behind), rest)]
         after_commit += _into_place(partition, names, gone)
         return cls(fs, partition, tuple(until_commit), tuple(after_commit))
 
     def commit(self) -> None:
-        """Make the outputs count.
+        """Execute steps 1 to 3: from then on every load uses the outputs.
 
         Raises:
-            OSError: the partition is as it was.
+            OSError: the swap is undone; the partition is unchanged.
         """
         try:
             execute(self.fs, self.until_commit)
         except BaseException:
-            # No-op once every file is .swap: a loader may have seen that state, so none of them may vanish.
+            # Does nothing once every file is .swap: a loader would complete that state, so no file may disappear.
             with contextlib.suppress(OSError):
                 _remove_unfinished(self.fs, self.partition)
             raise
 
     def finish(self) -> None:
-        """Let the outputs take their places; durable on return."""
+        """Execute steps 4 to 7: give the outputs their final names; durable on return."""
         execute(self.fs, self.after_commit)
 
 
 def swap_in(fs: LocalFileSystem, partition: str, replacement: Replacement, *, keep: Keep | None = None) -> None:
     """Replace one group of segments by its outputs; durable on return.
 
-    The outputs get owner, group and permissions of the group's first segment before they have a name in the partition.
+    The outputs get owner, group and permissions of the group's first segment before they are moved into the partition.
 
     Args:
-        partition: its directory. It was loaded, and has no other writer.
-        keep: is called before files are deleted.
+        partition: path of a loaded partition that has no other writer.
+        keep: called before files are deleted.
 
     Raises:
         RequestError: an interrupted clean or deletion left files there; nothing was changed.
-        OSError: before the commit, the partition is as it was; after it, the next load completes the swap.
+        OSError: if raised before the commit, the partition is unchanged; after it, the next load completes the swap.
     """
     old = _old_files(fs, partition, replacement)
     own_like_old(fs, partition, replacement, min(replacement.replaced))
@@ -170,7 +175,7 @@ def swap_in(fs: LocalFileSystem, partition: str, replacement: Replacement, *, ke
 
 
 def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement, base_offset: int) -> None:
-    """Give the outputs, which are durable, owner, group and permissions of a segment; they are durable again."""
+    """Give the outputs the owner, group and permissions of the segment at `base_offset`; durable on return."""
     like = fs.stat(f"{partition}/{offset_name(base_offset, FileKind.LOG)}")
     for name in replacement.names:
         info = fs.stat(f"{replacement.folder}/{name}")
@@ -181,14 +186,15 @@ def own_like_old(fs: LocalFileSystem, partition: str, replacement: Replacement, 
 def drop_segments(
     fs: LocalFileSystem, partition: str, base_offsets: Collection[int], log_end_offset: int, *, keep: Keep | None = None
 ) -> None:
-    """Delete segments, the oldest first; if none is left, the log gets an empty one at its end.
+    """Delete segments, the oldest first. If that deletes all, create an empty segment at the log end.
 
-    A crash leaves all segments from one on: no record goes before what it supersedes, no `.txnindex` before its log.
+    After a crash some of the oldest segments are deleted and all later ones remain. So a record is never deleted before
+    an older record that it supersedes, and a `.txnindex` never before its log.
 
     Args:
-        partition: its directory. It was loaded, and has no other writer.
-        base_offsets: of the segments that go.
-        keep: is called with what goes.
+        partition: path of a loaded partition that has no other writer.
+        base_offsets: base offsets of the segments to delete.
+        keep: called before files are deleted.
 
     Raises:
         RequestError: an interrupted clean or deletion left files there; nothing was changed.
@@ -208,7 +214,10 @@ def drop_segments(
 
 
 def make_empty_segment(fs: LocalFileSystem, partition: str, base_offset: int, like: FileInfo) -> None:
-    """Make an empty segment at the end of a log; durable on return. A load removes indexes whose log is not there."""
+    """Create an empty segment at the end of a log; durable on return.
+
+    The indexes are written first: if a crash leaves them without a log, a load deletes them.
+    """
     for kinds in ((FileKind.OFFSET_INDEX, FileKind.TIME_INDEX), (FileKind.LOG,)):
         for kind in kinds:
             path = f"{partition}/{offset_name(base_offset, kind)}"
@@ -218,7 +227,7 @@ def make_empty_segment(fs: LocalFileSystem, partition: str, base_offset: int, li
 
 
 def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) -> list[str]:
-    """The files that a replacement removes, in a partition without leftovers."""
+    """Return the files that a replacement removes. Raise RequestError if the partition has leftovers."""
     files = [info.name for info in fs.list(partition) if not info.is_directory]
     for name in files:
         if name.endswith((CLEANED, SWAP, DELETED)):
@@ -230,7 +239,7 @@ def _old_files(fs: LocalFileSystem, partition: str, replacement: Replacement) ->
 
 
 def _with_transaction_index(fs: LocalFileSystem, replacement: Replacement, old: Sequence[str]) -> Sequence[str]:
-    """The files that come, and an empty .txnindex where a loader would leave the old one beside an empty log."""
+    """Return the outputs' names. Add an empty .txnindex if a loader would keep the old one beside an empty log."""
     folder, first = replacement.folder, min(replacement.outputs)
     assert first == min(replacement.replaced), "the first output stands for the first segment"
     name = offset_name(first, FileKind.TRANSACTION_INDEX)
@@ -242,7 +251,7 @@ def _with_transaction_index(fs: LocalFileSystem, replacement: Replacement, old: 
 
 
 def _behind_the_end(fs: LocalFileSystem, replacement: Replacement, old: Iterable[str]) -> list[str]:
-    """Logs of old segments that a loader would not remove for the outputs, lowest first."""
+    """Return logs of old segments that a loader would not delete, as they are after the outputs' end; lowest first."""
     last = max(replacement.outputs)
     if max(replacement.replaced) <= last:
         return []
@@ -252,7 +261,7 @@ def _behind_the_end(fs: LocalFileSystem, replacement: Replacement, old: Iterable
 
 
 def _end_of(fs: LocalFileSystem, folder: str, base_offset: int) -> int:
-    """The offset behind the last batch of an output."""
+    """Return the offset after the last batch of an output."""
     log, index = (
         fs.stat(f"{folder}/{offset_name(base_offset, kind)}") for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)
     )
@@ -263,7 +272,7 @@ def _end_of(fs: LocalFileSystem, folder: str, base_offset: int) -> int:
 
 
 def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = ()) -> Iterator[Step]:
-    """Steps 6 and 7: .swap files get their final names, logs one by one; what else is to go goes."""
+    """Yield steps 6 and 7: give .swap files their final names, logs one by one, and delete the files `removes`."""
     logs = sorted(name for name in names if name.endswith(FileKind.LOG))
     others = [name for name in names if name not in logs]
     for name in logs:
@@ -271,17 +280,17 @@ def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = (
     yield _suffixed(partition, others, SWAP, LIVE, removes)
 
 
-# ---- what a swap left ------------------------------------------------------------------------------------------------
+# ---- interrupted swaps -----------------------------------------------------------------------------------------------
 
 
 def finish_interrupted(fs: LocalFileSystem, partition: str) -> None:
-    """Undo or complete what a swap or a deletion left, as a loader does; durable on return."""
+    """Undo or complete an interrupted swap or deletion, as a loader does; durable on return."""
     _remove_unfinished(fs, partition)
     _complete(fs, partition)
 
 
 def _remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
-    """Undo a swap before its commit. Its .cleaned files say which .swap files do not count, so they go last."""
+    """Undo an uncommitted swap. Delete its .cleaned files last, as they mark the .swap files as incomplete."""
     files = {info.name: parse_file(info.name) for info in fs.list(partition) if not info.is_directory}
     bases = {name: file.offset for name, file in files.items() if file is not None and file.temporary is CLEANED}
     if not bases:
@@ -297,9 +306,9 @@ def _remove_unfinished(fs: LocalFileSystem, partition: str) -> None:
 
 
 def _complete(fs: LocalFileSystem, partition: str) -> None:
-    """Complete a swap after its commit, in the order of `swap_in`; remove .deleted files, and indexes without a log."""
+    """Complete a committed swap in the order of `Swap`; delete .deleted files, and indexes without a log."""
     actions = plan_recovery(fs, partition, fs.list(partition)).actions
-    # Logs that are .deleted go last: they explain indexes without a log.
+    # Delete .deleted files last: a .log.deleted explains why indexes have no log.
     gone = sorted(
         (action.file for action in actions if action.verb is Verb.DELETE),
         key=lambda name: name.endswith(DELETED),

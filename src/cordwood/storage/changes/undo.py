@@ -1,18 +1,19 @@
-"""Undoing a clean in place: the files that it kept (see `backup`) are put back.
+"""Undo a clean in place: restore the files that it kept (see `backup`).
 
-First everything is compared with the manifest; if a cleaned log was changed since, nothing is touched. Then, each step
-durable before the next:
+First the log directories are compared with the manifest. If a cleaned log changed after the clean, nothing is restored.
+Then these files are restored, each step durable before the next:
 
-    checkpoints          older entries fit new segments, too: work is only repeated. Newer
-                         entries beside old segments would let a broker delete what retention took
-    cleaned segments     by the swap that cleaned them: kept files are linked into the work folder and replace what
-                         the clean wrote. Old segments between them are never touched
-    deleted segments     one by one, beginning next to the remaining ones, so that the log never has a hole
+    checkpoints          first, because older entries beside cleaned segments only make a cleaner repeat work, but
+                         newer entries beside old segments would let a broker delete them again by retention
+    cleaned segments     by the same swap as in the clean: kept files are linked into the work folder and replace the
+                         clean's outputs. Segments that the clean did not replace are not touched
+    deleted segments     one by one, starting next to the remaining ones, so the log never has a hole
     other files          producer snapshots, leader epochs, indexes
-    kept files           deleted, once the manifest says that all is back
+    kept files           deleted after the manifest records that everything is restored
 
-It may be interrupted at any instant and called again: kept files stay until the end, and old and new files are
-distinguished by inode, not by name. A broker that is started in between finds each group of segments old or new.
+An undo may be interrupted at any time and called again: kept files stay until the end, and old and new files are
+distinguished by inode, not by name. A broker that starts in between finds either the old or the new segments of each
+group, never a mix.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from cordwood.storage.log.files import clear_work_folder, make_work_folder
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.types import TopicPartition
 
-#: Where files that are put back wait for their turn, within a partition's work folder.
+#: Folder in a partition's work folder for links to kept files, before they are renamed into the partition.
 _UNDO = "undo"
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was put back of a partition."""
+    """Segments that an undo restored in a partition, and segments of the clean that it removed."""
 
     path: str
     segments: int
@@ -62,7 +63,7 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A change since the clean, which an undo would lose."""
+    """A change after the clean, which an undo would lose."""
 
     path: str
     what: str
@@ -70,11 +71,12 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult(Presentable):
-    """What an undo did; nothing if there were changes.
+    """The result of an undo. With `changes`, nothing was restored.
 
     Attributes:
-        checkpoints: paths of the log directories' own files that were put back.
-        removed: the folder is removed; it stays if it holds other files.
+        folder: path of the backup folder.
+        checkpoints: paths of restored files of the log directories themselves.
+        removed: whether the folder is removed; it stays if it contains other files.
     """
 
     folder: str
@@ -85,12 +87,12 @@ class UndoResult(Presentable):
 
     @property
     def done(self) -> bool:
-        """Whether everything is as it was before the clean."""
+        """Whether everything is restored."""
         return not self.changes
 
 
 def put_back(fs: LocalFileSystem, path: str) -> UndoResult:
-    """Put back what the folder at a path keeps; see `commands.undo`."""
+    """Restore the files in a backup folder; see `commands.undo`."""
     path = fs.real_path(path)
     manifest = read_manifest(fs, path)
     directories = [directory for _, directory in sorted(manifest.directories.items())]
@@ -115,10 +117,10 @@ def put_back(fs: LocalFileSystem, path: str) -> UndoResult:
 
 
 def _check_inodes(fs: LocalFileSystem, directories: Iterable[KeptDirectory]) -> None:
-    """Make sure that kept files still have the inode numbers of the manifest.
+    """Check that kept files still have the inode numbers of the manifest.
 
     Raises:
-        RequestError: one has another; old files could not be told from those that the clean wrote.
+        RequestError: an inode number differs, so old files cannot be distinguished from the clean's outputs.
     """
     for directory in directories:
         for kept in directory.partitions.values():
@@ -135,7 +137,16 @@ def _check_inodes(fs: LocalFileSystem, directories: Iterable[KeptDirectory]) -> 
 
 
 class _View:
-    """A partition as it is now, compared with the manifest: which segments are old, which the clean wrote."""
+    """A partition's present files, compared with the manifest.
+
+    Attributes:
+        live: present files, by the names that they have after a load.
+        before: files before the clean.
+        missing: base offsets of segments that existed before the clean and do not now.
+        made: base offsets of segments that the clean wrote.
+        old: base offsets of segments that the clean left unchanged.
+        unknown: names of logs that are neither old nor written by the clean.
+    """
 
     def __init__(self, fs: LocalFileSystem, kept: KeptPartition) -> None:
         self.live = files_by_name(fs, kept.path)
@@ -151,11 +162,11 @@ class _View:
         ]
 
     def is_old(self, name: str) -> bool:
-        """Whether a file is the one that was there."""
+        """Return whether a file is the same inode as before the clean."""
         return name in self.live and name in self.before and self.live[name].inode == self.before[name].inode
 
     def is_made(self, name: str) -> bool:
-        """Whether the clean wrote a file. The empty log of a partition that lost all others counts."""
+        """Return whether the clean wrote a file; true for an empty new log, the only log if it deleted all others."""
         if name not in self.live or self.is_old(name):
             return False
         info = self.live[name]
@@ -164,12 +175,12 @@ class _View:
 
     @property
     def is_changed(self) -> bool:
-        """Whether any segment is another than before the clean."""
+        """Whether any segment differs from before the clean."""
         return bool(self.missing) or any(map(self.is_made, self.live))
 
     @property
     def is_as_before(self) -> bool:
-        """Whether the logs are what they were."""
+        """Whether all logs are the files from before the clean, with the same sizes and modification times."""
         logs = {_log_name(base) for base in self.old}
         return not (self.is_changed or self.unknown) and all(
             _version(self.live[name]) == _version(self.before[name]) for name in logs
@@ -181,7 +192,7 @@ def _log_name(base_offset: int) -> str:
 
 
 def _changes(fs: LocalFileSystem, directory: KeptDirectory) -> Iterator[Changed]:
-    """What was done to a directory since it was cleaned."""
+    """Yield the changes to a log directory after the clean."""
     first_offsets = {}
     for kept in directory.partitions.values():
         if not fs.exists(kept.path):
@@ -197,7 +208,7 @@ def _changes(fs: LocalFileSystem, directory: KeptDirectory) -> Iterator[Changed]
             entry = now.get(key)
             if entry in (before.get(key), *written):
                 continue
-            # A broker leaves out the log start where it is the start of the first segment.
+            # A broker writes no log start offset that equals the base offset of the first segment.
             if name == filenames.LOG_START_OFFSETS and (entry or 0) <= first_offsets.get(str(key), 0):
                 continue
             what = f"{key} is at {entry} now, and the clean left it at {written[-1]}: it was {word} since"
@@ -234,7 +245,7 @@ def _changes_of_logs(fs: LocalFileSystem, kept: KeptPartition, view: _View) -> I
 
 
 def _is_taken(name: str, steps: Sequence[Step], view: _View) -> bool:
-    """Whether a step removed a log, and its replacement is there or was removed by a later step."""
+    """Return whether a step removed a log, and its replacement is present or was removed by a later step."""
     for behind, step in enumerate(steps, 1):
         if name in step.going:
             logs = {info.name for info in step.coming if base_of(info.name) is not None}
@@ -244,7 +255,6 @@ def _is_taken(name: str, steps: Sequence[Step], view: _View) -> bool:
 
 
 def _files_of(before: Mapping[str, FileInfo], base_offset: int) -> list[str]:
-    """A segment's files."""
     found = []
     for name in before:
         file = parse_file(name)
@@ -271,13 +281,13 @@ def _offsets(fs: LocalFileSystem, path: str) -> Mapping[TopicPartition, int]:
 
 
 def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
-    """Restore a partition; None if the clean did not change it."""
+    """Restore a partition. Return None if its segments are those from before the clean."""
     finish_interrupted(fs, kept.path)
     view = _View(fs, kept)
     if view.is_changed:
         for gap in _gaps(view):
             _put_back_segments(fs, kept, view, gap)
-    # Else the clean never changed this partition, which may have been used since.
+    # Otherwise the clean never changed this partition, and somebody has used it since.
     if view.is_changed or view.is_as_before:
         _put_back_others(fs, kept)
         assert _View(fs, kept).is_as_before, f"{kept.path} is not what it was"
@@ -294,13 +304,14 @@ def _put_back(fs: LocalFileSystem, kept: KeptPartition) -> PutBack | None:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Adjacent old segments that are missing, between two that are there.
+    """Missing segments, and outputs of the clean, between two adjacent segments that the clean left unchanged.
 
     Attributes:
-        deleted: base offsets of those without a replacement: retention took them.
-        cleaned: of those that `made` replaced.
-        made: of what the clean wrote. Without `cleaned` it is the empty segment of a log that lost all others.
-        end: base offset of the old segment behind them, or beyond all.
+        deleted: base offsets of missing segments without a replacement: retention deleted them.
+        cleaned: base offsets of missing segments that `made` replaced.
+        made: base offsets of the clean's outputs. If `cleaned` is empty, this is the empty segment that the clean
+            created after it had deleted all others.
+        end: base offset of the unchanged segment after the gap, or 2**63 if it is the last.
     """
 
     deleted: tuple[int, ...]
@@ -324,7 +335,8 @@ def _put_back_segments(fs: LocalFileSystem, kept: KeptPartition, view: _View, ga
         names = [name for base in gap.cleaned for name in _files_of(view.before, base)]
         folder, replaced = _links(fs, kept, names), frozenset(gap.made)
         swap_in(fs, kept.path, Replacement(folder, tuple(names), replaced, frozenset(gap.cleaned), gap.cleaned[-1]))
-    # Beginning next to the remaining segments, so there is no hole; each log after its indexes, so none is rebuilt.
+    # Start next to the remaining segments, so there is no hole. Restore a log after its indexes, so that a broker does
+    # not rebuild them.
     is_first = not any(base < gap.end for base in view.old)
     for base in reversed(gap.deleted) if is_first else gap.deleted:
         *indexes, log = sorted(_files_of(view.before, base), key=lambda name: base_of(name) is not None)
@@ -344,7 +356,7 @@ def _put_back_segments(fs: LocalFileSystem, kept: KeptPartition, view: _View, ga
 
 
 def _links(fs: LocalFileSystem, kept: KeptPartition, names: Iterable[str]) -> str:
-    """Kept files under one more name, in the partition's work folder."""
+    """Hard-link kept files into the partition's work folder. Return the folder with the links."""
     folder = f"{make_work_folder(fs, kept.path)}/{_UNDO}"
     if fs.exists(folder):
         remove_tree(fs, folder)
@@ -356,7 +368,7 @@ def _links(fs: LocalFileSystem, kept: KeptPartition, names: Iterable[str]) -> st
 
 
 def _put_back_others(fs: LocalFileSystem, kept: KeptPartition) -> None:
-    """Put back other files, and indexes of segments that stayed; remove files that were not there."""
+    """Restore other files, and indexes of unchanged segments; remove files that the clean added."""
     view = _View(fs, kept)
     there = _files_in(fs, kept.folder)
     names = [name for name in kept.before if name in there and not view.is_old(name)]
@@ -369,7 +381,7 @@ def _put_back_others(fs: LocalFileSystem, kept: KeptPartition) -> None:
         file = parse_file(name)
         if name in kept.before or file is None:
             continue
-        # A swap gives an output without batches an empty transaction index for as long as it takes.
+        # During a swap, an output without batches has an empty transaction index.
         is_empty_index = file.kind is FileKind.TRANSACTION_INDEX and not info.size_bytes
         if file.kind is FileKind.PRODUCER_SNAPSHOT or view.is_made(name) or is_empty_index:
             fs.unlink(f"{kept.path}/{name}")
@@ -379,7 +391,7 @@ def _put_back_others(fs: LocalFileSystem, kept: KeptPartition) -> None:
 
 
 def _restore_owner(fs: LocalFileSystem, path: str, before: FileInfo) -> None:
-    """Outputs of a swap, as kept files are in an undo, get the owner and permissions of those that they replace."""
+    """Give a restored file its old owner and permissions: `swap_in` gave it those of the file that it replaced."""
     if not fs.exists(path):
         return
     now = fs.stat(path)
@@ -394,12 +406,12 @@ def _restore_owner(fs: LocalFileSystem, path: str, before: FileInfo) -> None:
 
 
 def _put_back_own_files(fs: LocalFileSystem, directory: KeptDirectory) -> list[str]:
-    """Restore a log directory's own files, as far as they concern the partitions that were cleaned."""
+    """Restore a log directory's own files: whole, or only the entries of cleaned partitions if others changed."""
     if directory.before is None:
         return []
     written = []
     mark = f"{directory.path}/{filenames.CLEAN_SHUTDOWN}"
-    # First: from here on the next load recovers what the clean recovered.
+    # Remove the clean-shutdown file first: from here on the next load repeats the recovery that the clean did.
     if directory.clean_shutdown and filenames.CLEAN_SHUTDOWN not in directory.before and fs.exists(mark):
         fs.unlink(mark)
         fs.sync_directory(directory.path)
@@ -415,7 +427,7 @@ def _put_back_own_files(fs: LocalFileSystem, directory: KeptDirectory) -> list[s
             continue
         written.append(path)
         if target != before:
-            # Other partitions were used meanwhile: their entries stay.
+            # Other partitions were used after the clean, so their entries stay.
             checkpoints.update(fs, path, {key: before.get(key) for key in entries})
         elif info is not None:
             _replace(fs, f"{directory.folder}/{name}", path)
@@ -426,7 +438,7 @@ def _put_back_own_files(fs: LocalFileSystem, directory: KeptDirectory) -> list[s
 
 
 def _replace(fs: LocalFileSystem, source: str, target: str) -> None:
-    """Give a file one more name, in the place of another file."""
+    """Replace a file by a hard link to `source`, durably."""
     aside = target + Temporary.TMP
     if fs.exists(aside):
         fs.unlink(aside)
@@ -437,7 +449,7 @@ def _replace(fs: LocalFileSystem, source: str, target: str) -> None:
 
 
 def _remove_folder(fs: LocalFileSystem, path: str, directories: Iterable[KeptDirectory]) -> bool:
-    """Remove what a clean kept, the manifest last. Other files stay, and the folder with them."""
+    """Remove kept files, then the manifest and the folder. Return False if the folder stays, as it has other files."""
     for directory in directories:
         for partition in directory.partitions.values():
             _remove_files(fs, partition.folder, partition.before)
@@ -451,7 +463,7 @@ def _remove_folder(fs: LocalFileSystem, path: str, directories: Iterable[KeptDir
 
 
 def _linked(fs: LocalFileSystem, directory: KeptDirectory) -> list[str]:
-    """The links to a log directory's own files that a clean made, and was killed before it wrote them down."""
+    """Return links to a log directory's own files that a clean made before it was killed; the manifest lacks them."""
     if not fs.exists(directory.folder):
         return []
     live = {info.name: info.inode for info in fs.list(directory.path)}
@@ -459,7 +471,7 @@ def _linked(fs: LocalFileSystem, directory: KeptDirectory) -> list[str]:
 
 
 def _remove_files(fs: LocalFileSystem, folder: str, names: Iterable[str]) -> None:
-    """Remove files of a folder, and the folder if it is empty then; durably."""
+    """Remove files of a folder, and then the folder if it is empty; durable on return."""
     if not fs.exists(folder):
         return
     for name in names:
