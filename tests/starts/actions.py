@@ -1,6 +1,6 @@
-"""What faults are made of: small changes of files, as values that are called with a node's folder.
+"""The parts of a fault: functions that each make a small change to a node's files, given the node's folder.
 
-Paths begin with the disk; in names of files the zeros in front of an offset may be left out: `a/orders-0/45.log`.
+Paths start with the disk. In file names the leading zeros of an offset may be omitted: `a/orders-0/45.log`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from crc32c import crc32c
 
 Action = Callable[[Path], None]
-#: Where a batch (format 2) has its checksum, and what it covers.
+#: Positions in a batch (format 2): its checksum, and the first byte that the checksum covers.
 CRC_AT, CRC_FROM = 17, 21
 NOISE = bytes((i * 167 + 13) % 251 for i in range(8192))
 
 
 def located(node: Path, path: str) -> Path:
-    """Return the path of a file or directory of a node, whose name may be short."""
+    """Return the path of a node's file or directory, after adding omitted zeros to its name."""
     folder, _, name = path.rpartition("/")
     name = re.sub(r"^(\d+)-(\d+)(?=\.checkpoint)", lambda m: f"{int(m[1]):020d}-{int(m[2]):010d}", name)
     name = re.sub(r"^\d+(?=\.)", lambda m: f"{int(m[0]):020d}", name)
@@ -29,7 +29,7 @@ def located(node: Path, path: str) -> Path:
 
 
 def change(path: str, make: Callable[[bytes], bytes]) -> Action:
-    """Rewrite a file by a function of its bytes; a missing file is empty."""
+    """Return an action that replaces a file's bytes by `make` of them; a missing file counts as empty."""
 
     def act(node: Path) -> None:
         file = located(node, path)
@@ -81,7 +81,7 @@ def garbage(path: str) -> Action:
 
 
 def zero_tail(path: str, count: int) -> Action:
-    """Replace the last bytes by zeros: the length of a file reached the disk before its contents."""
+    """Replace the last `count` bytes by zeros, as after a crash that saved a file's length before its contents."""
     return change(path, lambda data: data[:-count] + bytes(count))
 
 
@@ -98,7 +98,7 @@ def flip(path: str, at: int) -> Action:
 
 
 def edit(path: str, pattern: str, new: str) -> Action:
-    """Replace text in a file; the pattern must be there."""
+    """Replace text in a file; the pattern must occur."""
 
     def make(data: bytes) -> bytes:
         text, count = re.subn(pattern, new, data.decode(), flags=re.MULTILINE)
@@ -133,7 +133,7 @@ def chmod(path: str, mode: int) -> Action:
 
 
 def batches(data: bytes) -> list[tuple[int, int]]:
-    """Return position and size of each batch."""
+    """Return the position and size of each batch in a log's bytes."""
     found, at = [], 0
     while at + 12 <= len(data):
         size = 12 + struct.unpack_from(">i", data, at + 8)[0]
@@ -143,7 +143,7 @@ def batches(data: bytes) -> list[tuple[int, int]]:
 
 
 def change_batch(path: str, index: int, make: Callable[[bytearray], None], *, with_crc: bool = True) -> Action:
-    """Change one batch of a log; its checksum follows, so that it stays a valid batch."""
+    """Change one batch of a log. With `with_crc`, update its checksum, so that it stays valid."""
 
     def edited(data: bytes) -> bytes:
         at, size = batches(data)[index]
@@ -157,7 +157,7 @@ def change_batch(path: str, index: int, make: Callable[[bytearray], None], *, wi
 
 
 def put(form: str, at: int, value: int) -> Callable[[bytearray], None]:
-    """Return a change of one field of a batch."""
+    """Return a change that writes one field of a batch."""
     return lambda batch: struct.pack_into(form, batch, at, value)
 
 
@@ -170,7 +170,7 @@ def drop_batch(path: str, index: int) -> Action:
 
 
 def swap_batches(path: str, first: int, second: int) -> Action:
-    """Exchange two batches, so that offsets go back."""
+    """Exchange two batches, so that offsets are out of order."""
 
     def edited(data: bytes) -> bytes:
         parts = [data[at : at + size] for at, size in batches(data)]
@@ -181,7 +181,7 @@ def swap_batches(path: str, first: int, second: int) -> Action:
 
 
 def join(target: str, *paths: str) -> Action:
-    """Write a file with the contents of others, one behind the other."""
+    """Write the concatenated contents of `paths` to a file."""
 
     def act(node: Path) -> None:
         located(node, target).write_bytes(b"".join(located(node, path).read_bytes() for path in paths))
@@ -190,12 +190,12 @@ def join(target: str, *paths: str) -> Action:
 
 
 def leave_header(path: str, count: int) -> Action:
-    """Leave so many bytes of the last batch."""
+    """Truncate a log so that `count` bytes of its last batch remain."""
     return change(path, lambda data: data[: batches(data)[-1][0] + count])
 
 
 def append_half(target: str, path: str) -> Action:
-    """Append the first half of another log's batches."""
+    """Append the first half of the batches in `path` to `target`."""
 
     def act(node: Path) -> None:
         data = located(node, path).read_bytes()
@@ -207,7 +207,7 @@ def append_half(target: str, path: str) -> Action:
 
 
 def split(path: str, second: str, count: int) -> Action:
-    """Move all batches but the first `count` to another file."""
+    """Move all batches after the first `count` to another file."""
 
     def act(node: Path) -> None:
         data = located(node, path).read_bytes()

@@ -1,10 +1,12 @@
-"""The faults: a name, the state of the node they are planted in, and what they change.
+"""The faults: each has a name, the state of the node that it is planted in, and changes to the node's files.
 
-The node has two disks. On `a`: the metadata log, orders-0, carts-0, payments-0, idle-0, __consumer_offsets-0; on `b`:
-orders-1, carts-1, trimmed-0, __transaction_state-0. Logs of the stopped node have the segments 0, 45 and 90 and end at
-120, those of the crashed node have one more, 135, and end at 150; its recovery points are 120. `payments` has
-transactions, segments 0 and 55, and ends at 60; `carts` is compacted; `trimmed` begins at 40; `idle` is empty. `orders`
-loses what is older than 31 years, which nothing is.
+The node has two disks. `a` holds the metadata log, orders-0, carts-0, payments-0, idle-0 and __consumer_offsets-0; `b`
+holds orders-1, carts-1, trimmed-0 and __transaction_state-0.
+
+Most logs of the stopped node have segments 0, 45 and 90 and end at offset 120. Those of the crashed node also have
+segment 135 and end at 150; its recovery points are 120. Other logs: `payments` has transactions, segments 0 and 55, and
+ends at 60; `carts` is compacted; `trimmed` starts at 40; `idle` is empty. Retention in `orders` deletes records older
+than 31 years; there are none.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 OTHER = "XXXXXXXXXXXXXXXXXXXXXg"
 CARTS_ID = "agRvKBhqTb-sqxzWqdupEA"
 META = "a/__cluster_metadata-0"
-#: The partition that most faults of a state are planted in: one beside the metadata log, one on the other disk.
+#: The partition that most faults are planted in, by state: one on the disk of the metadata log, one on the other disk.
 PLACES = {"stopped": "a/orders-0", "crashed": "b/orders-1"}
 FUTURE = "0123456789abcdef0123456789abcdef"
 SMALL: dict[str, Callable[[str], Action]] = {
@@ -57,14 +59,20 @@ SMALL: dict[str, Callable[[str], Action]] = {
     "cut": cut,
     "garbage": garbage,
 }
-#: Fields of a batch: a format for struct, and where they are.
+#: Fields of a batch: struct format and position.
 BASE_OFFSET, LENGTH, LEADER_EPOCH, MAGIC = (">q", 0), (">i", 8), (">i", 12), (">b", 16)
 LAST_OFFSET_DELTA, MAX_TIMESTAMP, SEQUENCE, COUNT = (">i", 23), (">q", 35), (">i", 53), (">i", 57)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A node's state and the changes that a fault makes to it."""
+    """Changes to the files of a node in one state.
+
+    Attributes:
+        family: the group of the fault in reports.
+        what: short description, unique within a state.
+        state: state of the node before the fault, see `nodes.STATES`.
+    """
 
     family: str
     what: str
@@ -77,7 +85,7 @@ class Fault:
         return f"{self.state}: {self.what}"
 
     def plant(self, target: Path) -> Path:
-        """Make the node with this fault; `target` must not exist."""
+        """Copy the node to `target`, which must not exist, and make the changes there."""
         copy_of(self.state, target)
         for action in self.actions:
             action(target)
@@ -91,7 +99,7 @@ def _faults(family: str, rows: dict[str, Action | tuple[Action, ...]], *states: 
 
 
 def damaged(*paths: str) -> dict[str, Action | tuple[Action, ...]]:
-    """Each way to damage a small file, for each file."""
+    """Return every way of `SMALL` to damage a file, for each path."""
     return {f"{path} {how}": act(path) for path in paths for how, act in SMALL.items()}
 
 

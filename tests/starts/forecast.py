@@ -1,6 +1,6 @@
-"""The forecast of a broker's start by `cordwood check`, held against what a real broker did.
+"""Compare the forecast of a broker's start by `cordwood check` with the recorded start of a real broker.
 
-python -m tests.starts.forecast [PART OF A NAME, …]    prints what differs, and a table by families
+python -m tests.starts.forecast [PART OF A NAME, …]    prints the differences, and a table by families
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tests.starts.faults import FAULTS
 from tests.starts.outcomes import Outcome
 
 Forecast = dict[str, Any]
-#: What a crash leaves at a log's end; a broker cuts it off, and nothing whole is lost.
+#: Findings about invalid bytes that a crash leaves at a log's end; a broker truncates them and loses no complete batch.
 TORN = ("torn-tail", "zero-tail")
 Offsets = dict[str, tuple[int, int]]
 
 
 def forecast(node: Path) -> Forecast:
-    """Run `cordwood check --json` on the disks. Return its `start`, and findings: `damage` and `torn` tails."""
+    """Run `cordwood check --json` on the disks. Return its `start`, with its findings of `damage` and `torn` tails."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             check.main([str(node / disk) for disk in ("a", "b")], as_json=True)
         except CordwoodError as error:
-            # Refused: nothing is foretold.
+            # `check` refuses this node, so there is no forecast.
             return {"starts": True, "line": str(error), "events": [], "served": {}, "damage": [], "torn": []}
     lines = [json.loads(line) for line in printed.getvalue().splitlines()]
     start: Forecast = lines[-1]["start"]
@@ -44,7 +44,10 @@ def forecast(node: Path) -> Forecast:
 
 
 def disagreements(outcome: Outcome, usual: Outcome, told: Forecast, node: Path) -> Iterator[str]:
-    """Say in which points a forecast differs from an outcome; `usual` is the outcome without a fault."""
+    """Yield the differences between a forecast and an outcome; `usual` is the outcome without a fault.
+
+    The last one may be "false good": the broker did not serve the node as usual, and `check` reported nothing.
+    """
     if told["starts"] != outcome["starts"]:
         yield f"starts: {outcome['starts']}, foretold {told['starts']}"
     elif told["starts"]:
@@ -64,7 +67,7 @@ def disagreements(outcome: Outcome, usual: Outcome, told: Forecast, node: Path) 
 
 
 def alarms(outcome: Outcome, told: Forecast) -> list[str]:
-    """Return what is foretold or found damaged where a broker serves everything as before."""
+    """Return foretold events and damage findings if a broker served everything as before; otherwise nothing."""
     if outcome != {"starts": True}:
         return []
     events = [f"{event['what']}: {event['why']}" for event in told["events"]]
@@ -76,7 +79,7 @@ def _paths(told: Forecast, what: str) -> list[str]:
 
 
 def _in_node(path: str, node: Path) -> str:
-    """Return `a/orders-0` of a path at or below that directory, or at the one that it is moved to."""
+    """Return disk and partition of a path, such as `a/orders-0`. A `-future` directory counts as its partition."""
     return re.sub(r"\.[0-9a-f]{32}-future$", "", "/".join(Path(path).relative_to(node).parts[:2]))
 
 
@@ -104,7 +107,7 @@ def _text(offsets: tuple[int, int] | None) -> str:
 
 
 def main(parts: list[str]) -> None:
-    """Print the faults whose forecast differs, the first line of `check`, and counts by family."""
+    """Print each fault whose forecast differs or raises alarms, with the start line of `check`; then family counts."""
     recorded, counts = outcomes.read(), {what: Counter[str]() for what in ("faults", "differ", "alarms")}
     with tempfile.TemporaryDirectory() as folder:
         for name in (name for name in recorded if any(part in name for part in parts)):

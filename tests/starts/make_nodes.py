@@ -1,10 +1,10 @@
-"""Makes tests/data/starts/nodes.tar.gz anew, by a real broker: one node with two disks, in three states.
+"""Regenerate tests/data/starts/nodes.tar.gz with a real broker: one node with two disks, in three states.
 
     python -m tests.starts.make_nodes      takes about two minutes
 
-stopped   after a controlled stop; its metadata log begins at offset 0 and has snapshots
-trimmed   the same node some starts later: its metadata log begins at a snapshot
-crashed   the same node, killed while it ran, with batches behind the recovery points
+stopped   after a controlled stop; its metadata log starts at offset 0 and has snapshots
+crashed   the same node after another start, killed while it ran, with batches after the recovery points
+trimmed   the same node one more start later: its metadata log starts at a snapshot
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.starts.nodes import ARCHIVE
 
 Command = dict[str, Any]
 
-#: 2026-05-28; no retention of a test takes records of this age.
+#: 2026-05-28; no test has a retention that deletes records of this age.
 WRITTEN_MS = 1_780_000_000_000
 SMALL = {
     "internal.segment.bytes": "2500",
@@ -31,7 +31,7 @@ SMALL = {
     "segment.ms": str(2**62),
     "file.delete.delay.ms": "0",
 }
-#: 31 years: only records that seem to be from 1970 are older.
+#: 31 years: only records with timestamps near 1970 are older.
 OLD = {"cleanup.policy": "delete", "retention.ms": "1000000000000"}
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": str(2**62)}
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
@@ -63,7 +63,7 @@ def creations() -> list[Command]:
 
 
 def writes(first: int, last: int) -> list[Command]:
-    """Send records `first` to `last` of each ordinary partition, batch by batch, and some transactions."""
+    """Return commands that send records `first` to `last` - 1 to each partition of `WRITTEN`, and some transactions."""
     commands: list[Command] = [{"do": "producer", "id": "p", "config": {"enable.idempotence": "true"}}]
     for number in range(first, last):
         for topic, partition in WRITTEN:
@@ -88,7 +88,7 @@ def writes(first: int, last: int) -> list[Command]:
 
 
 def make_states(folder: Path, broker: Broker) -> None:
-    """Run a node through its lives, and keep its directories as `stopped`, `trimmed` and `crashed`."""
+    """Run a node three times, and copy its directories after each run, as `stopped`, `crashed` and `trimmed`."""
     node, other = folder / "node" / "a", folder / "node" / "b"
 
     def start(**further: object) -> None:

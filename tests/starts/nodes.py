@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.fixtures import unpacked
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "starts" / "nodes.tar.gz"
-#: What the archive holds; see make_nodes.py.
+#: Folders of the archive; see make_nodes.py.
 STATES = ("stopped", "trimmed", "crashed")
 
 

@@ -1,4 +1,4 @@
-"""What a real broker does with a node: tests/kafka/Starts.java starts one on it, and reads what it serves."""
+"""Observe a real broker on a node: tests/kafka/Starts.java starts it and reads the records that it serves."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.kafka_tools import FOLDER, jars
 
 Answer = dict[str, Any]
 
-#: As `broker` sets them: nothing depends on the day, and internal topics are small.
+#: Broker settings, like those of `broker`: results do not depend on the date, and internal topics are small.
 SETTINGS = {
     "log.retention.ms": "-1",
     "log.initial.task.delay.ms": "86400000",
     "log.cleaner.backoff.ms": "100",
-    # The cleaner looks for work, and finds none: otherwise it would race with the consumer.
+    # The cleaner runs but finds no work, as a clean would race with the consumer.
     "log.cleaner.min.compaction.lag.ms": str(2**62),
     "log.cleaner.dedupe.buffer.size": "16777216",
     "offsets.retention.minutes": "2147483",
@@ -32,7 +32,7 @@ SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "86400000",
-    # The session of the broker that was here before must end first.
+    # The session of the node's previous broker must expire first.
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "100",
     "controlled.shutdown.enable": "false",
@@ -40,12 +40,12 @@ SETTINGS = {
     "num.io.threads": "2",
 }
 LOGGING = {"showDateTime": "false", "showShortLogName": "true", "defaultLogLevel": "warn"}
-#: Root passes over permissions by these; a broker's own user has none of them.
+#: Capabilities with which root bypasses file permissions; brokers usually run as a user without them.
 POWERS = ("dac_override", "dac_read_search", "fowner")
 
 
 class Starts:
-    """A process that starts brokers, one after the other."""
+    """A Java process that starts brokers, one after the other."""
 
     def __init__(self) -> None:
         words = [f"-Dorg.slf4j.simpleLogger.{name}={value}" for name, value in LOGGING.items()]
@@ -66,7 +66,10 @@ class Starts:
         self._process.communicate()
 
     def __call__(self, node: Path) -> Answer:
-        """Start a broker on `node/a` and `node/b`, which it changes."""
+        """Start a broker on `node/a` and `node/b`. Return its answer, plus removed and new directories.
+
+        The broker changes the node.
+        """
         assert self._process.stdin
         assert self._process.stdout
         before = _directories(node)
@@ -79,7 +82,7 @@ class Starts:
 
 
 def _directories(node: Path) -> set[str]:
-    """Return what may be partitions on the disks that can be read."""
+    """Return disk and name of everything that is named like a partition directory, on readable disks."""
     return {
         f"{disk}/{name}"
         for disk in ("a", "b")
@@ -90,7 +93,7 @@ def _directories(node: Path) -> set[str]:
 
 
 def _compiled() -> Path:
-    """Return the folder with the classes of Starts.java, compiled once per content."""
+    """Return the folder with the classes of Starts.java. Compile it only if its content is new."""
     source, library = FOLDER / "Starts.java", jars()[0].parent
     target = library.parent / f"Starts-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not target.exists():

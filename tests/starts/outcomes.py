@@ -1,12 +1,14 @@
-"""What a broker did with each fault: tests/data/starts/outcomes.jsonl, a line a fault.
+"""The recorded outcome of each fault: tests/data/starts/outcomes.jsonl, one line per fault.
 
-An outcome holds only what differs from the same node without a fault; that one's holds what it serves:
+An outcome contains only differences from the same node without a fault, whose own outcome is complete:
 
 starts    false if the broker ends by itself; `why` is the first exception in its log
-offline   disks that it took offline
-strays    partition directories that it set aside as strays; `gone` and `made`, other changes of their names
-served    by partition what clients get: the first and the next offset, the count of records; or why there is nothing
-retained  by partition the offsets behind the first retention run, if it deleted segments
+offline   disks that the broker took offline
+strays    partition directories that the broker renamed to strays
+gone      other partition directories that disappeared
+made      other partition directories that are new
+served    per partition, offsets and record count that a client reads, or the error
+retained  per partition, offsets after the first retention run, if it deleted segments
 cleaner   "dead" if a cleaner thread ended
 """
 
@@ -24,7 +26,11 @@ STRAY = re.compile(r"(?P<partition>.*)\.[0-9a-f]{32}-stray")
 
 
 def outcome_of(answer: Outcome, control: Outcome | None = None) -> Outcome:
-    """Reduce an answer of Starts.java to the lasting part of it that differs from the node without a fault."""
+    """Reduce an answer of Starts.java to its reproducible differences from the node without a fault.
+
+    Args:
+        control: answer for the node without a fault; None if this is that node.
+    """
     outcome: Outcome = {"starts": answer["starts"]}
     if not answer["starts"]:
         return outcome | {"why": why(answer)}
@@ -48,7 +54,7 @@ def _directories(answer: Outcome) -> Outcome:
     gone = [name for name in answer["gone"] if name not in moved]
     made = [name for name in answer["new"] if name not in moved.values()]
     if answer.get("offline"):
-        made = []  # which new logs it begins on the other disks is a matter of time
+        made = []  # the set of new logs on the other disks depends on timing
     return {key: names for key, names in (("strays", sorted(moved)), ("gone", gone), ("made", made)) if names}
 
 
@@ -64,17 +70,17 @@ def _read(got: Outcome, usual: Outcome | None) -> Outcome | str:
 
 
 def agree(outcome: Outcome, other: Outcome) -> bool:
-    """Return whether two outcomes are alike; the reason is for people, and names the first of several threads."""
+    """Return whether two outcomes are equal except for `why`, which depends on which thread fails first."""
     return outcome | {"why": ""} == other | {"why": ""}
 
 
 def is_late(answer: Outcome) -> bool:
-    """Return whether the answer shows a busy machine rather than what a broker does."""
+    """Return whether the answer is a timeout of a busy machine, so it is no outcome of the fault."""
     return str(answer.get("ends", "")).startswith("not ready") or (answer["starts"] and "served" not in answer)
 
 
 def why(answer: Outcome) -> str:
-    """The reason of an end: the first exception of a broker's log, without paths of this machine."""
+    """Return why a broker ended: the first exception in its log, without this machine's paths and Java packages."""
     text = str(answer["ends"])
     if not re.search(r"Exception|Error", text):
         causes = [line for line in answer["log"] if re.match(r"[\w.$]+(Exception|Error)\b", line)]
@@ -85,12 +91,12 @@ def why(answer: Outcome) -> str:
 
 
 def read() -> dict[str, Outcome]:
-    """Return the recorded outcomes by the name of their fault."""
+    """Return the recorded outcomes by fault name."""
     lines = FILE.read_text().splitlines() if FILE.exists() else []
     return {line.pop("name"): line for line in map(json.loads, lines)}
 
 
 def write(outcomes: dict[str, Outcome]) -> None:
-    """Record outcomes, a line each."""
+    """Write outcomes to the file, one line per fault."""
     lines = (json.dumps({"name": name, **outcome}, ensure_ascii=False) for name, outcome in outcomes.items())
     FILE.write_text("".join(f"{line}\n" for line in lines))

@@ -1,7 +1,7 @@
-"""Plants a fault in a new folder, to look at it by hand.
+"""Plant a fault in a new folder, to inspect it by hand.
 
 python -m tests.starts.plant                   lists the faults
-python -m tests.starts.plant NAME FOLDER       makes FOLDER/a and FOLDER/b
+python -m tests.starts.plant NAME FOLDER       creates FOLDER/a and FOLDER/b
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`cordwood check` foretells what a real broker did with each planted fault, as it is recorded.
+"""Test that `cordwood check` forecasts the recorded behavior of a real broker for each planted fault.
 
-Nothing is foretold fine that a broker does not serve as it was, and nothing is damage that a broker serves as before,
-unless a later reader is misled by it. `python -m tests.starts.forecast` prints a table of all faults.
+`check` must report something wherever a broker does not serve the node as usual. Wherever a broker does, `check` must
+not report damage, unless the damage misleads a later reader. `python -m tests.starts.forecast` prints a table of all
+faults.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from tests.starts.faults import FAULTS
 from tests.starts.forecast import alarms, disagreements, forecast
 from tests.starts.known import FALSE_ALARMS, INVISIBLE
 
-#: A run takes one of so many faults.
+#: A test run checks one of this many faults.
 EVERY = 16
 RECORDED = outcomes.read()
 CHOSEN = list(RECORDED)[knobs.SEED % EVERY :: knobs.step(EVERY)]
-#: Damage that a start and a consumer who reads from the beginning do not meet, and who does.
+#: Damage that neither a start nor a consumer from the first offset notices, by kind; the value is who is affected.
 MEETS_LATER = {
     "batch-crc": "a node that reads the metadata log without its newest snapshot",
     "batch-leader-epoch": "a follower, which truncates by leader epochs",

@@ -1,7 +1,7 @@
-"""A real broker still does with a planted fault what is recorded of it.
+"""Test that a real broker still behaves as recorded for each planted fault.
 
-A run takes a share of the faults; `.ci/full` takes all. CORDWOOD_REWRITE=1 records what the broker does now, also for
-faults that were not recorded before, to be reviewed as a diff.
+A run tests a share of the faults; `.ci/full` tests all. CORDWOOD_REWRITE=1 records the broker's present behavior, also
+for new faults; review the diff.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.starts.known import RACES
 from tests.starts.nodes import STATES
 from tests.starts.observe import Answer, Starts
 
-#: A run takes one of so many faults, which is a minute's work.
+#: A test run checks one of this many faults, which takes a minute.
 EVERY = 24
 RECORDED = outcomes.read()
 
 
 def observe(starts: Starts, fault: Fault, node: Path) -> Answer:
-    """Start a broker on a node with the fault; once more where the machine was too busy for the first."""
+    """Start a broker on a node with the fault. Repeat once if the machine was too busy the first time."""
     for attempt in range(2):
         answer = starts(fault.plant(node / str(attempt)))
         if not outcomes.is_late(answer):
@@ -52,7 +52,7 @@ def test_a_broker_does_what_is_recorded(kafka_broker: Broker, tmp_path: Path) ->
                 control = None if FAULTS[name].family == "none" else controls[FAULTS[name].state]
                 seen[name] = outcomes.outcome_of(answer, control)
     if knobs.REWRITE:
-        # An outcome that agrees stays, with its reason.
+        # Keep a recorded outcome that still agrees, with its `why`.
         new = RECORDED | {name: one for name, one in seen.items() if not outcomes.agree(one, RECORDED.get(name, {}))}
         outcomes.write({name: new[name] for name in FAULTS if name in new})
         return
