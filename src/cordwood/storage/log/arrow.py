@@ -1,7 +1,7 @@
 """Records as Arrow record batches.
 
-Null has the same meaning as in Kafka: a record without a key, a tombstone, a header without value. A timestamp of -1
-means "none" and becomes null too.
+Nulls have the same meaning as in Kafka: a record without a key, a tombstone, a header without value. A negative
+timestamp, such as Kafka's -1 for "none", becomes null, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Int32Array = npt.NDArray[np.int32]
 #: A single key or value above this size is not copied: Arrow's array references the decoded bytes.
 _COPIED_BYTES_MAX = 4 << 20
 
-#: The years 1 to 9999 in milliseconds, without the first and the last day, which another time zone may not have.
+#: The years 1 to 9999 in milliseconds, without the first and the last day: in some time zones they are outside.
 _CALENDAR_MS = (-62_135_510_400_000, 253_402_214_399_999)
 
 _HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -72,7 +72,7 @@ def to_arrow(columns: RecordColumns, partition: TopicPartition | None = None) ->
 
 
 def numbers(values: npt.NDArray[np.generic], kind: pa.DataType, valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Convert numbers to an Arrow array of that type without a copy; null unless `valid`."""
+    """Convert numbers to an Arrow array of that type without a copy; numbers that are not `valid` become null."""
     # Build it from buffers: pa.array() checks whether its argument is from pandas, and imports all of pandas for that.
     bitmap = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, values.size, [bitmap, pa.py_buffer(np.ascontiguousarray(values))])

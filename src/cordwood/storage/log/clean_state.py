@@ -21,7 +21,10 @@ from cordwood.storage.log.view import LogView
 
 
 def believed_checkpoint(log: LogView) -> CleanCheckpoint | None:
-    """Return Cordwood's cleaner checkpoint of a log if it is valid. A bucket has none, and looking takes a request."""
+    """Return Cordwood's cleaner checkpoint of a log, or None if it is missing or invalid.
+
+    In an object store return None without a request: logs there have no such checkpoint.
+    """
     if log.fs.reads_by_request(log.path):
         return None
     try:
@@ -81,8 +84,7 @@ def _header_crc(segment: Segment) -> int | None:
 def read_pending(segment: Segment, known: CleanSegment) -> PendingRecords | None:
     """Read the pending records of a segment that a checkpoint names; None if it has none.
 
-    The caller has to check that the segment still has all batches that they belong to: see
-    `pending_records.crc_of_batches`.
+    The caller must check with `pending_records.crc_of_batches` that the segment still has the batches of these records.
 
     Raises:
         OSError: they are unreadable.

@@ -4,12 +4,12 @@
              ▼                      ▼
     … │ batch, last offset 41 │ batch 42 to 47 │ …
 
-An entry of the index names a batch, and the cut is after that batch. So the offsets on either side are known in every
-format: the header of a wrapper of magic 0 or 1 has its last offset, but not its first. As everywhere, an entry counts
-only if it points to a batch that fits.
+An index entry points to a batch, and the cut is after that batch. Its last offset separates the offsets on both sides.
+A cut before the batch would need its first offset, which the header of a wrapper (magic 0 or 1) does not hold. An entry
+is used only if it points to a batch with the offset of the entry.
 
-A cut that was found earlier is reused only while the same batch is after it. A file that was replaced since then, by a
-cleaned one, may well have a batch at the same position, but not the same one.
+A known cut is reused only while the same batch is after it. If a cleaned file has replaced the file since then, another
+batch may start at the same position.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cut:
         segment: base offset of the segment.
         position: position in its `.log` of the batch after the cut.
         offset: records before the cut have smaller offsets, records after it this one or larger ones.
-        following: base and last offset of the batch after the cut; None if there was none, or it was not read.
+        following: base and last offset of the batch after the cut; None if the file ended there, or it was not read.
     """
 
     segment: int
@@ -48,7 +48,7 @@ class Cut:
     following: tuple[int, int] | None = None
 
     def still_holds(self, file: ReadableFile) -> bool:
-        """Whether the batch after the cut is still the one that was there when the cut was found."""
+        """Return whether the file still has the same batch after the cut as when the cut was found."""
         return self.position == 0 or (self.following is not None and _offsets_at(file, self.position) == self.following)
 
 
@@ -61,9 +61,7 @@ def cut_before(segment: int, batch: np.void) -> Cut:
 
 
 def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
-    """Return the last cut that has all records from an offset on after it; the start of the segment if there is no
-    other.
-    """
+    """Return the last known cut before all records from `offset` on; the segment's start if the index has none."""
     entry = int(np.searchsorted(index.offsets, offset - 1, side="right")) - 1
     for at in range(entry, max(entry - _ENTRIES_TRIED, -1), -1):
         if (cut := _cut_behind(file, index, at)) is not None:
@@ -72,7 +70,7 @@ def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
 
 
 def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None:
-    """Return the first cut that has all records below an offset before it; None if the index has none."""
+    """Return the first cut after all records below `offset`; None if the index has none."""
     entry = int(np.searchsorted(index.offsets, offset - 1, side="left"))
     for at in range(entry, min(entry + _ENTRIES_TRIED, index.entries)):
         cut = _cut_behind(file, index, at)
@@ -82,9 +80,7 @@ def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None
 
 
 def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, every_bytes: int) -> Iterator[Cut]:
-    """Yield cuts that divide the positions [start, end) into parts of about `every_bytes`, as far as the index
-    allows.
-    """
+    """Yield cuts that divide the positions [start, end) into parts of about `every_bytes`, if the index has them."""
     parts = max(1, round((end - start) / every_bytes))
     offset = index.base_offset
     for wanted in (start + (end - start) * part // parts for part in range(1, parts)):
@@ -102,9 +98,7 @@ def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | Non
 
 
 def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
-    """Return the cut after the batch at a position; None if no batch starts there, or the next batch is not above
-    it.
-    """
+    """Return the cut after the batch at a position; None if there is no batch, or the next one does not end higher."""
     batch = _header_at(file, position)
     if batch is None:
         return None

@@ -1,4 +1,4 @@
-"""Decoded records of Kafka's internal topics; `internal_arrow` makes a table of those of one type."""
+"""Decode records of Kafka's internal topics; `internal_arrow` converts the records of one type to a table."""
 
 from __future__ import annotations
 

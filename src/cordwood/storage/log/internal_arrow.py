@@ -6,7 +6,7 @@
     rest                             bytes after the known fields of a value, as in a later version; else null
 
 Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. Decoding takes
-some 20 µs per record: these logs are compacted, and small beside the topics that they describe.
+some 20 µs per record, which is enough: these logs are compacted, and small compared with the topics that they describe.
 """
 
 from __future__ import annotations

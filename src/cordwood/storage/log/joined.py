@@ -1,12 +1,12 @@
 """Read consecutive small segments as one segment.
 
-A window costs about a millisecond of calls at any size, so reading thousands of small segments one by one takes
-seconds. Joined segments share windows; `part_numbers` maps a position to its segment.
+A window costs about a millisecond of calls whatever its size, so reading thousands of small segments one by one takes
+seconds. Joined segments share a window, and `part_numbers` maps each position back to its segment.
 
-Join segments only if nothing depends on a segment's end: not if key indexes or transaction indexes are used, which
-are read per segment. A joined file checks that each of its segments starts with a batch, and that all offsets belong
-there. If not, opening it raises CorruptBatchError; then read each of `parts_of` by itself, for the same result and for
-errors with the right place.
+Do not join segments for a reader that uses key indexes or transaction indexes: these are read per segment. Opening a
+joined segment checks that a batch starts at the start of each part, and that all batches have offsets of their part.
+Otherwise it raises CorruptBatchError. Then read each of `parts_of` by itself: the result is the same, and errors have
+the right file and position.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.types import override
 
-#: Maximum bytes of a segment to join: larger ones are worth a window of their own, whose blocks can be shared.
+#: Maximum bytes of a segment to join. Larger ones are read from their own file, whose blocks an output can share.
 PART_BYTES_MAX = 256 << 10
-#: Maximum bytes of joined segments: a small window.
+#: Maximum bytes of a joined segment: one window.
 JOINED_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedSegment(Segment):
-    """Joined segments, with the name and mode of the first and the modification time of the last; without indexes."""
+    """Several segments read as one: name and mode of the first, modification time of the last, no indexes."""
 
     parts: tuple[Segment, ...] = ()
 
@@ -109,22 +109,22 @@ def part_numbers(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def _starts(segment: Segment) -> npt.NDArray[np.int64]:
-    """Return the positions of the parts."""
+    """Return the position of each part in the joined segment."""
     sizes = [part.size_bytes for part in parts_of(segment)]
     return np.cumsum([0, *sizes[:-1]])
 
 
 def joined(segments: Iterable[Segment], *, apart: Collection[int] = ()) -> Iterator[Segment]:
-    """Yield segments in their order, with small neighbours joined.
+    """Yield segments in their order; join consecutive small ones.
 
     Args:
-        segments: in log order.
-        apart: base offsets of segments to leave as they are.
+        segments: segments in log order.
+        apart: base offsets of segments not to join.
     """
     parts: list[Segment] = []
     size = 0
     for segment in segments:
-        # A position must belong to one segment, so that an empty one is not joined.
+        # An empty part would start at the same position as the next one, so leave it apart.
         is_apart = not 0 < segment.size_bytes <= PART_BYTES_MAX or segment.base_offset in apart
         if parts and (is_apart or size + segment.size_bytes > JOINED_BYTES_MAX):
             yield _as_one(parts)

@@ -1,4 +1,4 @@
-"""Find the start of a log's last records from its batch headers, segment by segment from the end."""
+"""Find where the last records of a log start, by reading batch headers from the last segment backwards."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cordwood.types import Isolation
 def start_of_last(
     log: LogView, count: int, first: int, end: int, isolation: Isolation | None, transactions: Transactions
 ) -> int:
-    """Return the offset of the first of the last `count` records within [first, end); `first` if there are no more.
+    """Return the offset at which the last `count` records within [first, end) start; `first` if there are fewer.
 
-    The last 0 records begin at the end: `dump --tail 0 --follow` shows only records appended from now on.
+    For a count of 0 this is `end`: `dump --tail 0 --follow` shows only records appended from now on.
 
     Args:
         isolation: count only records that a consumer gets; None counts all, control records too.
@@ -37,7 +37,7 @@ def start_of_last(
 def _count(
     log: LogView, segment: Segment, first: int, end: int, isolation: Isolation | None, transactions: Transactions
 ) -> int:
-    """Count the records that a segment certainly has, by its headers; a wrapper's header lacks its record count."""
+    """Return a lower bound of a segment's record count, from headers: a wrapper counts as 1, but may hold more."""
     count = 0
     with segment.open() as file:
         for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):

@@ -6,15 +6,15 @@ the segments as is needed to predict their state once a broker, or a clean, has 
     rebuilt   a segment without an offset index, or with a transaction index that does not fit it; after a crash, each
               segment from the recovery point on. It is read batch by batch, up to the first incomplete one; its
               largest timestamp is that of its batches.
-    trusted   any other. Its size is the file's, and its largest timestamp is the last entry of its time index. Zeros
-              count as an entry, of 1970. A missing or empty time index is not rebuilt: then the modification time of
-              the `.log` file counts.
+    trusted   any other segment. Its size is the file's, and its largest timestamp is that of the last entry of its time
+              index, also if this entry is zeros (1970). A missing or empty time index is not rebuilt: a broker then
+              uses the modification time of the `.log` file.
 
 A cut in a segment before the recovery point keeps the segments after it; any other cut ends the log.
 
-A running broker has the newest times of its active segment in memory. This module reads them from the batches after the
-last index entry. It does the same for the padded index of a log outside a broker's directory: it was copied while its
-broker ran.
+A running broker holds the newest timestamps of its active segment in memory. This module reads them from the batches
+after the last index entry. It does the same for a log with padded indexes that was not shut down cleanly and is not
+recovered either, such as a copy made while the broker ran.
 
 Source: Kafka LogLoader, LogSegment.sanityCheck, LogSegment.recover, LogSegment.largestTimestamp.
 """
@@ -37,8 +37,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 from cordwood.types import NONE
 
-#: Bytes at the end of a rebuilt segment whose checksums are compared; before them only headers are read. A load
-#: compares all, which takes seconds per segment; `check` does so, too.
+#: Bytes at the end of a rebuilt segment in which checksums are verified; before them only headers are read. A load
+#: verifies all checksums, which takes seconds per segment; `check` does so, too.
 _CHECKED_BYTES = 16 << 20
 
 
@@ -47,8 +47,8 @@ class Stop:
     """How the broker of a log stopped.
 
     Attributes:
-        live: it did not stop: a broker is running.
-        clean: it shut down cleanly.
+        live: the broker is still running.
+        clean: the broker shut down cleanly.
         recovery_point: after a crash, recovery starts at the segment that holds this offset. None if there is no
             recovery, or the state is unknown, as for a copied partition.
         set_aside: the broker renamed the directory, to delete it or as a stray, and did not close its files.
@@ -141,7 +141,7 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
     """Predict a log's state after a load.
 
     Args:
-        stop: how its broker stopped; a live one's log is not recovered.
+        stop: how its broker stopped; the log of a running broker is not recovered.
         now_ms: the time of the load.
 
     Raises:
@@ -175,7 +175,7 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
 
 
 def as_it_is(log: LogView) -> LoadedLog:
-    """Return a log that no load is going to change, without reading its segments."""
+    """Describe a log that no load will change, without reading its segments: index sizes and timestamps are unknown."""
     segments = tuple(LoadedSegment(one, one.size_bytes, 0, 0, one.mtime_ms, NONE) for one in log.segments)
     return LoadedLog(log, segments, log.next_offset)
 
@@ -252,7 +252,7 @@ def _has_sane_indexes(segment: Segment) -> bool:
 
 
 def _in_use(segment: Segment) -> LoadedSegment:
-    """Return an active segment whose indexes have room for more entries, and lack those of its last batches."""
+    """Return an active segment with preallocated indexes; read the last batches, for which they have no entries yet."""
     offsets, times = segment.offset_index(), segment.time_index()
     newest_ms = NONE if times is None else times.last_entry[0]
     next_offset = segment.base_offset

@@ -1,14 +1,15 @@
 """Find batches whose offsets do not fit their place in the file.
 
-A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers it: after a
-flipped bit the batch is valid, but has other offsets. In a log each batch ends above the one before it and below
-the next segment. A batch that does not is damage:
+A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers the base offset:
+if one of its bits flips, the batch stays valid, but has other offsets. In a log each batch ends at a higher offset than
+the batch before it, and below the base offset of the next segment. A batch that violates this is damage:
 
     offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
-    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second, as it could also belong into the gap
+    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second batch is wrong: 10–19 would fit before 20–29
 
-A compacted log has gaps between batches, so a wrong base offset may also fit. Then the file has no trace of it. Kafka
-also accepts a batch that begins below the end of the one before it: a follower appends whatever its leader has.
+In a compacted log offsets are missing between batches, so a wrong base offset may fit, too; then it cannot be detected.
+Kafka also accepts a batch that starts below the end of the batch before it: a follower appends the batches of its
+leader unchecked.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MAX = 2**63 - 1
 
 
 class BatchOrder:
-    """Follows the batches of a segment, and takes out those whose offsets do not fit their place."""
+    """Checks the order of a segment's batches, and separates the wrong ones as gaps."""
 
     def __init__(
         self, base_offset: int, end_offset: int, still_ends: Callable[[], bool] = lambda: True, *, at_start: bool = True
@@ -36,14 +37,14 @@ class BatchOrder:
         Args:
             base_offset: base offset of the segment.
             end_offset: base offset of the next segment.
-            at_start: begin at the first batch of the segment; otherwise at one that an index has named.
-            still_ends: called before a batch counts as wrong because it ends beyond; a cleaner may have merged the
-                segments.
+            still_ends: returns whether the next segment still exists. Called before a batch counts as wrong because it
+                ends beyond `end_offset`: a cleaner may have merged the two segments.
+            at_start: whether the first batch is the first of the segment; False if an index entry points to it.
         """
         self._base_offset = base_offset
         self._end_offset = end_offset
         self._still_ends = still_ends
-        #: The last correct batch, and the end of the one before it.
+        #: The last correct batch, and the last offset of the batch before it.
         self._right: np.void | None = None
         self._before = base_offset - 1
         self._knows_before = at_start
@@ -91,7 +92,7 @@ class BatchOrder:
             yield rows[done:]
 
     def _follows(self, batch: np.void) -> bool:
-        """Whether a batch is already known to be correct; False means that it has to be judged."""
+        """Return whether a batch is certainly correct; if False, `_judge` has to decide."""
         first, last = int(batch["base_offset"]), int(batch["last_offset"])
         is_in_place = self._base_offset <= first <= last < self._end_offset and last > self._last
         return is_in_place and self._knows_before and bool(batch["crc"] == batch["computed_crc"])
@@ -119,11 +120,14 @@ class BatchOrder:
         return wrong
 
     def _is_earlier_wrong(self, batch: np.void, following: BatchRows) -> bool:
-        """Whether of two batches that do not ascend, the earlier is wrong: it could belong below, and this one not
-        above.
+        """Return whether, of the last correct batch and this one, which does not ascend, the earlier one is wrong.
 
-        If both could be wrong, the earlier one is if it would leave no gap, or if the following batches are unknown:
-        most bits that flip make an offset larger.
+        The earlier one may be wrong if its offsets would fit below this batch. This batch may be wrong if its offsets
+        would fit above the earlier one, and below the following one. If both may be wrong, choose the earlier one if it
+        would fill the gap below exactly, or if there is no following batch: most flipped bits make an offset larger.
+
+        Args:
+            following: the next valid batch, or no batch.
         """
         assert self._right is not None, "this one lies above the base offset"
         room = _likely_first(batch) - 1 - self._before
@@ -133,7 +137,7 @@ class BatchOrder:
 
 
 def in_order(items: Iterator[BatchWindow | Gap], order: BatchOrder) -> Iterator[BatchWindow | Gap]:
-    """Yield the windows and gaps of a segment; batches whose offsets do not fit their place become gaps."""
+    """Yield the windows and gaps of a segment; turn batches that are out of order into gaps."""
     for item in items:
         if isinstance(item, Gap):
             yield item
@@ -144,7 +148,7 @@ def in_order(items: Iterator[BatchWindow | Gap], order: BatchOrder) -> Iterator[
 
 
 def headers_in_order(items: Iterator[BatchRows | Gap], order: BatchOrder) -> Iterator[BatchRows | Gap]:
-    """Yield the same for headers; see `read_headers`."""
+    """Like `in_order`, for the items of `read_headers`."""
     for item in items:
         yield from [item] if isinstance(item, Gap) else order.split(item)
 
@@ -155,5 +159,5 @@ def _first_offsets(rows: BatchRows | np.void) -> npt.NDArray[np.int64]:
 
 
 def _likely_first(batch: np.void) -> int:
-    # A wrapper seldom holds a single message.
+    # A wrapper's first offset is unknown; assume two messages, as it seldom holds one.
     return int(batch["last_offset"]) - 1 if _first_offsets(batch) != batch["base_offset"] else int(batch["base_offset"])

@@ -6,9 +6,9 @@
                                   .snapshot                transactions that were open there
 
 The transaction indexes of closed segments list the aborted ones, and the newest producer snapshot lists the open ones
-at its offset. From there on headers are read. A segment without an offset index was not written by a broker as a whole,
-or was copied without its indexes; and after a crash, segments above the recovery point may be incomplete. From the
-first such segment on, headers are read as well; without any snapshot, all of them.
+at its offset. From there on headers are read. The transaction index may be incomplete if the segment has no offset
+index (no broker closed it, or it was copied without indexes), or if it is above the recovery point after a crash. From
+the first such segment on, headers are read as well; without any snapshot, all headers are read.
 
 `LogView.transactions` reads all headers and trusts no index. A reader that uses this module instead can compare it
 with the markers that it reads (`contradicts`).
@@ -38,7 +38,8 @@ def outcomes(log: LogView, end_offset: int, *, flushed_below: int) -> Transactio
 
     Args:
         end_offset: transactions without a marker below it are open.
-        flushed_below: indexes of segments that reach above it are ignored: the recovery point after a crash.
+        flushed_below: the recovery point after a crash. Transaction indexes of segments that reach above it are
+            ignored.
     """
     aborted, known_below = _from_indexes(log, min(end_offset, flushed_below))
     found = _from_snapshot(log, known_below)
@@ -55,15 +56,15 @@ def follow(found: Transactions, log: LogView, end_offset: int, start: Cut | None
     Args:
         found: updated in place.
         end_offset: batches from here on are left out.
-        start: a cut at or below `found.next_offset` that was found earlier.
+        start: a known cut at or below `found.next_offset`.
 
     Returns:
-        the cut before the last batch, from which to continue; None without a batch.
+        the cut before the last batch, as `start` of the next call; None if there was no batch.
     """
     first, last = found.next_offset, None
     for segment, item in log.windows(start_offset=first, end_offset=end_offset, checks=Checks.HEADERS, start=start):
         if isinstance(item, BatchWindow):
-            # The first batch may already be counted in part.
+            # Batches that end below `first` are already applied.
             found.add(item.batches[item.batches["last_offset"] >= first])
             last = cut_before(segment.base_offset, item.batches[-1])
     return last
@@ -112,9 +113,7 @@ def _from_indexes(log: LogView, below: int) -> tuple[list[AbortedTransaction], i
 
 
 def _from_snapshot(log: LogView, end: int) -> Transactions:
-    """Return the open transactions at the newest readable snapshot up to `end`; empty at the log's start without
-    one.
-    """
+    """Return the open transactions at the newest readable snapshot up to `end`, or none at the log's start."""
     for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
         if log.first_offset < offset <= end:
             try:

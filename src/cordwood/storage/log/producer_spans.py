@@ -1,7 +1,6 @@
-"""Find the producers of a log by batch headers: their first and last offsets, and how much they wrote.
+"""Find the producers of a log from its batch headers: their first and last offsets, records and bytes.
 
-Only producers that number their batches are known: idempotent and transactional ones. Markers, which coordinators
-write, are left out.
+Only idempotent and transactional producers have an id and are found. Markers are left out, as coordinators write them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PRODUCER = np.dtype(
     ]
 )
 _SUMS = ("batches", "records", "size_bytes", "transactional")
-#: Number of rows at which they are summed up.
+#: Number of collected rows at which they are summed.
 _ROWS_MAX = 1 << 18
 
 Rows = npt.NDArray[np.void]
@@ -42,7 +41,7 @@ class ProducerSpan:
 
     Attributes:
         epoch: epoch of its last batch.
-        first_offset, last_offset: range from its first batch to its last; others wrote in between.
+        first_offset, last_offset: range from its first to its last batch; it includes batches of other producers.
         transactional: number of its batches in transactions.
     """
 
@@ -62,7 +61,7 @@ class ProducerSpans:
 
     Attributes:
         count: number of producers.
-        largest: the producers that wrote most, in descending order.
+        largest: the producers with the most bytes, in descending order.
     """
 
     count: int
@@ -104,7 +103,7 @@ def _rows(batches: BatchRows) -> Rows:
 
 
 def _summed(parts: list[Rows]) -> Rows:
-    """Return a row for each producer, by id. The rows of a part are sorted by offset, and so are the parts."""
+    """Return one row per producer, sorted by id. The parts, and the rows in each, must be in log order."""
     rows = np.concatenate(parts)
     ids, at = np.unique(rows["id"], return_inverse=True)
     found = np.zeros(ids.size, _PRODUCER)

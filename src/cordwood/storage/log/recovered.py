@@ -36,7 +36,7 @@ def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile
 
 
 def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
-    """Yield the regular files of a partition after its swaps are completed, and their names then."""
+    """Yield the regular files that remain after a partition's swaps are completed, each with its name then."""
     dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
     renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
     for info in log.entries:
@@ -45,18 +45,20 @@ def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
 
 
 def stray_snapshots(log: LogView) -> list[str]:
-    """Return the names of `strays` among a log's producer snapshots."""
+    """Return the names of the producer snapshots that a load removes; see `strays`."""
     snapshots = log.recovery.snapshots
     return [snapshots[offset].name for offset in strays(snapshots, [one.base_offset for one in log.segments])]
 
 
 def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
-    """Return producer snapshots between segments, such as those of segments that were cleaned away.
+    """Return the offsets of producer snapshots that are not at the start of a segment, as a load removes them.
 
-    The newest of them stays if no segment begins after it: it belongs to the log's end.
+    A clean that merges segments leaves such snapshots. The newest one is not a stray if no segment starts after it:
+    it is the snapshot of the log's end.
 
     Args:
-        snapshots: their offsets, ascending.
+        snapshots: offsets of all producer snapshots, ascending.
+        bases: base offsets of the segments.
 
     Source: Kafka ProducerStateManager.removeStraySnapshots.
     """

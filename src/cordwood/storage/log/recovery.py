@@ -10,7 +10,8 @@ Readers use that view, so an interrupted swap reads as if it had been finished, 
     4  index without .log                    removed
     5  .log without .index                   its indexes are rebuilt, and its invalid tail is truncated
 
-After a crash, segments from the recovery point on are also treated as in 5. Names do not show which; `check` does.
+After a crash, a load also treats segments from the recovery point on as in 5. Names do not show which segments these
+are, so they are not in the plan; `check` reports them.
 
 Order and conditions are those of Kafka's LogLoader.
 """
@@ -88,7 +89,7 @@ class Recovery:
     Attributes:
         actions: steps in a loader's order.
         snapshots: producer snapshots that stay, by offset.
-        foreign: names that Kafka ignores, or fails on.
+        foreign: names of other files and directories; Kafka ignores some and fails on others.
     """
 
     actions: tuple[Action, ...]

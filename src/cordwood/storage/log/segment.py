@@ -101,7 +101,7 @@ class Segment:
         return None if data is None else transaction_index.decode(data, self.index_path(FileKind.TRANSACTION_INDEX))
 
     def position_of(self, file: ReadableFile, offset: int) -> int:
-        """Return the position of a batch at or before the one that holds `offset`; 0 if the index does not help."""
+        """Return the position of the batch that holds `offset`, or of an earlier one; 0 if no index entry is usable."""
         try:
             index = self.offset_index()
         except OSError:
@@ -111,7 +111,8 @@ class Segment:
         found, position = index.lookup(offset)
         if position == 0 or not 0 < position < file.size():
             return 0
-        # Brokers before 4.0 wrote the last offset of a whole append, which may be above that batch's own.
+        # An entry of a broker before 4.0 holds the last offset of a whole append, which may be above the last offset of
+        # the batch at this position.
         for item in read_headers(file, base_offset=self.base_offset, start=position, search=False):
             if isinstance(item, Gap):
                 return 0
@@ -133,7 +134,7 @@ class Segment:
                 yield item
 
     def order(self, position: int = 0) -> BatchOrder:
-        """Return a checker of its batches' order, from a position on."""
+        """Return a checker for the order of batches, to be used from a position on."""
         following = self.following
         if following is None:
             return BatchOrder(self.base_offset, MAX_OFFSET, at_start=not position)
@@ -163,9 +164,9 @@ class Segment:
         Args:
             checks: how much of each batch is read, and who computes its checksum.
             search: look for valid batches after damage.
-            start: a cut below the range that was found earlier; None to use the offset index.
-            end: a cut above the range that was found earlier. While the file agrees, nothing after it is read.
-            ordered: report a batch whose offsets do not fit its place as a gap, if it may hold any of these offsets.
+            start: a known cut below the range; None to use the offset index.
+            end: a known cut above the range. As long as it matches the file, nothing after it is read.
+            ordered: report a batch that is out of order as a gap, if it may hold any of these offsets.
         """
         with self.open() as file:
             at = self._start(file, start_offset, start)
@@ -186,9 +187,9 @@ class Segment:
                     batches = batches[~(below & is_valid(batches))]
                 if not batches.size:
                     continue
-                # A wrapper's header lacks its first offset; it does not start after its predecessor's end.
+                # Never true for a wrapper, whose base offset is unknown (-1).
                 behind = batches["base_offset"] >= end_offset
-                # No checksum covers a base offset: a smaller offset follows one with a flipped bit.
+                # One batch beyond the range may just have a wrong base offset, which no checksum covers. Stop at two.
                 ends = np.flatnonzero(behind & np.concatenate([np.array([is_behind]), behind[:-1]]))
                 is_behind = bool(behind[-1])
                 batches = batches[: ends[0]] if ends.size else batches
@@ -208,7 +209,7 @@ class Segment:
 
 
 def _reaches(window: BatchWindow, end: int, end_offset: int) -> bool:
-    """Whether a window ends at a range's end, by position and by offset. Neither is trusted alone."""
+    """Return whether a window reaches the end of a range, by position and by offset; neither is trusted alone."""
     last = window.batches[-1]
     return bool(last["position"] + last["size_bytes"] >= end and last["last_offset"] >= end_offset - 1)
 
@@ -219,7 +220,7 @@ def gap_error(segment: Segment, gap: Gap) -> CorruptBatchError:
 
 
 def locate_damage(on_damage: OnDamage, segment: Segment) -> OnDamage:
-    """Return a callback that adds the segment's path to each error, and passes it on."""
+    """Return a callback that adds the segment's path to each error and passes the error to `on_damage`."""
 
     def placed(error: DataError) -> None:
         path = segment.path

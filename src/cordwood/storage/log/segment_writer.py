@@ -1,8 +1,8 @@
-"""Write a whole segment: batches in, `.log`, `.index`, `.timeindex` and `.txnindex` out.
+"""Write the files of a segment from its batches: `.log`, `.index`, `.timeindex` and `.txnindex`.
 
-Index entries follow Kafka 4's rule, batch by batch: before a batch is appended, and if more than `index.interval.bytes`
-were appended since the last entry, both indexes get one. At the end the time index gets the largest timestamp, and
-everything is synced. Nothing is visible to a loader until the files are renamed to their final names.
+Index entries follow Kafka 4's rule: if more than `index.interval.bytes` were appended since the last entry, both
+indexes get an entry before the next batch is appended. At the end the time index gets the largest timestamp, and all
+files are synced. A loader sees no file until the caller renames them to their final names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FIRST_ROOM = 1024
 
 @dataclass(frozen=True, slots=True)
 class IndexLimits:
-    """The limits of the indexes of a segment.
+    """Configs for the indexes of a segment.
 
     Attributes:
         interval_bytes: `index.interval.bytes`.
@@ -47,7 +47,7 @@ def fitting(batches: BatchRows, base_offset: int) -> int:
 
 
 class SegmentIndexes:
-    """The entries of both indexes of a segment, made from its batches one after another."""
+    """The entries of a segment's offset and time index, built while its batches are added in order."""
 
     def __init__(self, base_offset: int, limits: IndexLimits) -> None:
         self._base_offset = base_offset
@@ -218,7 +218,8 @@ class SegmentWriter:
             if self._aborted:
                 data = transaction_index.encode(transaction_index.index_of(self._aborted))
                 files.append(opened.enter_context(self._write(FileKind.TRANSACTION_INDEX, data)))
-            # Synced at once, all files wait for one commit of the file system's journal; one by one, for one each.
+            # Sync all files concurrently: they share one commit of the file system's journal. One after the other, each
+            # would wait for a commit of its own.
             in_parallel(min(self._fs.concurrency, len(files)), lambda file: file.sync(), files)
         return [file.path for file in files]
 

@@ -1,4 +1,4 @@
-"""The location of a log, as plain values for a task, which opens the log where it runs."""
+"""The location of a log as plain values, for a task that opens the log on another machine or in another process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from cordwood.storage.log.view import LogView
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """A log that tasks read.
+    """The location of a log that tasks read.
 
     Attributes:
         location: location of its store.
+        path: path of the partition's directory in the store.
         log_start_offset: offset in the log directory's checkpoint.
-        live: a broker writes to it.
+        live: whether a broker writes to the log.
         index_root: see `LogView`.
     """
 

@@ -1,11 +1,11 @@
 """Find the end of a log that a broker may be writing.
 
-Bytes of an append appear in order, so a reader can see a part of the last batch: it ends beyond the end of the file, or
-its end is still the zeros of a preallocated file. Only the last batch can be incomplete. It counts once it is whole and
-its checksum is right.
+A reader can see a part of an append, as its bytes appear in order: the last batch then ends beyond the end of the file,
+or in the zeros of a preallocated file. Only the last batch can be incomplete. It counts once it is whole and its
+checksum is right.
 
-A tail is found again from the previous one: while the last batch of that tail is still in its place, only newer bytes
-are read.
+A search can start from the previous tail: while the last batch of that tail is still in its place, only newer bytes are
+read.
 
 A reader of committed records stops at the last stable offset and must continue from there, not from the log's end:
 records of an open transaction count once its marker is written. `FollowedLog` remembers that offset.
@@ -53,8 +53,8 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
     """Find the end of a log with at least one segment.
 
     Args:
-        log: a view that was listed after its last segment was started.
-        known: an earlier tail of it.
+        log: a view whose list of segments includes the newest segment.
+        known: an earlier tail of the log.
         search: look for batches after damage.
 
     Raises:
@@ -73,7 +73,7 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
             if isinstance(item, Gap):
                 damage = gap_error(last, item) if item.kind is GapKind.DAMAGE else None
             else:
-                rows, damage = [*rows[-1:], item], None  # of two items, the second-last batch is in either
+                rows, damage = [*rows[-1:], item], None  # the last two items hold the last two batches
         batches = [batch for some in rows for batch in some[-2:]]
         if batches and (wrong := _crc_error(file, last, int(batches[-1]["position"]))) is not None:
             damage = wrong
@@ -95,8 +95,8 @@ class FollowedLog:
         next_offset: first offset that is not read yet; the reader advances it, up to `end_offset`.
         isolation: isolation level; None if everything up to the log's end is readable.
         end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
-        transactions: transactions below the log's end at the last poll; aborted ones only as far as `next_offset`
-            needs.
+        transactions: transactions below the log's end at the last poll, without aborted ones that end below
+            `next_offset`.
     """
 
     log: LogView

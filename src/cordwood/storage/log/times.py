@@ -12,13 +12,14 @@ def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: i
     """Return the offset of the first record that is not older than a time; control records count as well.
 
     Args:
-        start_offset, end_offset: lowest offset, and the first that is left out.
+        start_offset, end_offset: offsets [start, end) to search.
 
     Returns:
-        None without such a record. Skips damaged batches; reading the records reports them.
+        the offset, or None if no record is new enough. Damaged batches are skipped; reading the records reports them.
 
-    Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: a segment without a record that is new enough never ends
-    the search. Kafka takes the modification time of an emptied segment's file for that of a record.
+    Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: the search continues after a segment without a record that
+    is new enough. Kafka can choose an emptied segment and stop there, as it uses the file's modification time as the
+    segment's largest timestamp.
     """
     for segment, lowest in log.segments_since(since_ms):
         if segment.base_offset >= end_offset:

@@ -4,11 +4,11 @@ A producer has at most one open transaction. Its first transactional batch opens
 aborted transaction is between its first offset and its ABORT marker; the last stable offset is the first
 offset of the earliest transaction that no marker ended.
 
-A broker derives the same from its transaction indexes. Those can be missing, stale or damaged, and the headers hold all
-of it, so a reader of files uses the headers.
+A broker derives the same from its transaction indexes. These can be missing, stale or damaged, and the headers contain
+all the facts, so a reader of files uses the headers.
 
-`steps` applies headers to transactions, for this reader and for the check of the transaction index. The other replays
-do not use it, on purpose; ARCHITECTURE.md has a table of all of them.
+This reader and the check of the transaction index share `steps`. The other replays of transactions do not use `steps`,
+on purpose: ARCHITECTURE.md has a table of all replays.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ READ_COMMITTED = Isolation.READ_COMMITTED
 
 
 def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | None]]:
-    """Yield the effects of batches on transactions: base and last offset, producer id, and the marker; None for
-    data.
-    """
+    """Yield the transactional batches and markers as (base offset, last offset, producer id, marker; None for data)."""
     control = is_control(batches)
     matters = control | is_transactional_data(batches)
     if matters.any():
@@ -46,7 +44,7 @@ def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | Non
 
 @dataclass
 class Transactions:
-    """The transactions of a log, fed with its headers in order.
+    """The transactions of a log, derived from its headers, which are added in order.
 
     Attributes:
         open: producer id to first offset.
@@ -90,14 +88,14 @@ class Transactions:
         return at >= 0 and offset < ranges[at][1]
 
     def aborted_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
-        """bool[batches]: whether a batch has data of an aborted transaction."""
+        """Mark the batches with data of an aborted transaction, bool[batches]."""
         found = np.zeros(batches.size, np.bool_)
         for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.aborted else ():
             found[i] = self.is_aborted(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
         return found
 
     def open_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
-        """bool[batches]: whether a batch has data of a transaction that no marker has ended."""
+        """Mark the batches with data of a transaction that no marker has ended, bool[batches]."""
         found = np.zeros(batches.size, np.bool_)
         for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.open else ():
             first = self.open.get(int(batches["producer_id"][i]))
@@ -105,7 +103,7 @@ class Transactions:
         return found
 
     def visible(self, batches: BatchRows, isolation: Isolation) -> npt.NDArray[np.bool_]:
-        """bool[batches]: whether a consumer gets the batch's records, below the last stable offset."""
+        """Mark the batches that a consumer gets, bool[batches]; all must be below the last stable offset."""
         keep = ~is_control(batches)
         if isolation is READ_COMMITTED:
             keep &= ~self.aborted_data(batches)

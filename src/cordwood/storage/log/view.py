@@ -1,11 +1,11 @@
 """Open a partition's log for reading: its segments in order, and their batches and records from any offset.
 
-Opening reads names and sizes only. Reads use the indexes to save time, but never rely on them: an entry counts only
-if it points to a batch with its offset.
+Opening reads names and sizes only. Reads use the indexes to save time: an entry of an offset index only if it points to
+a batch with the offset of the entry, a time index only if its entries are in order.
 
-A log that a broker is writing is read like any other. Its end moves, so it is read once per segment; an incomplete last
-batch counts as not written yet; and after a file has vanished (deleted by retention, replaced by the cleaner) the
-directory is listed again.
+A log that a broker is writing is read like any other. Its end moves, so the size of each segment is read once; an
+incomplete last batch counts as not written yet; and after a file has vanished (deleted by retention, replaced by the
+cleaner) the directory is listed again.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class LogView:
                 for item in headers_in_order(found, segment.order(start)):
                     if not isinstance(item, Gap):
                         last = int(item["last_offset"][-1])
-            # The active segment's base is the end of an empty log, and of one whose last segments were emptied.
+            # If the active segment has no batch, the log ends at its base offset, also if earlier segments have none.
             return last + 1
         return 0
 
@@ -194,7 +194,7 @@ class LogView:
             checks: how much of each batch is read, and who computes its checksum.
             on_unreadable: called with each unreadable segment; reading then continues with the next segment.
                 None raises the error.
-            start, end: cuts below and above the offsets that were found earlier; see `Segment.windows`.
+            start, end: known cuts below and above the offsets; see `Segment.windows`.
             on_lost: called with the offsets [lowest, end) of segments that vanish before they are read.
         """
         done: set[int] = set()
@@ -234,7 +234,7 @@ class LogView:
         return self.segments[max(0, behind - 1) :]
 
     def transaction_indexed_from(self, offset: int) -> tuple[Segment, ...]:
-        """Return those of `segments_from` that have a transaction index, usually few or none."""
+        """Like `segments_from`, but return only segments with a transaction index, usually few or none."""
         if not (indexed := self._transaction_indexed):
             return ()
         behind = bisect.bisect_right(self.segments, offset, key=_base_offset)
@@ -348,10 +348,9 @@ class LogView:
         since_ms: int | None = None,
         isolation: Isolation | str | None = READ_UNCOMMITTED,
     ) -> tuple[int, int, Transactions]:
-        """Return the offsets [start, end) of the records chosen by `columns`' arguments, and the transactions to judge
-        by.
+        """Return the start and end offset that the arguments of `columns` select, and the transactions of the log.
 
-        Reads transactions only for read_committed.
+        Reads transactions only for read_committed; otherwise they are empty.
 
         Raises:
             NotFoundError: a broker replaced files faster than they could be read.
@@ -363,7 +362,7 @@ class LogView:
                     first = max(first, self.log_start_offset)
                 if isolation == READ_COMMITTED:
                     transactions = self.transactions()
-                    # Records that a broker wrote since then are not known to be committed.
+                    # It is unknown whether records that a broker wrote since then are committed.
                     stable = transactions.last_stable_offset
                     if stable is None:
                         stable = transactions.next_offset if self.live else MAX_OFFSET
@@ -376,17 +375,18 @@ class LogView:
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
     def _is_end(self, segment: Segment, gap: Gap) -> bool:
-        """Whether a gap is a normal effect of a stop at the end of the last segment."""
+        """Return whether a gap is normal at the log's end: zeros or a torn batch, or any gap while a broker writes."""
         if segment.base_offset != self.segments[-1].base_offset:
             return False
         return gap.kind is not GapKind.DAMAGE or self.live
 
     def segments_since(self, since_ms: int) -> Iterator[tuple[Segment, int]]:
-        """Yield the segments that may hold a record that is not older, each with the lowest offset that it may have
-        there.
+        """Yield the segments that may hold records from `since_ms` on, each with the lowest possible offset of such a
+        record.
 
-        An entry of a time index means that no record before it in the segment is newer. It is trusted as far as the
-        index is in order and reaches to the segment's end; the active segment is searched from its start.
+        An entry of a time index means that no record up to its offset in the segment is newer than its timestamp. The
+        index of a closed segment is used if its entries are in order, and is assumed to reach the segment's end. The
+        active segment is searched from its start.
         """
         for segment in self.segments:
             index = None
@@ -525,7 +525,7 @@ def open_log_as(kind: type[_Log], path: str, fs: Store) -> _Log:
 
 
 def holds_nothing(path: str) -> NotFoundError:
-    """Make the error for a partition's directory without a segment."""
+    """Return the error for a partition directory without segments."""
     example = filenames.offset_name(0, FileKind.LOG)
     return NotFoundError(f"{path} holds no log segment; a partition's directory has files like {example}")
 

@@ -48,10 +48,10 @@ HEADER_WINDOW_BYTES = 64 << 10
 #: Read size after the expected end.
 SMALL_WINDOW_BYTES = 16 << 10
 LARGEST_HEADER_WINDOW_BYTES = 1 << 20
-#: Number of rows of the first headers from memory; a caller that looks for one batch seldom wants more. Doubles each
-#: time.
+#: Number of headers in the first read from the page cache, as a caller that looks for one batch seldom needs more. It
+#: doubles with each read.
 _FIRST_BATCHES = 8
-#: Bytes found in memory that justify another look for more.
+#: If more bytes than this were found in the page cache, it is tried again after one window.
 _CACHED_BYTES_MIN = 4 << 20
 #: Maximum rows of one window.
 MAX_BATCHES = 1 << 14
@@ -60,7 +60,7 @@ MAX_OFFSETS = 2**31
 PIECE_BYTES = 1 << 20
 #: Statuses of a scan that ended at bytes that are no valid start of an entry.
 _BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
-#: Status of a scan that continues within its last batch.
+#: Added to the statuses of `scan`: reading continues within the last batch, as it spans valid batches.
 _SPANNED = -1
 _SEARCH_BYTES = 8 << 20
 
@@ -78,8 +78,8 @@ class Gap:
     """Bytes that are no batch.
 
     Attributes:
-        what: why they are no batch, or no valid one (see `order`).
-        between: the offsets [lowest, end) that they may hold, if the batches around them show it.
+        what: why they are not a batch, or are a wrong one (see `order`).
+        between: the offsets [lowest, end) that they may hold, if known from the batches around them.
     """
 
     position: int
@@ -104,9 +104,8 @@ class Checks(Enum):
                `LARGEST_WINDOW_BYTES` is not held: the data of its window is the header only, its checksum is computed
                from pieces, and `BatchWindow.read` reads its bytes again.
                Memory: one window, or one batch of at most `LARGEST_WINDOW_BYTES`.
-    ONCE       As WHOLE, for a file that is not read again soon: bytes outside the page cache are read past it if that
-    is
-               supported, so that they do not evict the files of other readers.
+    ONCE       As WHOLE, for a file that is not read again soon: bytes outside the page cache are read without adding
+               them to it, if that is supported, so that they do not evict the files of other readers.
     DEFERRED   Whole batches are read, and their consumer computes the checksums with `compute_crcs`, perhaps in another
                thread and after the file is closed. So every batch is held whole, however large, and nothing after the
                first wrong checksum is of use: the search for the next valid batch depends on checksums.
@@ -125,8 +124,8 @@ _WHOLE = (Checks.WHOLE, Checks.ONCE)
 class WindowReader:
     """Iterates over the batches of a log file, from the position of one of them to the end.
 
-    It reads one window after another and yields the batches that the scan finds in it. Only one iteration at a time:
-    the reader holds the position in the file.
+    It reads one window after another and yields the batches that the scan finds. Only one iteration at a time is
+    possible, as the reader holds the position in the file.
     """
 
     def __init__(
@@ -232,7 +231,7 @@ class WindowReader:
         while self._position < self._end:
             began = self._position
             yield from self._cached_headers()
-            # If memory has holes, look for data after the next hole; if it holds little of the file, look seldom.
+            # If the page cache holds much of the file, try it again after one window; otherwise less and less often.
             windows = 1 if self._position - began > _CACHED_BYTES_MIN else 2 * windows
             for item in self._windows(windows):
                 yield item.batches if isinstance(item, BatchWindow) else item
@@ -286,11 +285,12 @@ class WindowReader:
     def _search_overrun(self, rows: BatchRows) -> tuple[BatchRows, int]:
         """Look for valid batches within the last batches of a scan, if their checksums are wrong.
 
-        No batch starts at the end of the last one. So the size of the first batch of the wrong run may be damaged: then
-        it and its successors span bytes of valid batches.
+        No batch starts at the end of the last one. So the size of the first batch with a wrong checksum after the last
+        valid one may be damaged: then this batch, and the batches found after it, span bytes of valid batches.
 
         Returns:
-            (rows without those that span valid batches, position of the first valid batch); (rows, -1) without one.
+            (rows up to that first wrong batch, position of the first valid batch in it or after it); (rows, -1) if
+            there is none.
         """
         valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
         first_wrong = int(valid[-1]) + 1 if valid.size else 0
@@ -302,21 +302,22 @@ class WindowReader:
     def _search_within(self, rows: BatchRows, last_offset: int) -> tuple[BatchRows, int]:
         """Look for valid batches within a batch that has a wrong checksum and ends where another batch starts.
 
-        Its damaged size may have swallowed whole batches after it. Those follow each other up to its end; the content
-        of a record, even if it is a batch itself, does not reach to the end of its batch.
+        Its size may be damaged, so that it includes whole batches after it. These follow each other up to its end. This
+        distinguishes them from a record that contains a batch: the content of a record does not reach to the end of its
+        batch.
 
         Args:
-            rows: rows of a scan, or of a batch that is not held whole.
+            rows: rows of a scan, or the row of a batch that is not held whole.
             last_offset: last offset of the last valid batch before them.
 
         Returns:
-            (rows without those after the one that spans valid batches, position of the first of these); (rows, -1) if
-            none does.
+            (rows up to the batch that spans valid batches, position of the first of these); (rows, -1) if there is no
+            such batch.
         """
         valid, last_valid = rows["crc"] == rows["computed_crc"], self._last_offset
         if self._checks not in _WHOLE or valid.all():
             return rows, -1
-        # No batch is missing between two batches with consecutive offsets.
+        # If the offsets of the next batch continue those of a wrong one, no batch is missing between them.
         goes_on = np.append(rows["base_offset"][1:] == rows["last_offset"][:-1] + 1, False)
         for at in np.flatnonzero(~valid & ~goes_on).tolist():
             before = rows["last_offset"][:at][valid[:at]]
@@ -334,13 +335,11 @@ class WindowReader:
         return not any(isinstance(item, Gap) for item in reader)
 
     def _usual_read_bytes(self, window_bytes: int, scanned: int) -> int:
-        """Return the size of the read after a window; `scanned` exceeds the window if its last batch extends beyond
-        it.
-        """
+        """Return the size of the next read. `scanned` exceeds the window if the last batch extends beyond it."""
         reads_on = self._checks is not Checks.HEADERS
         if reads_on or scanned > window_bytes + window_bytes // 4:
             return self._up_to_expected_end(self._window_bytes)
-        # For headers alone: if a read skips few of the bytes between them, fewer and larger reads cost less.
+        # Only headers are needed, but the last read skipped few bytes between them: fewer and larger reads cost less.
         return max(self._window_bytes, min(2 * window_bytes, LARGEST_HEADER_WINDOW_BYTES))
 
     def _up_to_expected_end(self, size_bytes: int) -> int:
@@ -348,7 +347,7 @@ class WindowReader:
         if self._expected_end is None:
             return size_bytes
         left = self._expected_end - self._position
-        # At least a header, or the walk learns nothing from the read.
+        # Read at least a header, or the scan finds no batch.
         return min(size_bytes, max(left, HEADER.size) if left > 0 else SMALL_WINDOW_BYTES)
 
     def _too_large(self, size: int) -> BatchWindow:
@@ -370,7 +369,7 @@ class WindowReader:
         return BatchWindow(self._position, header, rows, pieces)
 
     def _gap(self, status: int, data: U8Array) -> Gap:
-        """Return the gap at the position, up to the next valid batch."""
+        """Return the gap from the present position to the next valid batch."""
         position, left = self._position, self._end - self._position
         if _is_zero(self._file, position, self._end, self._piece_bytes):
             return Gap(position, left, GapKind.ZEROS, f"{left} zero bytes")
