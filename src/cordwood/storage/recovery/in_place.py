@@ -138,7 +138,7 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
 
 
 def _check_cut(log: LogView, cut: Cut) -> None:
-    """Raise before cutting a log before whole batches: a broker would cut, but this may be the only copy of them."""
+    """Raise CorruptBatchError if a cut would delete whole batches: a broker does so, but this may be the only copy."""
     if whole_behind(log, cut):
         raise CorruptBatchError(
             "no whole batch, but there are some behind it. A broker's start would cut the log here, and delete them. "
@@ -182,7 +182,7 @@ def _remove(fs: LocalFileSystem, log: LogView, names: Sequence[str], keep: Keep 
 
 
 def _as_file(directory: FileInfo) -> FileInfo:
-    """Return the owner of a directory, with the mode of a file."""
+    """Return a directory's owner and permissions for a file in it: without the right to execute."""
     return replace(directory, mode=directory.mode & ALL_READ_AND_WRITE)
 
 

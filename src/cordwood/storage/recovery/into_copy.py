@@ -6,8 +6,8 @@ rebuilt. The log ends at the first batch that is incomplete or damaged.
 
     copied     segments below the recovery point, and files outside segments
     rewritten  segments from the recovery point on; a segment with a too large span of offsets becomes several
-    left out   files that `recovery` would delete; all segments after an incomplete batch; all of them if the log then
-               ends below its start
+    left out   files that `recovery` would delete; segments after an incomplete or damaged batch; all segments if the
+               log then ends below its log start offset
     new        the producer snapshot of the log's end
 
 Afterwards the partition is in the same state as after a clean shutdown.
@@ -41,7 +41,7 @@ from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.rebuild import rewrite_segment
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 
-#: Room for all entries of 2 GiB of batches, even if `segment.index.bytes` is smaller now.
+#: Size limit of a rebuilt index: enough for all entries of 2 GiB of batches, even if `segment.index.bytes` is smaller.
 _INDEX_BYTES = 1 << 31
 
 
@@ -258,7 +258,7 @@ class _Rewrite:
     def _begin(self, base_offset: int) -> SegmentWriter:
         assert self.producers is not None, "they are there before a segment is rewritten"
         log, first = self.log, self.log.segments[0]
-        # Snapshots that are not at a segment start are removed, even if an earlier recovery wrote them.
+        # A snapshot that is not at the start of an old segment is replaced, even if an earlier recovery wrote it.
         stays = base_offset in self.bases and _is_readable(log, offset_name(base_offset, FileKind.PRODUCER_SNAPSHOT))
         if base_offset != first.base_offset and not stays:
             _write_snapshot(self.fs, self.folder, self.producers, base_offset)

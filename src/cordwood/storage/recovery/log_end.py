@@ -4,8 +4,8 @@
     producers       the newest snapshot and the batches after it; a clean shutdown leaves a snapshot at the end
     batches         all batches from the start of an open transaction on, with verified checksums
 
-A reader skips damage. Here any damage is an error: without a lost marker an ended transaction would look open, and a
-batch appended after a torn batch is lost with it at the next recovery.
+A reader skips damage. Here any damage is an error: if the damaged batch was a marker, its transaction would look open;
+and if the last batch is torn, the next recovery would cut it off together with a batch appended after it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def log_end(log: LogView) -> LogEnd:
 
 
 def _marker_batch(window: BatchWindow) -> MarkerBatch | None:
-    """Return the last batch of a window, if it is the marker of a transaction that no clean has emptied; else None."""
+    """Return the last batch of a window if it is a transaction marker that still has its record; else None."""
     last = window.batches[-1:]
     row, offset, epochs = last[0], int(last["last_offset"][0]), coordinator_epochs(window, last)
     if row["control_type"] not in (ControlType.ABORT, ControlType.COMMIT) or offset not in epochs:
@@ -144,8 +144,8 @@ class TransactionData:
 
     Attributes:
         size_bytes: size of its batches.
-        digest: hash of all batches of the log from the transaction's start up to an offset: equal on replicas that
-            agree.
+        digest: hash of all batches of the log from the transaction's start to the end that was read; equal on replicas
+            that have the same batches.
     """
 
     batches: int

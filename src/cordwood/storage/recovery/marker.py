@@ -1,4 +1,4 @@
-"""Appends the marker of a transaction to a log without a running broker.
+"""Append the marker of a transaction to a log without a running broker.
 
 The log is rolled, and a swap replaces the new, empty segment by a segment with the marker. So no file with a batch is
 changed, no batch can be torn, and a clean shutdown stays clean. Each step is durable before the next:
@@ -11,11 +11,12 @@ changed, no batch can be torn, and a clean shutdown stays clean. Each step is du
     5  the segment with the marker, by the steps of a swap   has the log without the marker up to the swap's commit,
                                                              and from then on with it
 
-The order preserves the producers, which may be only in the snapshot at the log's end: their batches may be deleted, and
-after a clean shutdown a broker does not read a log without any snapshot. A load keeps snapshots at the starts of
-segments, and of all others only the newest, even if it is beyond the log's end: so step 3, which makes the log's end
-the start of a segment, precedes step 4. A load that completes the swap removes the snapshot there: so step 4 precedes
-step 5. The `.txnindex` is part of the swap; without it readers would take the transaction for a committed one.
+The order preserves the producer state, which may exist only in the snapshot at the log's end: batches of the producers
+may be deleted, and after a clean shutdown a broker that finds no snapshot does not rebuild the state from the log. A
+load keeps snapshots at the starts of segments, and of all others only the newest, even if it is beyond the log's end.
+So step 3, which makes the log's end the start of a segment, precedes step 4. A load that completes the swap removes the
+snapshot at the log's end. So step 4 precedes step 5. The `.txnindex` is part of the swap; without it readers would
+take an aborted transaction for a committed one.
 
 Source: Kafka UnifiedLog.append, as the leader of a partition does it for a coordinator.
 """

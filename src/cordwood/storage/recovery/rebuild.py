@@ -1,7 +1,7 @@
-"""Rebuilds a segment from its batches: whole batches, indexes, aborted transactions and leader epochs.
+"""Rebuild a segment from its batches: the `.log`, indexes, aborted transactions and leader epochs.
 
-Recovery reads a segment batch by batch. Complete batches stay up to the first damaged one. If their offsets span too
-much for one segment, they become several segments.
+Recovery reads a segment batch by batch and keeps the complete batches before the first damaged one. If their offsets
+span too much for one segment, it writes several segments.
 
 Source: Kafka LogSegment.recover, UnifiedLog.splitOverflowedSegment.
 """
@@ -38,7 +38,7 @@ def rewrite_segment(
 
     Args:
         segment: is only read.
-        begin: makes the writer of a base offset.
+        begin: returns a new writer for a base offset.
         producers: state at the segment's start; updated to its end.
         taken: base offsets of other segments.
 
@@ -71,7 +71,8 @@ def index_segment(
 ) -> Iterator[BatchRows]:
     """Add the complete batches of a segment to new indexes, for a log that stays unchanged.
 
-    Like Kafka, add batch by batch: batches before a failing one are added, and one of them may fail first.
+    Like Kafka, add batch by batch: batches before the first failing one are added. If an index is full before the
+    first offset that does not fit, IllegalArgumentError is raised.
 
     Yields:
         added batches, at least one at a time.
@@ -96,7 +97,7 @@ def index_segment(
 
 
 def begun_epochs(batches: BatchRows, latest: int) -> Iterator[EpochEntry]:
-    """Yield the leader epochs that begin in some batches: those above the latest one and above all earlier batches."""
+    """Yield the leader epochs that begin in these batches: each is higher than `latest` and all epochs before it."""
     known = batches[(batches["magic"] == 2) & (batches["leader_epoch"] >= 0)]
     highest = np.maximum.accumulate(known["leader_epoch"]) if known.size else known["leader_epoch"]
     for at in np.flatnonzero(np.diff(highest, prepend=latest) > 0).tolist():
@@ -111,14 +112,15 @@ def write_split(
     window: BatchWindow,
     batches: BatchRows,
 ) -> Iterator[BatchRows]:
-    """Append the first batches of a window to the last writer; if a batch does not fit its base, begin another writer.
+    """Append batches to the last writer. Begin another writer at each batch that does not fit the last one's base.
 
     Args:
-        begin: makes the writer that begins with some batches.
+        writers: the writers so far; new ones are appended.
+        begin: returns a new writer that starts with the first of the given batches.
         batches: the first batches of the window.
 
     Yields:
-        batches that were appended to the writer that is then the last.
+        batches that were just appended to `writers[-1]`.
     """
     at = 0
     while at < batches.size:
@@ -133,7 +135,7 @@ def write_split(
 
 
 def _pieces(window: BatchWindow, batches: BatchRows, at: int, part: BatchRows) -> Iterable[U8Array]:
-    """Return the bytes of a part of a window's batches that begins with number `at`."""
+    """Return the bytes of `part`, which starts at index `at` of the window's batches."""
     start, size = int(batches["size_bytes"][:at].sum()), int(part["size_bytes"].sum())
     if start + size <= window.data.size:
         return [window.data[start : start + size]]
@@ -150,7 +152,7 @@ def _misplaced(segment: Segment, row: np.void) -> CorruptBatchError:
 
 
 def coordinator_epochs(window: BatchWindow, batches: BatchRows) -> dict[int, int]:
-    """Read the coordinator epochs of the markers among some batches, by offset."""
+    """Read the coordinator epoch of each marker among these batches; return them by offset."""
     markers = batches[is_control(batches)]
     found: dict[int, int] = {}
     if not markers.size:

@@ -1,12 +1,13 @@
 """Producer state, as a broker keeps it: the last batches of each producer, and the open transactions.
 
-It decides how a producer may continue, and the data that a clean must keep for it: its epoch, its newest data batch,
-the start of its open transaction, and the time of its last batch or marker. The replay of a stored log rejects no
-batch; a live log (`service.producer_state`) checks each batch first, and then takes the same steps.
+The state of a producer is its epoch, its newest data batches, the start of its open transaction, and the time of its
+last batch or marker. A broker uses it to accept or reject the producer's next batch, so a clean must keep the batches
+that a rebuilt state needs. The replay of a stored log rejects no batch; a live log (`service.producer_state`) checks
+each batch first, and then changes the state in the same way.
 
-    a batch of data    adds its sequence and offsets; a higher epoch first drops earlier batches
-                       a transactional one opens the producer's transaction, if none is open
-    a marker           ends the producer's transaction; a higher epoch begins, without batches
+    a batch of data    adds its sequence and offsets; if its epoch is new, earlier batches are dropped first
+                       if it is transactional and no transaction is open, it opens one
+    a marker           ends the producer's transaction; if its epoch is new, all batches are dropped
 
 Source: Kafka ProducerStateManager, ProducerStateEntry, ProducerAppendInfo. `storage.check` has a replay of its own, on
 purpose: see the table in ARCHITECTURE.md.
@@ -68,8 +69,8 @@ class Producer:
     """The state of one producer.
 
     Attributes:
-        batches: its last data batches of that epoch, the oldest first.
-        coordinator_epoch: coordinator epoch of its newest marker, if the replay was given it.
+        batches: its last data batches with this epoch, the oldest first; at most `REMEMBERED_BATCHES`.
+        coordinator_epoch: coordinator epoch of its newest marker; NONE if the replay did not receive it.
         timestamp: time of its newest batch or marker, in milliseconds.
         transaction_start: first offset of its open transaction, or NONE.
     """
@@ -82,7 +83,7 @@ class Producer:
 
     @classmethod
     def of(cls, entry: ProducerEntry) -> Producer:
-        """Make the state from a snapshot's entry."""
+        """Return the state that a snapshot's entry holds."""
         last = RememberedBatch(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
         start = entry.current_transaction_first_offset
         return cls(
@@ -94,7 +95,7 @@ class Producer:
         )
 
     def entry(self, producer_id: int) -> ProducerEntry:
-        """Make the entry for a snapshot."""
+        """Return the entry for a snapshot."""
         return ProducerEntry(
             *(producer_id, self.epoch, *self.last_batch[:3]),
             *(self.timestamp, self.coordinator_epoch, self.transaction_start),
@@ -102,7 +103,7 @@ class Producer:
 
     @property
     def last_batch(self) -> RememberedBatch:
-        """The newest batch; NONE, NONE and 0 without one."""
+        """The newest batch; without one, its offset delta is 0 and its other fields are NONE."""
         return self.batches[-1] if self.batches else _NO_BATCH
 
     @property
@@ -136,7 +137,7 @@ class Producer:
         return Producer(epoch, batches, coordinator_epoch, timestamp)
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether a broker drops it."""
+        """Whether a broker drops the producer: it has no open transaction, and was idle for `expiration_ms`."""
         return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
 
 
@@ -153,7 +154,7 @@ class OpenTransaction(NamedTuple):
     """A transaction that is open or just ended.
 
     Attributes:
-        is_placed: whether a batch was seen at its first offset; a snapshot or a replay only names the offset.
+        is_placed: whether the append of its first batch was seen; False for one from a snapshot or a replay.
         last_offset: offset of its marker; NONE while it is open.
     """
 
@@ -166,8 +167,8 @@ class OpenTransaction(NamedTuple):
 class ProducerTable(Mapping[int, Producer]):
     """Producers by their ids: the rows of a snapshot, and an object for each producer that changed since.
 
-    A snapshot may have 100,000s of producers, and few of them write again: a load, a plan and a clean pass the rows on
-    unchanged. No producer is removed: `Producers.expire` makes a new table.
+    A snapshot may have 100,000s of producers, and few of them write again, so most rows stay unchanged up to the next
+    snapshot. No producer is removed from a table: `Producers.expire` creates a new table.
     """
 
     def __init__(self, rows: ProducerRows, changed: dict[int, Producer] | None = None) -> None:
