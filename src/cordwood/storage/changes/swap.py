@@ -19,10 +19,10 @@ subset of the step's renames:
     7  other .swap → live; .deleted removed       a cleaner checkpoint, written next, that is ahead of the log
 
 A crash before the commit leaves the old group for a loader, a later crash the new group. The exception is old segments
-after the outputs' end: a loader does not delete them, so a crash in step 4 leaves some. That is safe; Kafka's own
-cleaner, too, leaves such segments to the next clean. The end of an output without batches is its base offset, so a
-loader would keep the `.txnindex` of the first old segment beside it. Such an output gets an empty `.txnindex` until the
-old files are deleted.
+after the outputs' end: a loader does not delete them, so a crash before or in step 4 leaves some. Kafka's own cleaner,
+too, leaves such segments to the next clean. The end of an output without batches is its base offset, so a loader would
+keep the `.txnindex` of the first old segment beside it. Such an output gets an empty `.txnindex` until the old files
+are deleted.
 
 A failure before the commit is undone. After the commit the next load, by Cordwood or a broker, completes the swap.
 

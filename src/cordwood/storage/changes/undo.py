@@ -4,7 +4,7 @@ First the log directories are compared with the manifest. If a cleaned log chang
 Then these files are restored, each step durable before the next:
 
     checkpoints          first, because older entries beside cleaned segments only make a cleaner repeat work, but
-                         newer entries beside old segments would let a broker delete them again by retention
+                         with the newer log start offsets a broker would delete restored segments below them
     cleaned segments     by the same swap as in the clean: kept files are linked into the work folder and replace the
                          clean's outputs. Segments that the clean did not replace are not touched
     deleted segments     one by one, starting next to the remaining ones, so the log never has a hole
