@@ -40,7 +40,7 @@ from cordwood.storage.log.windows import Gap
 #: Memory per record while an index is sorted: its hash and ordinal, twice.
 RECORD_BYTES = 24
 
-#: Drop an index larger than a tenth of its segment: reading records this small from the segment is as fast.
+#: Drop an index larger than a tenth of its segment: the records are so small that reading the segment is as fast.
 SEGMENT_SHARE = 10
 _SECRET_BYTES = 16
 
@@ -87,7 +87,7 @@ def bucket_bits(entries: int) -> int:
 
 
 def fields_of(batches: BatchRows, kind: np.dtype[np.void]) -> BatchRows:
-    """Copy only the fields of a type."""
+    """Copy only those fields of batches that the row type `kind` has."""
     rows = np.empty(batches.size, kind)
     for name in kind.names or ():
         rows[name] = batches[name]
@@ -224,7 +224,11 @@ class Gatherer:
             self._keys.append(Keys(taken[:count], ordinals[:count]))
 
     def finish(self, file: ReadableFile) -> KeyIndex | None:
-        """Return the index of all added batches, which `file` holds, or None without any. Call it last."""
+        """Return the index of all added batches, or None without any. Call this once, at the end.
+
+        Args:
+            file: the segment's `.log`.
+        """
         if not self._batches:
             return None
         batches = np.concatenate(self._batches)
@@ -253,7 +257,7 @@ class Gatherer:
         return index
 
     def _sort(self, index: KeyIndex) -> None:
-        """Fill the arrays of keys; release the collected hashes along the way."""
+        """Fill the arrays of keys; free collected hashes as soon as they are sorted, to save memory."""
         bits, entries = index.header.bits, index.header.entries
         coarse_bits = min(kernel.COARSE_BITS, bits)
         shift = 64 - coarse_bits

@@ -1,8 +1,8 @@
 """Finds keys as bytes within other bytes: in values, in bytes outside batches, in files of unknown formats.
 
-A position is a candidate if a key may begin with its next four bytes: a table with a bit per hash of four bytes leaves
-few candidates. Each candidate is hashed at the length of each key, then compared byte by byte. Keys of fewer than four
-bytes are not searched, because they occur everywhere by chance.
+A position is a candidate if a key may begin with the four bytes there; a table of the hashes of the keys' first four
+bytes rejects most positions. At each candidate, as many bytes as a key has are hashed, for each length of a key, and
+then compared with the keys. Keys of fewer than four bytes are not searched, because they occur everywhere by chance.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class ByteSearch:
-    """Searches for some keys."""
+    """Searches bytes for any of several keys."""
 
     def __init__(self, keys: Collection[bytes]) -> None:
         self.keys = frozenset(key for key in keys if len(key) >= KEY_BYTES_MIN)

@@ -2,7 +2,7 @@
 
     live         the last record of its key; in a log that is not compacted, every record
     superseded   a newer record of the same key follows
-    tombstones   the last record of its key, and it deletes the key
+    tombstones   the last record of its key, without a value: it deletes the key
     aborted      records of an aborted transaction
     markers      ends of transactions, and batches that are kept empty
     dead         below the log start offset, without a key in a compacted log, or not a batch at all
@@ -12,8 +12,8 @@ The sources:
 
     headers      all batch headers: enough for a log that is not compacted
     records      all records of a log that is not too large
-    indexes      key indexes of all segments: they only show which records are superseded
-    sample       of a large log: an estimate for the whole log, not for its segments
+    indexes      key indexes: they only show which records are superseded; segments without an index are unknown
+    sample       a sample of a large log: an estimate for the whole log, not for its segments
 
 A record's bytes are its share of its batch, by the sizes of key and value. Records of open transactions are live, and
 do not supersede others yet.
@@ -43,7 +43,7 @@ from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 
-#: Read all records of a log only up to this many records, and up to this many decoded bytes.
+#: Limits for reading all records of a log: number of records, and their decoded bytes.
 _RECORDS_MAX = 4 << 20
 _BODIES_MAX = 1 << 30
 #: Maximum number of index entries to compare.
@@ -91,7 +91,7 @@ class LogContents:
     """The bytes of a log by class.
 
     Attributes:
-        estimate: for the whole log, if segments are unknown; else the sums of the segments.
+        estimate: bytes of the whole log by class: an estimate if the segments are unknown, else their sums.
     """
 
     source: ContentSource
@@ -114,7 +114,7 @@ def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all
     """Classify the bytes of a log in bounded time.
 
     Args:
-        budget_bytes: a log up to this size is read as a whole; of a larger log, an eighth of this as a sample.
+        budget_bytes: a log up to this size is read as a whole. A sample of a larger log has an eighth of this size.
         read_all: read the whole log, whatever its size.
 
     Returns:
@@ -140,7 +140,7 @@ class _Sums:
         self.bytes = np.zeros((len(log.segments), len(Content)))
 
     def result(self, source: ContentSource) -> LogContents:
-        """Return whole numbers; bytes outside batches are dead, and the largest class gets the rounding error."""
+        """Round to whole bytes. Bytes outside batches are dead, and the largest class gets the rounding error."""
         found = []
         for segment, parts in zip(self._segments, self.bytes, strict=True):
             parts[_NUMBER[Content.DEAD]] += max(0.0, segment.size_bytes - parts.sum())
@@ -318,7 +318,11 @@ def superseded(hashes: U64Array) -> npt.NDArray[np.bool_]:
 
 
 def _from_indexes(log: LogView) -> LogContents | None:
-    """Classify by the key indexes of all segments; None if some are missing, or have too many keys."""
+    """Classify by key indexes; segments without one stay unknown.
+
+    Returns:
+        None if there is no valid index, if the secrets of the indexes differ, or if they have too many keys.
+    """
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
     hashes: list[U64Array] = []
@@ -340,7 +344,8 @@ def _from_indexes(log: LogView) -> LogContents | None:
             return None
     if secret is None:
         return None
-    # Hashes within a segment are not in record order, but a key's last record is in the last segment that has the key.
+    # The hashes of a segment are not in record order. But of equal hashes only the last one counts as live, and the
+    # last record of a key is in the last segment that has the key.
     goes = superseded(np.concatenate(hashes) >> np.uint64(_HASH_BITS - bits))
     return _by_shares(log, covered, goes)
 

@@ -80,7 +80,7 @@ def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str 
 
 
 def write_checkpoint(fs: LocalFileSystem, partition: str, checkpoint: CleanCheckpoint) -> None:
-    """Write Cordwood's cleaner checkpoint like `write_index`. Sync the files that it names before."""
+    """Write Cordwood's cleaner checkpoint like `write_index`. The files that it names must already be synced."""
     _write(fs, partition, None, clean_checkpoint_path(partition), clean_checkpoint.encode(checkpoint))
 
 
@@ -122,7 +122,10 @@ def _create(fs: TargetStore, path: str, *parts: Bytes) -> None:
 
 
 def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
-    """Move files from `create_index` and `create_pending` into the folder of a partition, with segments in place."""
+    """Move files from `create_index` and `create_pending` into a partition's index folder.
+
+    Call this after the segments that they describe are in place.
+    """
     if not paths:
         return
     owner = fs.stat(partition)
@@ -204,7 +207,7 @@ def check_identity(index: KeyIndex, segment: Segment, file: ReadableFile, path: 
 
 
 def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
-    """Describe the first difference between an index and its segment that a few reads find; empty without any."""
+    """Compare an index with its segment by a few reads. Return a description of the first difference, or ""."""
     header = index.header
     if header.base_offset != segment.base_offset:
         return f"its base offset is {header.base_offset}"

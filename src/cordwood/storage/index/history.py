@@ -233,7 +233,7 @@ def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, wit
 
 
 def judged(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """Add outcomes and successors to the records of a log, which are all records of their keys, in order."""
+    """Add outcomes and successors to records; they must be all records of their keys in the log, in offset order."""
     return _superseded(_with_outcomes(log, records))
 
 
@@ -256,15 +256,15 @@ def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord
 
 
 def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: dict[tuple[int, int], Outcome]) -> int:
-    """Read headers from a record on, until the transactions of all passed records have ended.
+    """Read headers from one of the records on, until no passed record is in an open transaction.
 
     Args:
         waiting: base offsets of batches, ascending, with their producers.
-        at: index in `waiting` to begin at.
-        ended: outcomes are added.
+        at: index in `waiting` of the first batch.
+        ended: outcome by base offset and producer; updated in place.
 
     Returns:
-        index in `waiting` to continue at.
+        index in `waiting` from which to continue.
     """
     passed: dict[int, list[int]] = {}
     for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):

@@ -1,15 +1,16 @@
 """Counts the keys of a log and its superseded records, in bounded time.
 
-    key indexes     of all segments: every key by its hash; only data that they do not cover is read
-    all records     of a small log
-    a sample        of a large log: pieces at equal distances
+    key indexes     the hashes of all keys; only data that no index covers is read
+    all records     for a small log
+    a sample        for a large log: pieces at equal distances
 
 Keys are counted by their hashes. If there are too many, only hashes below a limit are kept as a sample of all keys; the
 limit is halved as often as needed. So counts from indexes and from all records are accurate to about one in a thousand.
 
-A sample shows how often keys repeat within it. From the number of keys seen once and twice, an estimator (Chao, 1984)
-computes the number of keys that are written at all; the number that occurs in the log follows as if each record chose
-its key at random. A key that is written in bursts repeats within a piece, so the estimate may be too low.
+A sample shows how often keys repeat in it. From the numbers of keys that occur once and twice, an estimator (Chao,
+1984) computes the number of different keys that producers write. From this follows the number of different keys in the
+log, if each record has a random key. A key that is written in bursts repeats within a piece, so the estimate may be too
+low.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class KeyCounts:
         records: data records that were counted, including aborted ones.
         keyless: counted records without a key.
         tombstones: counted records with a key but no value; None if counted from indexes.
-        keys, once, twice: distinct keys among them, and keys that occur once or twice.
+        keys, once, twice: distinct keys of the counted records, and keys that occur exactly once or twice.
         key_bytes, value_bytes: sizes in the records with a key; None if counted from indexes.
         damage: the first damage found.
     """
@@ -110,7 +111,7 @@ class KeyCounts:
 
     @property
     def removable_share(self) -> float:
-        """Estimated share of all records that a compaction of the whole log would remove, without tombstones."""
+        """Estimated share of all records that a compaction of the whole log would remove, not counting tombstones."""
         if not self.records:
             return 0.0
         return (self.keyless + self.superseded_share * self.keyed) / self.records
@@ -124,7 +125,10 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
         read_all: read the whole log, whatever its size.
 
     Returns:
-        None if the log is empty or unreadable.
+        None if the log is empty, or the budget is 0.
+
+    Raises:
+        OSError: a segment cannot be read.
     """
     segments = [segment for segment in log.segments if segment.size_bytes]
     if not segments or budget_bytes <= 0:
@@ -204,7 +208,11 @@ def _position_below(segment: Segment, position: int) -> int:
 
 
 def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) -> KeyCounts | None:
-    """Count by key indexes and at most `budget_bytes` of uncovered data; None if more is uncovered."""
+    """Count by key indexes, and read at most `budget_bytes` that no index covers.
+
+    Returns:
+        None if more bytes are uncovered, if there is no valid index, or if the secrets of the indexes differ.
+    """
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
     tally: _Tally | None = None

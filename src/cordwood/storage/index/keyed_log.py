@@ -1,4 +1,4 @@
-"""A log that can be searched for keys."""
+"""The log of a partition with a search for keys."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ class KeyedLog(LogView):
     """The log of one partition, as it was when it was opened; see `LogView`."""
 
     def get(self, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
-        """All records of a key from the log start offset on, in order; through key indexes where there are good ones.
+        """Return all records of a key from the log start offset on, in offset order.
+
+        Searches each segment through its key index if it has a valid one, and otherwise reads the whole segment.
 
         Args:
             key: text is encoded as UTF-8.
-            last: only the newest committed record, if there is one.
+            last: return only the newest committed record, if there is one.
 
         Raises:
-            DataError: what has to be read for it is damaged.
-            TypeError: the key is neither.
+            DataError: data that has to be read is damaged.
+            TypeError: the key is neither bytes nor text.
         """
         checked("key", bytes | str, key)
-        # Imported here: code that only lists logs need not load the kernels that hash keys.
+        # Import here, so that code that only lists logs does not load the kernels that hash keys.
         from cordwood.storage.index.history import History
 
         return History([key.encode() if isinstance(key, str) else key]).of(self, last=last)

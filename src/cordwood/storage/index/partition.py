@@ -51,7 +51,8 @@ def index_partition(
 
     Args:
         memory_bytes: memory limit for the keys of a segment.
-        bytes_max: size limit for all indexes; the oldest segments come first. None: the default limit per segment.
+        bytes_max: size limit for all indexes; the newest segments get none beyond it. Without it, only the limit of
+            `is_worth_keeping` applies to each index.
     """
     segments = [segment for segment in log.segments if segment.size_bytes]
     before = {base_offset for base_offset, _ in indexes_in(fs, log.path, log.index_root)}

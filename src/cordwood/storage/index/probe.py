@@ -25,7 +25,8 @@ from cordwood.storage.log.order import in_order
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 
-#: Bits of a hash in the filter of a stream, beyond those that number the keys: one in 16 other keys passes by chance.
+#: If the whole index is read, a filter by hash bits has at least 2^4 slots per key, so at most one in 16 other keys
+#: passes by chance.
 _FILTER_BITS = 4
 _FILTER_BITS_MAX = 32
 
@@ -74,10 +75,13 @@ def searches(index: KeyIndex, hashes: U64Array) -> bool:
 
 
 def find(index: KeyIndex, hashes: U64Array) -> Candidates:
-    """Find the records that may have one of the keys with these hashes, which are in ascending order.
+    """Find the records that may have one of the keys with these hashes.
 
-    A few keys are looked up one by one. With more than half as many keys as the segment has, reading the whole index is
-    faster.
+    A few keys are looked up one by one. For at least half as many keys as the index has entries, reading the whole
+    index is faster.
+
+    Args:
+        hashes: hashes of the keys, ascending.
 
     Raises:
         CorruptFileError: the index is inconsistent.

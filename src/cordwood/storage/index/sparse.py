@@ -4,7 +4,8 @@
     starts                               the blocks with the buckets of the keys
     tags, ordinals                       the blocks with the entries of these buckets
 
-The arrays have their full size from the start. An unread block takes no memory, and no code reads it.
+The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part of
+the arrays.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class SparseIndex:
     """The key index of a segment, open for reading.
 
     Attributes:
-        index: its arrays of batches are complete; its arrays of keys only where `find` has loaded them.
+        index: the index. Its arrays of batches are complete; its arrays of keys only where `find` has loaded blocks.
     """
 
     def __init__(self, segment: Segment, log: ReadableFile) -> None:

@@ -1,12 +1,13 @@
 """Searches one file of any kind for traces of keys.
 
-    logs, and their remains            every batch is decoded, even with a wrong checksum or after damage; bytes outside
-                                       batches are searched as they are
-    key indexes                        a hash shows that a record may have a key; its secret is in the file
-    all other files                    are searched as they are, for keys of at least four bytes
+    logs, and parts of logs            every batch is decoded, even with a wrong checksum or after damage; bytes outside
+                                       batches are searched without decoding
+    key indexes                        the hash of a key shows that a record may have the key; the index contains the
+                                       secret for the hash
+    all other files                    the bytes are searched for keys of at least four bytes
 
-A key in a torn compressed batch cannot be found. So bytes outside batches are a problem: the file was not searched
-completely.
+A key in a torn compressed batch cannot be found. So bytes outside batches are reported as a problem: the file was not
+searched completely.
 """
 
 from __future__ import annotations
