@@ -66,7 +66,7 @@ def entries_in(fs: Store, path: str) -> Mapping[TopicPartition, int]:
 def changed(
     fs: LocalFileSystem, path: str, entries: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int | None]:
-    """Return the entries, in the form of `update`, that differ from a checkpoint file.
+    """Return the entries, given as for `update`, that a checkpoint file does not have yet.
 
     Raises:
         CorruptFileError: Kafka could not read the file, and there are entries to compare.

@@ -5,7 +5,7 @@ clean with `--min-dead` leaves superseded records, so Kafka's checkpoint stays b
 
     offsets       0 ………………… Kafka's checkpoint ………………… `cleaned_to` ………………… log end
                   └─ superseded records may stay here ──────┘
-                            └─ by records from here on
+                            └─ … superseded by records from here on
 
 Every superseded record that remains below `cleaned_to` is in a file of pending records. This checkpoint is valid only
 while the log below `cleaned_to` consists of exactly these segments, except that the oldest may have been deleted: each
@@ -63,7 +63,7 @@ class CleanSegment:
     Attributes:
         last_position: position of its last batch; 0 if it is empty.
         written_ms: time at which a clean wrote it, or else its modification time.
-        garbage_bytes: approximate size of its pending records; 0: it has no pending records, and no file of them.
+        garbage_bytes: approximate size of its pending records; 0 if it has none, and so no `.pending` file.
         last_header_crc: CRC-32C of the header of the last batch; 0 if the segment is empty.
         pending_crc: the checksum in the header of its pending records; 0 without any.
     """

@@ -114,13 +114,14 @@ class ClusterMetadata:
     An unreadable record may hide any change: if there are problems, treat policies and replica counts as unknown.
 
     Attributes:
-        topic_configs: texts that were set, by topic.
-        broker_configs: texts that were set, by broker id as text; the cluster's default under "".
+        topic_configs: explicitly set configs, by topic.
+        broker_configs: explicitly set configs, by broker id as text; the cluster's defaults under "".
         brokers: by broker id.
         features: finalized levels, including `metadata.version`.
         problems: records that are unreadable or contradict earlier ones, in order.
         next_offset: the offset at which a log continues; lower offsets are already included.
-        passed_over: damage in newer snapshots; an older snapshot and the log were read instead, and hold everything.
+        passed_over: damage in newer snapshots. An older snapshot and the log, which together are complete, were read
+            instead.
     """
 
     topics: Mapping[str, Topic] = field(default_factory=dict)

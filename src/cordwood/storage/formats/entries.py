@@ -51,7 +51,7 @@ def put_together(entries: npt.NDArray[np.void], max_entries: int, rest: bytes) -
 def relative(offsets: Int64Array, base_offset: int) -> Int64Array:
     """Convert offsets to the form in an index file: relative to the segment's base offset, in 32 bits.
 
-    Negative ones pass, so that a damaged file can be written again unchanged.
+    Negative relative offsets are allowed, so that a damaged file can be written again unchanged.
     """
     difference = offsets - np.int64(base_offset)
     assert np.array_equal(difference, difference.astype(np.int32)), "a segment with such offsets must be split first"

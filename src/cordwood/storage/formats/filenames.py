@@ -237,7 +237,7 @@ def index_folder(partition: str, root: str | None = None) -> str:
     """Return the folder of a partition's key indexes, by the path of its directory.
 
     Args:
-        root: a folder with such a folder for each of several partitions; None: in the partition's directory.
+        root: folder with one index folder per partition; None if the index folder is in the partition's directory.
     """
     return f"{partition}/{WORK_FOLDER}/{INDEX_FOLDER}" if root is None else f"{root}/{partition.rpartition('/')[2]}"
 

@@ -1,8 +1,8 @@
 """Key indexes, `.cordwood/index/<base offset>.keyhashes`: the keys of a segment, and their records.
 
-A record is identified by its ordinal: its number in the segment, or in the part of it that the index covers. A key is
-identified by the upper half of its SipHash under the secret of the file: the first `bits` select a bucket, and the next
-32 are stored. So an entry shows that a record *may* have a key; only the bytes of the key prove it.
+A record is identified by its ordinal: its number in the segment, from 0. A key is identified by the upper half of its
+SipHash under the secret in the file: the first `bits` bits select a bucket, and the next 32 bits are stored as a tag.
+So an entry shows that a record *may* have a key; only the bytes of the key prove it.
 
     header                88 bytes, see `HEADER`; its last field is its own checksum
     block checksums       u32 for each 64 KiB of the arrays; the last block may be shorter
@@ -10,14 +10,14 @@ identified by the upper half of its SipHash under the secret of the file: the fi
                           counts     u32[batches]           of records
                           checksums  u32[batches]           as stored in the batches
     keys                  starts     u32[2^bits + 1]        a bucket's entries are from its start to the next start
-                          tags       u32[entries]           the 32 bits after the bucket's
+                          tags       u32[entries]           the 32 hash bits after those of the bucket
                           ordinals   u32[entries]           of the records, ascending within a bucket
 
 All numbers are little-endian, and the arrays are used in place, as they are in the file. With a checksum per block, a
 reader can verify the blocks that it uses without reading the others.
 
 The presence of a file proves nothing: it may be torn, of another log, or of a segment that has changed since. Its
-checksums, `faults` and `storage.index.files` decide. Rejecting an index costs time, and no correctness.
+checksums, `faults` and `storage.index.files` decide. Rejecting an index costs time, but never makes a result wrong.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ HEADER = np.dtype(
     ]
 )
 BLOCK_BYTES = 1 << 16
-#: A bucket has 8 to 16 entries, within these limits: a shift by all 64 bits of a hash is undefined.
+#: Limits of `bits`. Between them a bucket has 8 to 16 entries. With 0 bits a hash would be shifted by all its 64 bits,
+#: which is undefined.
 BITS_MIN, BITS_MAX = 1, 24
 #: Bits of a tag.
 TAG_BITS = 32
 #: Bytes per batch in an index.
 BATCH_BYTES = 12
-#: The delete horizon of a segment without one in any batch.
+#: `delete_horizon_ms` of a segment whose batches have no delete horizon.
 NO_HORIZON = (1 << 63) - 1
 
 _NUMBER = np.dtype("<u4")
@@ -181,7 +182,7 @@ class KeyIndex:
 
 
 def index_in(header: Header, payload: U8Array) -> KeyIndex:
-    """Make an index whose arrays are views of a payload, filled or not."""
+    """Return an index whose arrays are views of a payload, which may be filled later."""
     return KeyIndex(header, payload, *header.arrays(payload))
 
 

@@ -63,7 +63,7 @@ class LeaderEpochs:
         return self.entries[-1] if self.entries else None
 
     def assigned(self, epoch: int, start_offset: int) -> LeaderEpochs:
-        """Return the history after `epoch` began at `start_offset`, without later entries that contradict it.
+        """Return the history after `epoch` began at `start_offset`; see `assign`.
 
         Source: Kafka LeaderEpochFileCache.assign.
         """
@@ -79,7 +79,9 @@ class LeaderEpochs:
 
 
 def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpochs:
-    """Assign the entries of a file in turn, as Kafka does, as if their leaders had followed each other in this order.
+    """Build a history from the entries of a file.
+
+    Like Kafka, assign them one after another, so an entry drops earlier ones that contradict it; see `assign`.
 
     Raises:
         CorruptFileError: an epoch or offset is negative.
@@ -94,7 +96,11 @@ def history(entries: Iterable[EpochEntry], path: str | None = None) -> LeaderEpo
 
 
 def assign(kept: list[EpochEntry], entry: EpochEntry) -> None:
-    """Add an entry to a history, as `LeaderEpochs.assigned` does, in place."""
+    """Add an entry to a history, in place.
+
+    If the last entry has the same epoch and does not start later, nothing changes. Otherwise first drop the entries at
+    the end whose epoch or start offset is not lower than that of the new entry.
+    """
     if kept and kept[-1].epoch == entry.epoch and kept[-1].start_offset <= entry.start_offset:
         return
     while kept and (kept[-1].epoch >= entry.epoch or kept[-1].start_offset >= entry.start_offset):

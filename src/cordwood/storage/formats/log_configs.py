@@ -29,7 +29,7 @@ class LogConfigs:
     """Explicitly set configs.
 
     Attributes:
-        texts: by the names of topic configs.
+        texts: values as text, by the names of topic configs.
         written_ms: the time of the change.
     """
 

@@ -84,7 +84,7 @@ class PendingRecords:
 def pending_of(
     bits: U8Array, *, records: int, base_offset: int, size_bytes: int, first_killer: int, batches_crc: int
 ) -> PendingRecords:
-    """Make the value for some bits, with a complete header."""
+    """Return pending records with these bits, and compute the rest of their header."""
     assert bits.size == -(-records // 8), "a bit per record"
     header = Header(
         records, base_offset, size_bytes, first_killer, count_of(bits), batches_crc, crc32c(bits.tobytes()), 0

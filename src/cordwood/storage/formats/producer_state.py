@@ -65,8 +65,8 @@ ProducerRows = npt.NDArray[np.void]
 def decode_rows(data: Bytes, path: str | None = None) -> ProducerRows:
     """Return the entries of a snapshot as columns, in the order of the file.
 
-    A broker whose producers come and go has 100,000s of them in each snapshot, too many for an object each.
-    Bytes after the announced entries are covered by the checksum and otherwise ignored, as Kafka does.
+    If producers are short-lived, a snapshot has 100,000s of them, too many for an object each. Like Kafka, ignore bytes
+    after the announced entries, except in the checksum.
 
     Returns:
         PRODUCER_ROW[entries].
@@ -93,7 +93,7 @@ def decode_rows(data: Bytes, path: str | None = None) -> ProducerRows:
 
 
 def decode(data: Bytes, path: str | None = None) -> tuple[ProducerEntry, ...]:
-    """Return the same as `decode_rows`, and raise the same, with an object per entry."""
+    """Like `decode_rows`, but return an object per entry."""
     return tuple(ProducerEntry(*row) for row in decode_rows(data, path).tolist())
 
 

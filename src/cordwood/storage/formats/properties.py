@@ -1,4 +1,4 @@
-"""The small files that name a directory's owner and its last shutdown: three formats, a few lines each.
+"""Three small files: the topic of a partition's directory, the owner of a log directory, and its clean shutdown.
 
 `partition.metadata`, in a partition's directory, without a line end at the end:
 
@@ -14,7 +14,7 @@
     version=1
     cluster.id=FHD6uL-kSAK43AXeV00NKw
 
-`.kafka_cleanshutdown`, in a log directory that was shut down cleanly. Its existence is what counts; brokers before 3.7
+`.kafka_cleanshutdown`, in a log directory that was shut down cleanly. Only its existence matters; brokers before 3.7
 left it empty:
 
     {"version":0,"brokerEpoch":128}
@@ -106,7 +106,7 @@ def _value(number: int, line: str, path: str | None) -> str:
 
 # ── meta.properties ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Far more than real files have. A parsed line takes about a hundred times the bytes of a short line.
+#: Far more than real files have. In memory, a parsed short line takes about a hundred times its bytes.
 _PROPERTIES_BYTES_MAX = 1 << 20
 
 
@@ -178,7 +178,7 @@ def meta_properties(properties: Properties, path: str | None = None) -> MetaProp
 
 
 def decode_clean_shutdown(data: Bytes) -> int | None:
-    """Decode the broker epoch in a clean-shutdown file, or None; the stop is clean even without it."""
+    """Return the broker epoch in a clean-shutdown file, or None without one; the shutdown was clean in both cases."""
     value = parse_json(bytes(data).decode(errors="replace"))
     epoch = value.get("brokerEpoch") if isinstance(value, dict) else None
     fits = type(epoch) is int and -(1 << 63) <= epoch < 1 << 63

@@ -5,9 +5,9 @@ Entries of 12 bytes, big-endian; neither timestamps nor offsets decrease:
     0   i64   the largest timestamp of the segment so far
     8   i32   last offset of the batch that holds it, minus the segment's base offset
 
-The last entry of a closed segment is its largest timestamp. Trailing zeros are preallocated room (see `entries`), with
-one exception: (timestamp 0, base offset) is all zeros and a valid first entry. In a file with room for just one entry
-it counts; in a larger file it cannot be distinguished from room.
+The last entry of a closed segment has its largest timestamp. Trailing zeros are preallocated room (see `entries`), with
+one exception: the valid first entry (timestamp 0, base offset) is also all zeros. In a file with room for just one
+entry, zeros are this entry; in a larger file they are taken for room.
 """
 
 from __future__ import annotations

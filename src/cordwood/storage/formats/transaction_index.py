@@ -4,9 +4,9 @@ Entries of 34 bytes, big-endian, in the order of the markers:
 
     0    i16   version, 0
     2    i64   producer id
-    10   i64   first offset: of the transaction's first data
-    18   i64   last offset: of its abort marker
-    26   i64   last stable offset once it was aborted: no offset below belongs to an open transaction
+    10   i64   first offset: the first record of the transaction
+    18   i64   last offset: its abort marker
+    26   i64   last stable offset after the abort: no record below it belongs to an open transaction
 
 A file exists only once it has an entry, and grows one entry at a time, so it has no zero tail. Kafka reads the version
 from the first of its two bytes alone, and ignores a partial entry at the end.
@@ -136,7 +136,7 @@ def encode(index: TransactionIndex) -> bytes:
 
 
 def index_of(transactions: Sequence[AbortedTransaction]) -> TransactionIndex:
-    """Make an index of transactions in the order of their markers."""
+    """Return an index of transactions, which must be in the order of their markers."""
     rows = np.array([astuple(one) for one in transactions], np.int64).reshape(-1, 4)
     return TransactionIndex(np.zeros(len(rows), np.int16), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 

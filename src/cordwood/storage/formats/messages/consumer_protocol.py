@@ -1,7 +1,7 @@
 """The data that a consumer sends to its classic group: its subscription, and the assignment by the group's leader.
 
-The group's coordinator stores both as bytes that only clients read. They begin with a two-byte version; a reader
-decodes a later version as the last that it knows. `user_data` belongs to the assignor, and stays bytes.
+The group's coordinator stores both as bytes that only clients decode. They begin with a two-byte version; a version
+later than the latest supported one is decoded like the latest. `user_data` belongs to the assignor, and stays bytes.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ class Field:
     """One field of a message.
 
     Attributes:
-        name: Kafka's, in snake_case.
-        type: one of `SCALARS` or `struct`, or one of these with `[]` before it.
+        name: Kafka's name, in snake_case.
+        type: `struct` or one of `SCALARS`; with `[]` before it, an array of that type.
         since, until: the first and the last version with the field.
         tag: number of a tagged field, which may be absent even in these versions; else None.
         default: its value when absent.
