@@ -1,6 +1,6 @@
 """A batch, message or wrapper: its header as an object, and encoders for magic 0, 1 and 2.
 
-`kernels.layout` draws the bytes. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
+`kernels.layout` shows the layout. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Batch(NamedTuple):
         base_offset: first offset of the batch when it was created; -1 for a wrapper that was not decoded.
         last_offset: last offset of the batch when it was created.
         computed_crc: CRC of the bytes; equals `crc` if the batch is intact, or was not checked.
-        base_timestamp: milliseconds; the base of the records' timestamp deltas, which may be the delete horizon.
+        base_timestamp: milliseconds; the base of the records' timestamp deltas. A clean may set it to the delete
+            horizon.
         max_timestamp: milliseconds; the largest timestamp of its records, or the append time.
         record_count: current number of records; after compaction less than its range of offsets.
         control_type: a `ControlType`; -1 for data and for an emptied control batch.
@@ -96,7 +97,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, row: np.void) -> Batch:
-        """Make a batch from one BATCH_ROW."""
+        """Return one BATCH_ROW as an object."""
         return cls(*row.tolist())
 
     @property
@@ -160,7 +161,7 @@ class HeaderFields(TypedDict, total=False):
         base_offset: default: the first record's offset.
         last_offset: default: the last record's offset.
         timestamp_type: with LOG_APPEND_TIME, max_timestamp is the timestamp of all records.
-        base_timestamp: default: the delete horizon, else the timestamp of the first record.
+        base_timestamp: default: the delete horizon if there is one, else the timestamp of the first record.
     """
 
     base_offset: int | None

@@ -111,7 +111,7 @@ Payload: TypeAlias = memoryview | FileBytes
 def largest_batch_bytes(memory_bytes: int) -> int:
     """Return the default limit of a batch's decompressed bytes: half of the memory, at most 2 GiB.
 
-    One record may be that large.
+    A single record may be that large.
     """
     return min(DEFAULT_MAX_BATCH_BYTES, memory_bytes // 2)
 
@@ -485,7 +485,7 @@ def _read_lz4(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -
             except block.LZ4BlockError as error:
                 raise _corrupt(Codec.LZ4, error, position) from error
             if not piece:
-                # No writer makes empty blocks. Kafka's reader treats one as the end.
+                # No writer makes empty blocks. Kafka's reader treats an empty block as the end.
                 return
             yield piece
         position = end + checksum_bytes

@@ -23,7 +23,7 @@ def create(function: Any, *arguments: int) -> int:
 
 
 class Contexts:
-    """Contexts of one kind. The process keeps as many as threads have used at the same time."""
+    """A pool of contexts of one kind; it grows to the number that threads have used at the same time."""
 
     def __init__(self, create_one: Callable[[], int]) -> None:
         self._create_one = create_one

@@ -3,8 +3,8 @@
     key     version i16 = 0, type i16
     value   of ABORT and COMMIT: version i16 = 0, coordinator epoch i32
 
-A marker ends its producer's transaction. It is a separate batch with one record, transactional and control, with the
-producer's id and epoch and no sequence.
+A marker ends its producer's transaction. It is a batch with one record. The batch has the transactional and the control
+bit, the producer's id and epoch, and no sequence.
 """
 
 from __future__ import annotations

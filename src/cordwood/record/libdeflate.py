@@ -1,4 +1,4 @@
-"""Addresses of libdeflate's functions, for kernels, and their (de)compressors. The package deflate exports them."""
+"""Addresses of libdeflate's functions, for kernels, and contexts for them. The package deflate contains the library."""
 
 from __future__ import annotations
 
