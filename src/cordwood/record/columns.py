@@ -168,12 +168,12 @@ _KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]],
 
 
 def is_valid(batches: BatchRows) -> npt.NDArray[np.bool_]:
-    """bool[batches]: whether the CRC matches, or was not checked."""
+    """Mark the batches whose CRC matches, or was not checked, bool[batches]."""
     return np.asarray(batches["crc"] == batches["computed_crc"])
 
 
 def about_bytes(rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """int64[records]: the approximate size of each record (RECORD_ROW) in its batch, before compression."""
+    """Return the approximate size of each record (RECORD_ROW) in its batch before compression, int64[records]."""
     sizes = np.maximum(rows["key_size"], 0).astype(np.int64) + np.maximum(rows["value_size"], 0)
     return np.asarray(sizes + _RECORD_BYTES)
 
@@ -279,7 +279,7 @@ def decompress_window(
 
 @functools.cache
 def _fast_codecs() -> npt.NDArray[np.bool_]:
-    """bool[number of a codec]: whether `decompress_bodies` supports it."""
+    """Mark the codecs that `decompress_bodies` supports, bool[codec number]."""
     fast = np.zeros(CODEC_MASK + 1, np.bool_)
     fast[[codec for codec in Codec if has_fast_decompressor(codec)]] = True
     return fast

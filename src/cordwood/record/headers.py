@@ -15,22 +15,22 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def has_flag(batches: BatchRows, flag: int) -> BoolArray:
-    """bool[batches]: batches of magic 2 with this bit set (TRANSACTIONAL, CONTROL or DELETE_HORIZON)."""
+    """Mark the batches of magic 2 with this bit (TRANSACTIONAL, CONTROL or DELETE_HORIZON), bool[batches]."""
     return np.asarray((batches["magic"] == 2) & (batches["attributes"] & flag != 0))
 
 
 def is_control(batches: BatchRows) -> BoolArray:
-    """bool[batches]: control batches, transactional or not."""
+    """Mark the control batches, transactional or not, bool[batches]."""
     return has_flag(batches, CONTROL)
 
 
 def is_marker(batches: BatchRows) -> BoolArray:
-    """bool[batches]: control batches that end a transaction."""
+    """Mark the control batches that end a transaction, bool[batches]."""
     return _has_exactly(batches, CONTROL | TRANSACTIONAL)
 
 
 def is_transactional_data(batches: BatchRows) -> BoolArray:
-    """bool[batches]: data that belongs to a transaction."""
+    """Mark the batches with data of a transaction, bool[batches]."""
     return _has_exactly(batches, TRANSACTIONAL)
 
 

@@ -10,7 +10,7 @@ from cordwood.record.columns import RecordColumns
 
 
 def key_hashes(columns: RecordColumns, chosen: npt.NDArray[np.bool_], secret: bytes) -> npt.NDArray[np.uint64]:
-    """uint64[records, 2]: the hashes of the keys.
+    """Hash the keys of records, uint64[records, 2].
 
     Args:
         chosen: bool[records], records with a key to hash; the hashes of others are undefined.

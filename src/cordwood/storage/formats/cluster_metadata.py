@@ -145,7 +145,7 @@ class ClusterMetadata:
         return len(known.partitions[partition].replicas)
 
     def is_tiered(self, topic: str) -> bool:
-        """Whether closed segments may be in remote storage. Any word except false counts as yes."""
+        """Return whether closed segments may be in remote storage: true for any config value except `false`."""
         return self.topic_config(topic).get("remote.storage.enable", "false").strip().lower() != "false"
 
     def layers(self, topic: str, broker_id: int | None, where: str = NAME) -> tuple[Layer, ...]:

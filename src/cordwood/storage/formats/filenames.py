@@ -331,7 +331,7 @@ def parsed_directory(path: str) -> PartitionDirectory | None:
 
 
 def _is_marked(body: str) -> bool:
-    r"""Whether `^(\S+)-(\S+)\.(\S+)$` matches, in linear time: the first dash against the last dot."""
+    r"""Return whether `^(\S+)-(\S+)\.(\S+)$` matches, in linear time: the first dash against the last dot."""
     dash = body.find("-", 1)
     dot = body.rfind(".", 0, len(body) - 1)
     return 0 < dash < dot - 1 and not any(space in body for space in SPACE)
@@ -361,7 +361,7 @@ def check_topic(topic: str) -> None:
 
 
 def is_component(name: str) -> bool:
-    """Whether a name stays in its directory when it is appended to a path."""
+    """Return whether a name stays in its directory when it is appended to a path."""
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 

@@ -161,7 +161,7 @@ def decode(data: Bytes, path: str | None = None) -> PendingRecords:
 
 
 def ordinals(bits: U8Array) -> np.ndarray:
-    """int64[pending]: numbers of the records whose bits are set, ascending."""
+    """Return the ordinals of the records whose bits are set, int64[pending], ascending."""
     some = np.flatnonzero(bits)
     found = np.unpackbits(bits[some], bitorder="little").reshape(-1, 8)
     return np.asarray((8 * some[:, np.newaxis] + np.arange(8))[found == 1])

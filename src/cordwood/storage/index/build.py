@@ -95,7 +95,7 @@ def fields_of(batches: BatchRows, kind: np.dtype[np.void]) -> BatchRows:
 
 
 def is_worth_keeping(index: KeyIndex) -> bool:
-    """Whether an index is small compared with the bytes that it covers."""
+    """Return whether an index is small compared with the bytes that it covers."""
     return SEGMENT_SHARE * index.header.file_bytes <= index.header.covered_bytes
 
 

@@ -59,7 +59,7 @@ class ByteSearch:
                     yield start, key
 
     def _candidates(self, data: U8Array) -> Int64Array:
-        """int64[candidates]: positions whose next four bytes may begin a key, ascending."""
+        """Return the positions at which a key may begin, int64[candidates], ascending."""
         if data.size < KEY_BYTES_MIN or not self.keys:
             return np.empty(0, np.int64)
         found = []

@@ -152,7 +152,7 @@ class _Sums:
 
 
 def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: int) -> npt.NDArray[np.int8]:
-    """int8[batches]: the class of each batch whose records have one class; LIVE for all other batches."""
+    """Classify batches by their headers, int8[batches]; LIVE if the class depends on the records."""
     found = np.full(batches.size, _NUMBER[Content.LIVE], np.int8)
     found[transactions.aborted_data(batches)] = _NUMBER[Content.ABORTED]
     found[is_control(batches) | (batches["record_count"] == 0)] = _NUMBER[Content.MARKERS]
@@ -306,7 +306,7 @@ def _sum_whole(
 
 
 def superseded(hashes: U64Array) -> npt.NDArray[np.bool_]:
-    """bool[records]: whether the same hash occurs again later."""
+    """Mark every record whose hash occurs again later, bool[records]."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     found = np.zeros(hashes.size, np.bool_)

@@ -65,7 +65,7 @@ def _secret(fs: Store, path: str) -> bytes | None:
 
 
 def has_index(segment: Segment, secret: bytes | None) -> bool:
-    """Whether a segment has an index with this secret; does not compare the index with the log."""
+    """Return whether a segment has an index with this secret, without comparing the index with the log."""
     return secret is not None and _secret(segment.fs, segment.key_index_path) == secret
 
 

@@ -101,7 +101,7 @@ class KeyFinder:
                 yield at, key
 
     def _may_be(self, columns: RecordColumns) -> npt.NDArray[np.bool_]:
-        """bool[records]: whether a record's key has the hash of one of the keys."""
+        """Mark the records whose key has the hash of one of the keys, bool[records]."""
         has_key = columns.rows["key_size"] >= 0
         hashes = key_hashes(columns, has_key, self._secret)
         at = np.minimum(np.searchsorted(self._hashes, hashes[:, 1]), self._hashes.size - 1)

@@ -53,12 +53,12 @@ class Candidates:
 
 
 def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
-    """uint64[distinct keys]: hashes of keys as in an index, ascending."""
+    """Hash keys as in an index; return the distinct hashes, uint64[hashes], ascending."""
     return np.unique(hash_of_each(keys, secret))
 
 
 def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
-    """uint64[keys]: hashes of keys as in an index."""
+    """Hash keys as in an index; return the hash of each key, uint64[keys]."""
     sizes = np.array([len(key) for key in keys], np.int32)
     ends = np.cumsum(sizes, dtype=np.int64)
     data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
@@ -70,7 +70,7 @@ def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
 
 
 def searches(index: KeyIndex, hashes: U64Array) -> bool:
-    """Whether keys are looked up one by one, which reads only their buckets."""
+    """Return whether `find` looks keys up one by one, which reads only their buckets."""
     return 2 * hashes.size < index.header.entries
 
 
@@ -104,14 +104,14 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
 
 
 def hashes_in(index: KeyIndex) -> U64Array:
-    """uint64[entries]: the hashes of all keys, in the order of the ordinals; bits that the index lacks are zero."""
+    """Return the hash of each entry, uint64[entries], in the order of the index; bits that it lacks are zero."""
     hashes = np.empty(index.header.entries, np.uint64)
     kernel.restore(index.starts, index.tags, index.header.bits, hashes)
     return hashes
 
 
 def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
-    """int64[hashes]: number of entries that match each hash; the index must be consistent."""
+    """Count the entries that match each hash, int64[hashes]; the index must be consistent."""
     bits = index.header.bits
     buckets = (hashes >> np.uint64(64 - bits)).astype(np.int64)
     first, end = (index.starts[buckets + more].astype(np.int64) for more in (0, 1))
@@ -123,7 +123,7 @@ def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
 
 
 def batches_with(index: KeyIndex, ordinals: Int64Array) -> Int64Array:
-    """int64[batches]: numbers of the batches that hold any of these records, ascending."""
+    """Return the numbers of the batches that hold any of these records, int64[batches], ascending."""
     ends = np.cumsum(index.counts, dtype=np.int64)
     return np.unique(np.searchsorted(ends, ordinals, side="right"))
 

@@ -140,7 +140,7 @@ class SparseIndex:
 
 
 def _blocks(starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """int64[blocks]: blocks that hold any of the bytes from starts to ends, ascending."""
+    """Return the blocks that hold any byte of the ranges [start, end), int64[blocks], ascending."""
     some = ends > starts
     first, last = starts[some] // BLOCK_BYTES, (ends[some] - 1) // BLOCK_BYTES
     between = [np.arange(low + 1, high) for low, high in zip(first, last, strict=True) if high - low > 1]

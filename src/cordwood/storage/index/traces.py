@@ -228,7 +228,7 @@ class TraceSearch:
 
 
 def _holds_batches(file: ReadableFile, name: str) -> bool:
-    """Whether a file of any name has a batch with a right checksum, at any position."""
+    """Return whether a file has a batch with a correct checksum, at any position."""
     for item in WindowReader(file, Checks.WHOLE, base_offset=_offset_in(name)):
         if isinstance(item, BatchWindow) and is_valid(item.batches).any():
             return True

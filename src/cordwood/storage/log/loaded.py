@@ -219,7 +219,7 @@ def _time_index_end(segment: Segment) -> tuple[int, int]:
 
 
 def _is_padded(segment: Segment) -> bool:
-    """Whether one of its indexes ends with zeros."""
+    """Return whether the offset or time index of a segment ends with zeros."""
     for kind, entry in ((FileKind.OFFSET_INDEX, offset_index.ENTRY), (FileKind.TIME_INDEX, time_index.ENTRY)):
         path = segment.index_path(kind)
         if path is None or segment.files.indexes[kind].size_bytes <= entry.itemsize:
@@ -232,7 +232,7 @@ def _is_padded(segment: Segment) -> bool:
 
 
 def _has_sane_indexes(segment: Segment) -> bool:
-    """Whether a load accepts a segment's indexes unchanged.
+    """Return whether a load accepts a segment's indexes unchanged.
 
     Source: Kafka LogSegment.sanityCheck, TransactionIndex.sanityCheck.
     """

@@ -70,7 +70,7 @@ def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
 
 
 def broker_would_load(name: PartitionDirectory | None) -> bool:
-    """Whether a broker loads and recovers a directory as a log. KRaft's metadata log is loaded separately."""
+    """Return whether a broker loads and recovers a directory as a log; it loads KRaft's metadata log separately."""
     return (
         name is not None
         and name.state is not DirectoryState.DELETED

@@ -82,7 +82,7 @@ class Transactions:
         return min(self.open.values(), default=None)
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether a transactional batch of this producer that starts at `offset` was aborted."""
+        """Return whether a transactional batch of this producer that starts at `offset` was aborted."""
         ranges = self.aborted.get(producer_id, [])
         at = bisect.bisect_right(ranges, (offset, 2**63)) - 1
         return at >= 0 and offset < ranges[at][1]

@@ -330,7 +330,7 @@ class WindowReader:
         return rows, -1
 
     def _is_chain(self, start: int, end: int) -> bool:
-        """Whether batches follow each other from one position to another."""
+        """Return whether batches follow each other without a gap from `start` to `end`."""
         reader = WindowReader(self._file, Checks.HEADERS, start=start, end=end, search=False)
         return not any(isinstance(item, Gap) for item in reader)
 

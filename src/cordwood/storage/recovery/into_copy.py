@@ -90,7 +90,7 @@ class Rewritten:
     cuts: tuple[Cut, ...] = ()
 
     def stays(self, log: LogView, name: str, file: PartitionFile | None) -> bool:
-        """Whether a file of the log stays unchanged.
+        """Return whether a file of the log stays unchanged.
 
         Args:
             file: the parsed name of the file once the log is loaded.

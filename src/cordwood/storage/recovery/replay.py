@@ -137,7 +137,7 @@ class Producer:
         return Producer(epoch, batches, coordinator_epoch, timestamp)
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether a broker drops the producer: it has no open transaction, and was idle for `expiration_ms`."""
+        """Return whether a broker drops the producer: without open transaction, and idle for `expiration_ms`."""
         return self.transaction_start == NONE and now_ms - self.timestamp >= expiration_ms
 
 

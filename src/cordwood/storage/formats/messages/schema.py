@@ -66,7 +66,7 @@ class Field:
     fields: tuple[Field, ...] = ()
 
     def is_in(self, version: int) -> bool:
-        """Whether a version has this field."""
+        """Return whether a version has this field."""
         return self.since <= version <= self.until
 
     @property
