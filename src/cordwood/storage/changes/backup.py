@@ -10,8 +10,8 @@ restores them.
 
 Kept files are hard links. They use no more disk space than the old files did, and a restored file is the same file,
 with its bytes, owner, permissions and modification time. The manifest identifies files by inode, so old and new files
-can be distinguished wherever a clean or an undo was interrupted, even after renames. It has one JSON record per line,
-and each line is synced before the change that it describes:
+can be distinguished no matter where a clean or an undo was interrupted, even after renames. It has one JSON record per
+line, and each line is synced before the change that it describes:
 
     folders      version of the manifest; the backup folder of each log directory
     directory    files of a log directory itself, before the clean

@@ -38,7 +38,7 @@ assert ENTRY.itemsize == 34
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """One aborted transaction: its data lies within [first_offset, last_offset), its marker at last_offset."""
+    """One aborted transaction: its data is within [first_offset, last_offset), its marker at last_offset."""
 
     producer_id: int
     first_offset: int

@@ -63,7 +63,7 @@ def build(
     Args:
         secret: 16 bytes, the same for all segments of a log.
         memory_bytes: memory limit for the keys.
-        windows: windows of the segment with verified checksums; None: read the segment and verify them here.
+        windows: windows of the segment with verified checksums; if None, read the segment and verify checksums here.
 
     Returns:
         None if the segment has no valid batch at its start, or too many records.

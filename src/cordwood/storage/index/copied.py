@@ -31,7 +31,7 @@ def bring_indexes(
         target: the copy's directory, with all its segments.
         made: paths of indexes that were built from segments as they are now.
         replaced: base offsets of the source's segments that are not in the copy.
-        bytes_max: size limit for all indexes; the newest segments get none beyond it. None: no limit.
+        bytes_max: size limit for all indexes; the newest segments get none beyond it. None for no limit.
     """
     sizes = {
         file.offset: info.size_bytes

@@ -95,7 +95,7 @@ def _write(fs: LocalFileSystem, partition: str, root: str | None, path: str, *pa
 
 
 def _beside(fs: LocalFileSystem, path: str) -> str:
-    """Return the temporary path for a file that is later renamed to `path`; remove a file that is there."""
+    """Return the temporary path for a file that is later renamed to `path`; remove an old file at this path."""
     beside = f"{path}{Temporary.TMP}"
     if fs.exists(beside):
         fs.unlink(beside)  # do not follow a link that somebody has put there

@@ -67,7 +67,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A position at which a log, or one of its segments, is truncated.
+    """A position at which a load truncates a log or a segment.
 
     Attributes:
         base_offset: base offset of the segment.

@@ -32,6 +32,6 @@ class LogSource:
         return self.on(self.location.open())
 
     def on(self, store: Store) -> LogView:
-        """Open the log in a substitute for its store, such as one that counts bytes read."""
+        """Open the log in a substitute for its store, such as a store that counts bytes read."""
         start, root = self.log_start_offset, self.index_root
         return LogView(self.path, fs=store, live=self.live, log_start_offset=start, index_root=root)

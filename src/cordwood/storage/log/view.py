@@ -288,7 +288,7 @@ class LogView:
         on_damage: OnDamage = raise_damage,
         max_batch_bytes: int | None = None,
     ) -> Iterator[tuple[Segment, RecordColumns]]:
-        """Yield the same as `columns`, each with the segment of its records."""
+        """Like `columns`, but yield each item with the segment of its records."""
         for name, offset in {"start_offset": start_offset, "end_offset": end_offset}.items():
             checked(name, int | None, offset)
         for name, time_ms in {"since_ms": since_ms, "until_ms": until_ms}.items():

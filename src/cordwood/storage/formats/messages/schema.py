@@ -1,8 +1,8 @@
 """The schema of a message: its fields in wire order, each with its versions.
 
-A message has versions. A field exists in all of them, from one on, or up to one; elsewhere it has its default. From
-some version on a message is *flexible*: lengths are varints, and every struct ends with tagged fields; readers skip
-unknown tags.
+A message has versions. A field is in all versions, in those from a first one on, or in those up to a last one; in the
+others it has its default. From some version on a message is *flexible*: lengths are varints, and every struct ends with
+tagged fields; readers skip unknown tags.
 
 The tables of the topics are text, a line per field, in the order of the wire:
 
