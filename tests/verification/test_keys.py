@@ -70,8 +70,11 @@ def chunks_of(
 def expected(records: list[Made], hidden: set[int]) -> Counter[str]:
     """The expected counts, key by key."""
     found: Counter[str] = Counter()
-    for key in {key for key, *_ in records}:
-        mine = [one[1:] for at, one in enumerate(records) if one[0] == key and at not in hidden]
+    by_key: dict[bytes, list[tuple[bool, bool, bool]]] = {key: [] for key, *_ in records}
+    for at, (key, *rest) in enumerate(records):
+        if at not in hidden:
+            by_key[key].append((rest[0], rest[1], rest[2]))
+    for mine in by_key.values():
         if all(there for _, there, _ in mine):
             continue
         value, there, may_go = mine[-1]
