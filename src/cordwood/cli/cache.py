@@ -47,9 +47,9 @@ def main(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """List what is cached to save time: compiled kernels, and a class archive with which Java starts sooner.
+    """List the caches that save time: compiled kernels, and a class archive with which Java starts sooner.
 
-    Both are made again when they are needed. Remove them when you remove Cordwood.
+    Both are made again when needed. Remove them when you remove Cordwood.
     """
     if warm and drop:
         raise RequestError("--warm fills the cache and --drop empties it: give one of them")

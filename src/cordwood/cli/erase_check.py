@@ -41,7 +41,7 @@ def main(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Look for traces of erased keys in all files of all directories, and say what still has to happen.
+    """Look for traces of erased keys in all files of all directories, and list the steps that remain.
 
     Records, superseded ones and tombstones, key indexes, files that a broker or a clean left behind, kept files: all
     are read, whatever a broker would make of them. Changes nothing; a broker may be running. Exit status 1 if there is

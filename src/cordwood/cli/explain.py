@@ -27,10 +27,10 @@ def main(
     report: Report = None,
     as_json: Json = False,
 ) -> int:
-    """Tell what would become of a topic's log under other configs: at once, and over the last weeks.
+    """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
 
-    What was written to it is written again to a live log in memory, with its retention and its cleaner, under its own
-    configs and with those of --config. Of several partitions the largest is taken; --partition chooses another. Changes
+    The log's records are replayed into a live log in memory, with retention and a cleaner: under the log's own configs,
+    and under those of --config. Of several partitions the largest is replayed; --partition chooses another. Changes
     nothing; a broker may be running.
     """
     check_report(report)

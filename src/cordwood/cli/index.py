@@ -12,11 +12,11 @@ from cordwood.commands.key_options import IndexingOptions
 
 @with_options
 def main(directories: Directories, options: IndexingOptions, as_json: Json = False) -> int:
-    """Make a key index of each segment: which keys it has, and in which records. No file of the log changes.
+    """Make a key index of each segment: its keys, and the records that have them. No file of the log changes.
 
-    With one, `cordwood get` and `cordwood dump --key` read only the batches that may have the key. An index takes about
-    8.5 bytes per record. Those that are up to date stay, and those of segments that are gone or have changed are
-    removed or made anew; a segment gets none if the index would be larger than a tenth of it.
+    With an index, `cordwood get` and `cordwood dump --key` read only the batches that may have the key. An index takes
+    about 8.5 bytes per record. Indexes that are up to date stay; indexes of deleted segments are removed, and those of
+    changed segments are made again. A segment gets no index larger than a tenth of it.
     """
     result = index([named(one) for one in directories], options)
     show(json.dumps(result.document(), indent=1) if as_json else result.text())

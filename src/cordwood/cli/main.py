@@ -54,8 +54,11 @@ VERBS = {
     "topics": ("cordwood.cli.topics", "List the topics of a cluster, as its metadata log has them at any time."),
     "configs": ("cordwood.cli.configs", "List the configs that are set in a cluster, as its metadata log has them."),
     "brokers": ("cordwood.cli.brokers", "List the brokers of a cluster, as its metadata log has them."),
-    "check": ("cordwood.cli.check", "Find every inconsistency, with its place; exit status 1 if anything is damaged."),
-    "why": ("cordwood.cli.why", "Say why partitions are so large: what keeps each from being smaller, and what to do."),
+    "check": (
+        "cordwood.cli.check",
+        "Foretell a broker's start, and find every inconsistency; exit status 1 if anything is damaged.",
+    ),
+    "why": ("cordwood.cli.why", "Explain the size of partitions: what keeps each from being smaller, and what to do."),
     "view": ("cordwood.cli.view", "Show disks, topics, what could go and why as pages in a browser, or as one file."),
     "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
     "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
@@ -77,7 +80,7 @@ VERBS = {
     "simulate": ("cordwood.cli.simulate", "Predict the disk that a topic will take: months of a workload, in seconds."),
     "explain": (
         "cordwood.cli.explain",
-        "Tell what would become of a topic's log under other configs, now and over weeks.",
+        "Predict the effect of other configs on a topic's log, now and over weeks.",
     ),
     "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
     "cache": ("cordwood.cli.cache", "Show what is cached to save time, or remove it."),

@@ -58,9 +58,9 @@ def main(
     deleted from only if its policy, and limits, are set explicitly: in the cluster's metadata, a server.properties or
     with --config. A crash of the broker is recovered from first, as at its next start.
 
-    On a terminal a table shows each log, what the cleaner does to it, or why it does nothing; with --view pages in a
-    browser show it, too. They, metrics for Prometheus and health are on 127.0.0.1. SIGTERM or Ctrl-C ends it with a
-    clean shutdown, after which a broker starts without recovery; SIGHUP rereads the configs.
+    On a terminal a table shows each log, and the cleaner's work on it or the reason that there is none; with --view,
+    pages in a browser show the same. These pages, metrics for Prometheus and health are served on 127.0.0.1. SIGTERM or
+    Ctrl-C ends it with a clean shutdown, after which a broker starts without recovery; SIGHUP rereads the configs.
     """
     with _directories(directories or [], demo=demo) as paths:
         if demo:

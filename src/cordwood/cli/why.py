@@ -29,10 +29,10 @@ def main(
     ] = _SHOWN,
     as_json: Json = False,
 ) -> int:
-    """Say why partitions are as large as they are: what keeps each from being smaller, and what to do next.
+    """Explain the size of partitions: what keeps each from being smaller, and what to do next.
 
-    Those first that could lose most. Changes nothing; a broker may be running. Reads batch headers, and of compacted
-    partitions a sample of their records. Exit status 1 if a partition is damaged, 2 if one cannot be read.
+    Partitions that could lose most come first. Changes nothing; a broker may be running. Reads batch headers, and a
+    sample of the records of compacted partitions. Exit status 1 if a partition is damaged, 2 if one cannot be read.
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         result = why([named(directory) for directory in directories], options, on_progress=progress.update)
