@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine.joined import join
 from cordwood.engine.keys import DirtySection
-from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition
+from cordwood.engine.partition import Cleaned, CleanRequest, clean_partition, join
 from cordwood.engine.settings import CleanSettings
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem

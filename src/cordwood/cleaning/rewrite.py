@@ -223,7 +223,10 @@ class CountsByPart:
 
     def counts(self) -> list[Counts]:
         """Return the counts of each part."""
-        return [Counts(*row) for row in self._sums.tolist()]
+        found = [Counts(*row) for row in self._sums.tolist()]
+        for counts in found:
+            counts.check()
+        return found
 
 
 #: Space for a header, which is written once the size and CRC of its batch are known.

@@ -329,7 +329,7 @@ def _repair_streams() -> None:
 _LOGGERS = ("cordwood.kernels", "cordwood.storage")
 
 
-class _Once(logging.StreamHandler[Any]):
+class _Once(logging.Handler):
     """Shows each distinct message on stderr once: a page rereads the metadata each time it is loaded."""
 
     def __init__(self) -> None:

@@ -79,6 +79,9 @@ class Coder:
         if name in _NUMBERS:
             read = float if name in ("float", "double") else int
             return (_parsed(text, name, lambda digits: struct.pack(_NUMBERS[name], read(digits))),)
+        from cordwood.decoders.schemas import SchemaDecoder
+
+        assert isinstance(self._decoder, SchemaDecoder), "all others are named above"
         found = tuple(_written(self._decoder, _parsed(text, "JSON", json.loads), text))
         if not found:
             raise RequestError(f"no schema of {name} can write the key {text}")

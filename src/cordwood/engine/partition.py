@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import secrets
@@ -29,7 +30,6 @@ from cordwood.cleaning.superseded import ScannedKeys
 from cordwood.cleaning.transactions import AbortTracker
 from cordwood.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
 from cordwood.engine.indexing import IndexMaker
-from cordwood.engine.joined import join
 from cordwood.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
@@ -38,6 +38,7 @@ from cordwood.engine.sparing import Spared, StaleStateError, Terms, known_of, sp
 from cordwood.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint, CleanSegment
+from cordwood.storage.log.joined import joined
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -275,14 +276,12 @@ def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     if request.scanned is None:
         dirty = dirty_section(log, facts, request, carried)
         groups = planned_groups(log, facts, dirty.latest_offset + 1, request)
-        joined = join(groups, dirty) if _may_join(log, outputs, request) else (groups, dirty)
-        try:
-            keys = _read_keys(log, *joined, carried, request)
-            groups = joined[0]
-        except CorruptBatchError:
-            if joined == (groups, dirty):
-                raise
-            keys = _read_keys(log, groups, dirty, carried, request)
+        keys: DirtyKeys | None = None
+        if _may_join(log, outputs, request) and (shared := join(groups, dirty)) != (groups, dirty):
+            # If a batch is damaged, read the segments one by one below: the error then has the right place.
+            with contextlib.suppress(CorruptBatchError):
+                keys, groups = _read_keys(log, *shared, carried, request), shared[0]
+        keys = keys or _read_keys(log, groups, dirty, carried, request)
     else:
         keys = DirtyKeys(request.scanned.load())
     if request.scanned is not None or settings.offset_map_slots is not None:
@@ -313,6 +312,31 @@ def _may_join(log: LogView, outputs: Outputs, request: CleanRequest) -> bool:
     by_index = outputs.indexes is not None or request.index_secret is not None or request.restart is not None
     counts_keys = request.settings.offset_map_slots is not None
     return not (by_index or request.garbage_share or counts_keys or log.transaction_indexed_from(0))
+
+
+def join(groups: Sequence[Sequence[Segment]], dirty: DirtySection) -> tuple[list[list[Segment]], DirtySection]:
+    """Join the small segments of each group, and those of the dirty section after the groups.
+
+    A join never extends over the start of the dirty section, as records supersede others only from there on.
+    """
+    group_of = {segment.base_offset: number for number, group in enumerate(groups) for segment in group}
+    dirty_bases = {segment.base_offset for segment in dirty.segments}
+    segments = {segment.base_offset: segment for segment in [*itertools.chain(*groups), *dirty.segments]}
+
+    def stretch(segment: Segment) -> tuple[int | None, bool, bool]:
+        base = segment.base_offset
+        return group_of.get(base), base in dirty_bases, base in dirty_bases and base < dirty.start
+
+    joined_groups: list[list[Segment]] = [[] for _ in groups]
+    joined_dirty: list[Segment] = []
+    ordered = (segment for _, segment in sorted(segments.items()))
+    for (group, is_dirty, _), some in itertools.groupby(ordered, stretch):
+        run = list(joined(some))
+        if group is not None:
+            joined_groups[group] += run
+        if is_dirty:
+            joined_dirty += run
+    return joined_groups, replace(dirty, segments=tuple(joined_dirty))
 
 
 def _spare(

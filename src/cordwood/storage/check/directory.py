@@ -630,7 +630,7 @@ class Check:
             for directory in () if node.live else node.directories:
                 path, meaning = f"{directory.path}/{filenames.LOG_START_OFFSETS}", "deleted records can be read again"
                 for name, offset in directory.log_start_offsets.items():
-                    home, served = node.home_of(name), self._served.get(name)
+                    home, served = node.homes.get(name), self._served.get(name)
                     if home is None or home is directory or name in home.log_start_offsets or served is None:
                         continue
                     if served.log_start_offset < offset <= served.log_end_offset:
@@ -646,7 +646,7 @@ class Check:
                 written = directory.info(filenames.RECOVERY_POINTS) is not None
                 if written and directory.info(filenames.LOG_START_OFFSETS) is None:
                     for name, offset in self._deleted_below.items():
-                        if node.home_of(name) is directory:
+                        if node.homes.get(name) is directory:
                             what = f"missing, and by its leader epochs {name} began at {offset:,}"
                             self._findings.add(Kind.CHECKPOINT_UNREADABLE, path, what, offset=offset, meaning=meaning)
 

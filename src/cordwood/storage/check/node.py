@@ -238,14 +238,15 @@ class NodeToCheck:
 
     def behind_in_map(self, failing: Collection[TopicPartition]) -> list[TopicPartition]:
         """Return all partitions from the first of `failing` on, in a broker's order of becoming their leader."""
-        names = sorted({name for one in self.directories for name in _current(one)}, key=str)
+        names = sorted(self.homes, key=str)
         names.sort(key=functools.partial(_place_in_map, size=len(names)))
         first = next((at for at, name in enumerate(names) if name in failing), len(names))
         return names[first:]
 
-    def home_of(self, name: TopicPartition) -> LogDirectory | None:
-        """Return the directory from which a broker serves a partition; None if no directory holds it."""
-        return next((one for one in self.directories if name in _current(one)), None)
+    @functools.cached_property
+    def homes(self) -> Mapping[TopicPartition, LogDirectory]:
+        """The directory that each partition is served from: the first one that holds it."""
+        return {name: one for one in reversed(self.directories) for name in _current(one)}
 
     def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
         """Report files that the owner of a log directory may not read or write. Its broker runs as this owner."""
