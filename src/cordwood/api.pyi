@@ -163,7 +163,7 @@ def erase_check(
     key_as: str = "utf8",
     now_ms: int | None = None,
 ) -> ErasureResult:
-    """Look for traces of keys in all files of some directories, and say what still has to happen.
+    """Look for traces of keys in all files of some directories, and list the steps that remain.
 
     Every byte of every file is read, and nothing is changed; brokers may be running. `page()` of the result is the
     certificate as an HTML file.
@@ -286,7 +286,7 @@ def topics(
 ) -> TopicsListing:
     """List the topics of a cluster: partitions, replicas and configs.
 
-    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
         paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
@@ -311,7 +311,7 @@ def configs(
 ) -> ConfigsListing:
     """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
 
-    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
         paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
@@ -335,7 +335,7 @@ def brokers(
 ) -> BrokersListing:
     """List the brokers of a cluster, and its features.
 
-    From its metadata log and the snapshots of that, as of the end, an offset or a time.
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
 
     Args:
         paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
@@ -365,9 +365,9 @@ def why(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
 ) -> WhyResult:
-    """Say why the partitions in one broker's directories are as large as they are, and what to do about it.
+    """Explain the size of the partitions in one broker's directories, and what to do about it.
 
-    Those first that could lose most. Nothing is changed; a broker may be running.
+    Partitions that could lose most come first. Nothing is changed; a broker may be running.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -867,10 +867,10 @@ def explain(
     scale: float | None = None,
     seed: int = 7,
 ) -> ExplainResult:
-    """Tell what would become of a topic's log under other configs: at once, and over the last weeks.
+    """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
 
-    What was written to it is written again to a live log in memory, with its retention and its cleaner, under its own
-    configs and with others. Of several partitions the largest is taken. Nothing is changed.
+    The log's records are replayed into a live log in memory, with retention and a cleaner: under the log's own configs,
+    and under the others. Of several partitions the largest is replayed. Nothing is changed.
 
     Args:
         paths: log directories of one broker, or partition directories.
@@ -914,9 +914,9 @@ def latest_table(
 ) -> DataFrame:
     """The last committed value of each key of a topic, as a Spark DataFrame.
 
-    The logs are read twice, in many tasks, with memory that follows neither their size nor the number of keys: now for
-    their keys, and for the values when the DataFrame is used. What is found now stays in files, until the session ends.
-    A key that is in several partitions has a row for each.
+    Many tasks read the logs twice: now for the keys, and for the values when the DataFrame is used. Their memory does
+    not grow with the logs or the number of keys. The result of the first reading is kept in files until the session
+    ends. A key that is in several partitions has a row for each.
 
     Columns: key and value, as their decoders give them; partition, offset and timestamp of the record that counts;
     `deleted`, with deletes or changes only; `undecodable`, where what cannot be decoded is null.
@@ -969,7 +969,7 @@ def table_offsets(
 ) -> dict[int, int]:
     """By partition, the offset that a table ends at, which is not included.
 
-    Give them to `latest_table` as `as_of`; and later as `since`, for what came behind them.
+    Give them to `latest_table` as `as_of`; later, as `since` they select the changes after them.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.
