@@ -1,4 +1,4 @@
-"""Written by scripts/api-stub from api.py; change that, and run it."""
+"""Written by scripts/api-stub from the commands; change these, and run it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
@@ -25,6 +25,7 @@ from cordwood.verification.result import VerifyResult
 
 def ls(
     *paths: AnyPath,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -39,6 +40,7 @@ def ls(
 
     Args:
         paths: log directories, folders of several, or partition directories.
+        on_progress: called with the number of partitions listed so far, and of all.
         fs: the file system; default: this machine's.
 
     Options:
@@ -73,7 +75,7 @@ def view_html(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
 ) -> str:
-    """The pages of one broker's directories as the text of one HTML file, which needs no network.
+    """Return the pages of one broker's directories as the text of one HTML file, which needs no network.
 
     The directories are only read; a broker may be running.
 
@@ -228,6 +230,7 @@ def index(
 
 def groups(
     *paths: AnyPath,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     groups: Sequence[str] = (),
     metadata: AnyPath | None = None,
@@ -236,6 +239,7 @@ def groups(
 
     Args:
         paths: log directories, folders of several, or partition directories.
+        on_progress: called with the number of logs read so far, and of all.
         fs: the file system; default: this machine's.
 
     Options:
@@ -249,6 +253,7 @@ def groups(
 
 def transactions(
     *paths: AnyPath,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     topics: Sequence[str] = (),
     partitions: Sequence[str] = (),
@@ -261,6 +266,7 @@ def transactions(
 
     Args:
         paths: log directories, folders of several, or partition directories.
+        on_progress: called with the number of partitions read so far, and of all.
         fs: the file system; default: this machine's.
 
     Options:
@@ -558,8 +564,8 @@ def clean(
 
     Args:
         paths: log directories, folders of several, or partition directories; they are only read.
-        output: the new directory, which must not exist or be empty; for several log directories, the folder of their
-            copies.
+        output: the new directory, which must not exist or be empty; for several log directories, the folder of
+            their copies.
         spark: a session to use, which is left running; default: a new one.
         on_plan: called with the plan and the number of bytes that will be read.
         on_progress: called with the number of bytes read so far.
@@ -912,7 +918,7 @@ def latest_table(
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
 ) -> DataFrame:
-    """The last committed value of each key of a topic, as a Spark DataFrame.
+    """Return the last committed value of each key of a topic, as a Spark DataFrame.
 
     Many tasks read the logs twice: now for the keys, and for the values when the DataFrame is used. Their memory does
     not grow with the logs or the number of keys. The result of the first reading is kept in files until the session
@@ -967,9 +973,9 @@ def table_offsets(
     work: AnyPath | None = None,
     index_dir: AnyPath | None = None,
 ) -> dict[int, int]:
-    """By partition, the offset that a table ends at, which is not included.
+    """Return the end offset of a table by partition; the offset itself is not included.
 
-    Give them to `latest_table` as `as_of`; later, as `since` they select the changes after them.
+    Pass the offsets to `latest_table` as `as_of`; later, as `since` they select the changes after them.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.

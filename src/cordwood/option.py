@@ -4,8 +4,8 @@
     class Choices:
         first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
 
-From these fields `cli.options` makes the command line, and `api` the arguments of `cordwood.plan`, `cordwood.clean` and
-other functions. A field whose type is itself such a dataclass includes all of its options.
+From these fields `cli.options` makes the command line, and `api` the arguments of Python functions such as
+`cordwood.plan`. A field whose type is itself such a dataclass includes all of its options.
 """
 
 from __future__ import annotations

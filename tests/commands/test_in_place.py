@@ -12,11 +12,8 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Choices, Decision
-from cordwood.commands import clean_in_place as commands
+from cordwood.cleaning.plan import Decision
 from cordwood.commands.in_place.room import RESERVE_BYTES
-from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
-from cordwood.commands.selection import Selection
 from cordwood.engine.results import CleanResult, Fate
 from cordwood.engine.task import FailureKind
 from cordwood.errors import RequestError
@@ -127,10 +124,9 @@ def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ
     plan = make_plan(str(mine), now_ms=now_ms, single_copy=True, topics=CHANGING)
     needs = [max(one.compaction.group_bytes) for one in plan.with_decision(Decision.CLEAN) if one.compaction]
     free = RESERVE_BYTES + 1
-    options = PlanOptions(selection=Selection(topics=CHANGING), choices=Choices(single_copy=True), now_ms=now_ms)
     kept = tmp_path / "kept"
-    result = commands.clean_in_place(
-        [str(mine)], options, InPlaceOptions(keep_old=str(kept)), RunOptions(spark=IN_PROCESS), fs=Room(free)
+    result = clean_in_place(
+        mine, now_ms=now_ms, single_copy=True, topics=CHANGING, keep_old=kept, spark=IN_PROCESS, fs=Room(free)
     )
     failed = result.with_fate(Fate.FAILED)
     assert len(failed) == len(needs) > 8
@@ -148,10 +144,10 @@ def test_full_disk_is_explained_once_for_all_partitions_with_figures_that_differ
 
 def test_too_little_work_space_names_the_option_and_the_least_that_is_enough(now_ms: int, tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
-    options = PlanOptions(selection=Selection(topics=CHANGING), choices=Choices(single_copy=True), now_ms=now_ms)
-    few = InPlaceOptions(work_space=1)
-    run = RunOptions(spark=IN_PROCESS)
-    result = commands.clean_in_place([str(mine)], options, few, run, fs=Room(1 << 40))
+    disk = Room(1 << 40)
+    result = clean_in_place(
+        mine, now_ms=now_ms, single_copy=True, topics=CHANGING, work_space=1, spark=IN_PROCESS, fs=disk
+    )
     one = result.with_fate(Fate.FAILED)[0]
     assert one.failure is not None
     assert f"give at least --work-space {one.failure.bytes_needed}" in one.why

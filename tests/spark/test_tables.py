@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.commands import table as table_command
-from cordwood.commands.engines import Where
+from cordwood.commands.engines import EngineOptions
 from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.engine.exchange import BlobFolder
@@ -140,8 +140,8 @@ def test_a_limit_is_one_of_files_too_and_such_a_table_is_no_base_of_changes(
 ) -> None:
     path, output = tmp_path / "users-0", str(tmp_path / "table")
     append(path, (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
-    run = table_command.WriteRun(where=Where(spark=spark), limit=2)
-    assert table_command.write_table([str(path)], output, TableOptions(), TableFileOptions(), run).rows == 2
+    options = TableOptions(), TableFileOptions(), EngineOptions()
+    assert table_command.write_table([str(path)], output, *options, spark=spark, limit=2).rows == 2
     assert spark.read.parquet(output).count() == 2
     with pytest.raises(RequestError, match="has only 2 rows of its table"):
         cordwood.table_offsets(str(path), since=output)

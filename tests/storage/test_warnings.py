@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.commands.clean import clean
-from cordwood.commands.options import CopyOptions, PlanOptions, RunOptions
+from cordwood.commands.options import CopyOptions, PlanOptions, TaskOptions
 from cordwood.commands.read import ls
 from cordwood.commands.selection import ListOptions
 from cordwood.fs.posix import PosixFileSystem
@@ -35,7 +35,7 @@ def test_a_clean_says_so_before_it_writes_anything(tmp_path: Path) -> None:
     node = FAULTS["stopped: nothing"].plant(tmp_path / "node")
     (node / "a" / "carts-0" / "partition.metadata").unlink()
     with pytest.raises(NothingWasWrittenError, match=r"carts-0/partition.metadata: missing.* for a stray"):
-        clean(disks(node), str(tmp_path / "copy"), PlanOptions(), CopyOptions(), RunOptions(on_forecast=stop))
+        clean(disks(node), str(tmp_path / "copy"), PlanOptions(), CopyOptions(), TaskOptions(), on_forecast=stop)
     assert not (tmp_path / "copy").exists()
 
 

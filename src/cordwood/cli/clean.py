@@ -24,7 +24,7 @@ from cordwood.cli.main import (
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, RunOptions, TaskOptions
+from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions
 from cordwood.errors import RequestError
 from cordwood.option import option_fields
 
@@ -64,17 +64,25 @@ def main(
     _check_mode(replacing, "--in-place", allowed=in_place)
     check_report(report)
     paths = [named(directory) for directory in directories]
-    with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(tasks=tasks, on_forecast=tell_forecast, on_plan=progress.begin, on_progress=progress.update)
-        with run.where.begun():
-            # Loading these takes as long as starting Java, so load them while it starts.
-            from cordwood.commands.clean import clean
-            from cordwood.commands.clean_in_place import clean_in_place
+    with Progress(enabled=sys.stderr.isatty()) as progress, tasks.where().begun():
+        # Loading these takes as long as starting Java, so load them while it starts.
+        from cordwood.commands.clean import clean
+        from cordwood.commands.clean_in_place import clean_in_place
 
-            if output is not None:
-                result = clean(paths, output, options, copy, run)
-            else:
-                result = clean_in_place(paths, options, replacing, run)
+        on_plan, on_progress = progress.begin, progress.update
+        if output is None:
+            result = clean_in_place(paths, options, replacing, tasks, on_plan=on_plan, on_progress=on_progress)
+        else:
+            result = clean(
+                paths,
+                output,
+                options,
+                copy,
+                tasks,
+                on_forecast=tell_forecast,
+                on_plan=on_plan,
+                on_progress=on_progress,
+            )
     write_report(report, result)
     show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return exit_code_of(result)

@@ -11,7 +11,7 @@ import typer
 from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
-from cordwood.commands.groups import list_groups
+from cordwood.commands.groups import groups
 from cordwood.commands.selection import GroupOptions
 from cordwood.report import groups as report
 
@@ -32,7 +32,7 @@ def main(
     a broker may be running. Exit status 1 if records are damaged, 2 if a log could not be read.
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
-        listing = list_groups([named(directory) for directory in directories], options, on_progress=progress.update)
+        listing = groups([named(directory) for directory in directories], options, on_progress=progress.update)
     if as_json:
         show(json.dumps(listing.document(), indent=1))
     else:

@@ -14,7 +14,7 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.engines import EngineOptions
-from cordwood.commands.options import PlanOptions, RunOptions, TaskOptions
+from cordwood.commands.options import PlanOptions
 
 
 @with_options
@@ -35,25 +35,22 @@ def main(
     if exact:
         return _plan_exactly(paths, options, engine, as_json=as_json)
     # Not imported at the top: with --exact, this is loaded while the engine starts.
-    from cordwood.commands.plan import make_plan
+    from cordwood.commands.plan import plan
 
-    plan = make_plan(paths, options)
-    show(json.dumps(plan.document(), indent=1) if as_json else plan.text())
-    refused = plan.with_decision(Decision.REFUSE)
+    planned = plan(paths, options)
+    show(json.dumps(planned.document(), indent=1) if as_json else planned.text())
+    refused = planned.with_decision(Decision.REFUSE)
     if any(not one.is_unreadable for one in refused):
         return EXIT_DAMAGE
     return EXIT_REQUEST if refused else EXIT_OK
 
 
 def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOptions, *, as_json: bool) -> int:
-    tasks = TaskOptions(engine=engine.engine, master=engine.master)
-    with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = RunOptions(tasks=tasks, on_plan=progress.begin, on_progress=progress.update)
-        with run.where.begun():
-            # Loading this takes as long as starting Java, so load it while Java starts.
-            from cordwood.cli.clean import exit_code_of
-            from cordwood.commands.plan_exact import plan_exact
+    with Progress(enabled=sys.stderr.isatty()) as progress, engine.where().begun():
+        # Loading this takes as long as starting Java, so load it while Java starts.
+        from cordwood.cli.clean import exit_code_of
+        from cordwood.commands.plan_exact import plan_exact
 
-            exact = plan_exact(paths, options, run)
+        exact = plan_exact(paths, options, engine, on_plan=progress.begin, on_progress=progress.update)
     show(json.dumps(exact.document(), indent=1) if as_json else exact.text())
     return exit_code_of(exact.result)

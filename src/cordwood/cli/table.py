@@ -13,8 +13,8 @@ import typer
 from cordwood.cli.main import EXIT_OK, named, show, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.engines import EngineOptions, Where
-from cordwood.commands.table import WriteRun, shown_table, write_table
+from cordwood.commands.engines import EngineOptions
+from cordwood.commands.table import shown_table, write_table
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.errors import RequestError
 from cordwood.report import table as report
@@ -46,20 +46,29 @@ def main(
     a key, of aborted transactions and from the last stable offset on do not count.
     """
     paths = [named(directory) for directory in directories]
-    where = Where.of(engine, None)
     if output is None:
         if files != TableFileOptions():
             raise RequestError("--format and --writer-option are for files; give --output, too")
-        return _show(paths, options, limit, where, as_json=as_json or not sys.stdout.isatty())
+        return _show(paths, options, limit, engine, as_json=as_json or not sys.stdout.isatty())
     with Progress(enabled=sys.stderr.isatty()) as progress:
-        run = WriteRun(where=where, on_start=progress.begin, on_progress=progress.update, limit=limit)
-        result = write_table(paths, output, options, files, run)
+        result = write_table(
+            paths,
+            output,
+            options,
+            files,
+            engine,
+            on_start=progress.begin,
+            on_progress=progress.update,
+            limit=limit,
+        )
     show(json.dumps(result.document(), indent=1) if as_json else result.text())
     return EXIT_OK
 
 
-def _show(paths: Sequence[str], options: TableOptions, limit: int | None, where: Where, *, as_json: bool) -> int:
-    with shown_table(paths, options, where=where) as shown:
+def _show(
+    paths: Sequence[str], options: TableOptions, limit: int | None, engine: EngineOptions, *, as_json: bool
+) -> int:
+    with shown_table(paths, options, where=engine.where()) as shown:
         schema = shown.rows_format.schema
         if as_json:
             decoders = {"key": shown.rows_format.key, "value": shown.rows_format.value}

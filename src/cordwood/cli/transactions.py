@@ -12,7 +12,7 @@ from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
 from cordwood.commands.options import TransactionOptions
-from cordwood.commands.transactions import list_transactions
+from cordwood.commands.transactions import transactions
 from cordwood.report import transactions as report
 
 
@@ -30,6 +30,6 @@ def main(
     """
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
         paths = [named(directory) for directory in directories]
-        listing = list_transactions(paths, options, on_progress=progress.update)
+        listing = transactions(paths, options, on_progress=progress.update)
     show(json.dumps(listing.document(), indent=1) if as_json else "\n".join(report.lines(listing, all_ids=all_ids)))
     return exit_code_of(listing.problems)

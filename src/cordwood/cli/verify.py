@@ -12,7 +12,6 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.engines import Where
 from cordwood.commands.options import VerifyOptions
 
 
@@ -31,7 +30,7 @@ def main(
     Changes nothing. Exit status 1 if there is any violation; each is listed with its key, offset and file.
     """
     check_report(report)
-    where = Where.of(options.tasks, None, options.tasks.archive)
+    where = options.tasks.where()
     with Progress(enabled=sys.stderr.isatty()) as progress, where.begun():
         # Loading this takes as long as starting Java, so load it while Java starts.
         from cordwood.commands.verify import verify

@@ -19,10 +19,9 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
-from cordwood.commands.view import NodeLook, look_at_all
 from cordwood.errors import RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.pages.report import PARTITIONS, report_page
+from cordwood.pages.report import view_html
 from cordwood.threads import in_background
 from cordwood.web.http_server import HOST
 from cordwood.web.serving import ViewServer
@@ -92,13 +91,8 @@ def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
 
 def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
     with LogProgress(enabled=sys.stderr.isatty()) as progress:
-
-        def show(look: NodeLook) -> None:
-            if look.partitions_done:
-                progress.update(look.partitions_done, look.partitions_all)
-
-        look, looks = look_at_all(paths, options, PARTITIONS, on_look=show)
-    write_output(output, report_page(look, looks))
+        text = view_html(paths, options, on_progress=progress.update)
+    write_output(output, text)
     return EXIT_OK
 
 

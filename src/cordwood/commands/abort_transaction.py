@@ -60,7 +60,20 @@ def abort_transaction(
     fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> AbortResult:
-    """End the hanging transaction of a producer in the partitions of a topic; see `cordwood.abort_transaction`."""
+    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show what that would do.
+
+    Args:
+        paths: log directories of all brokers that have the partition, and of those that have `__transaction_state`.
+        topic: of the partitions.
+        producer_id: of the transaction.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the transaction does not hang, or that is not certain; a replica is missing, or replicas differ;
+            a directory was not shut down cleanly.
+        DataError: a log is damaged, or torn at its end.
+    """
     fs = fs or PosixFileSystem()
     sources = [fs.absolute_path(local_path(path, f"Bring it back first: cordwood fetch {path} DIR")) for path in paths]
     now_ms = clock()

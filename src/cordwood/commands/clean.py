@@ -21,8 +21,9 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
@@ -39,7 +40,8 @@ from cordwood.commands.copies import (
     with_retention,
 )
 from cordwood.commands.opening import open_node, recovery_settings, select_partitions
-from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, RunOptions
+from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, TaskOptions
+from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, PartitionResult, result_of
 from cordwood.engine.task import Failure, Indexes, Output
 from cordwood.errors import RequestError
@@ -71,18 +73,40 @@ from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import Recovered, complete_indexes, start_anew
 from cordwood.threads import in_parallel
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def clean(
     paths: Sequence[str],
     output: str,
     options: PlanOptions,
     copy: CopyOptions,
-    run: RunOptions,
+    tasks: TaskOptions,
     *,
+    spark: SparkSession | None = None,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
+    on_forecast: Callable[[Sequence[str]], None] | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
-    """Write a cleaned copy of one broker's directories, on which a broker can start; see `cordwood.clean`."""
+    """Write a cleaned copy of one broker's directories, on which a broker can start.
+
+    Partitions that are not selected are copied. Retention is computed from the sizes and times after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories; they are only read.
+        output: the new directory, which must not exist or be empty; for several log directories, the folder of their
+            copies.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: the output exists and is not empty; see also `plan`.
+        NoSpaceError: the disk is too small, or full.
+        OSError: the disk fails. After any error, nothing is left of the output.
+    """
     started = time.monotonic()
     if options.choices.min_dead is not None:
         raise RequestError(
@@ -95,8 +119,8 @@ def clean(
     read_only = [*sources, *(one.path for one in node.directories if one.is_brokers)]
     select_partitions(node.places, sources, options.selection)  # or raise before a directory is recovered in vain
     foretold = warnings(node)
-    if run.on_forecast is not None:
-        run.on_forecast([text(one) for one in foretold])
+    if on_forecast is not None:
+        on_forecast([text(one) for one in foretold])
     root = options.index_place.root(fs, [place.path for place in node.places])
     linked = Link.HARD if copy.link else None
     work = fs.target(output, read_only)
@@ -104,13 +128,13 @@ def clean(
         check_outside_logs(fs, output)
     copies = lay_out(fs, node, sources, work.data)
     with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):
-        fs = throttled(fs, Limit.of(run.tasks.rate, fs, work.progress))
+        fs = throttled(fs, Limit.of(tasks.rate, fs, work.progress))
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
         plan = plan_recovered(fs, node, copies, restored, options)
         made = _indexes_to_make(fs, copies, work, copy.indexes, link=linked)
-        with run.jobs(fs, _progress_folder(fs, work, run)) as jobs:
+        with tasks.jobs(fs, _progress_folder(fs, work, tasks, spark), spark, on_progress) as jobs:
             failed = dict(not_recovered(copies, restored))
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, indexes=made, index_root=root)
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, indexes=made, index_root=root)
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
 
@@ -140,13 +164,13 @@ def clean(
     )
 
 
-def _progress_folder(fs: TargetStore, work: Target, run: RunOptions) -> str:
+def _progress_folder(fs: TargetStore, work: Target, tasks: TaskOptions, spark: SparkSession | None) -> str:
     """Return the folder for progress counters: one that all tasks can reach.
 
     Executors of a cluster need not share a disk with this machine, only the bucket. But a rate limit needs a shared
     disk, as tasks read and write its counters many times per second.
     """
-    if fs.path_on_disk(work.outputs) is not None or run.tasks.rate is not None or run.where.is_on_this_machine:
+    if fs.path_on_disk(work.outputs) is not None or tasks.rate is not None or tasks.where(spark).is_on_this_machine:
         return work.progress
     return f"{work.outputs}/progress"
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
@@ -33,8 +34,9 @@ from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.wave import run_wave
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.options import InPlaceOptions, PlanOptions, RunOptions
+from cordwood.commands.options import InPlaceOptions, PlanOptions, TaskOptions
 from cordwood.commands.plan import plan_node
+from cordwood.engine.progress import OnProgress
 from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
@@ -48,17 +50,36 @@ from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def clean_in_place(
     paths: Sequence[str],
     options: PlanOptions,
     in_place: InPlaceOptions,
-    run: RunOptions,
+    tasks: TaskOptions,
     *,
+    spark: SparkSession | None = None,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
-    """Clean one broker's directories themselves; see `cordwood.clean_in_place`."""
+    """Clean one broker's directories themselves.
+
+    Only selected partitions are recovered and cleaned. Retention runs after the clean.
+
+    Args:
+        paths: log directories, folders of several, or partition directories. Nothing else may use them meanwhile.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        LockedError: a broker or another program holds one of the directories.
+        RequestError: this user may not give new files to the owner of those that they replace; the folder for old
+            files cannot be used; see also `plan`.
+        OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+    """
     started = time.monotonic()
     check_share(options.choices.min_dead, index=in_place.indexes.index)
     fs = fs or PosixFileSystem()
@@ -78,12 +99,12 @@ def clean_in_place(
             work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
-            limited = throttled(fs, Limit.of(run.tasks.rate, fs, counters) if work.tasks else None)
-            with run.jobs(limited, counters) as jobs:
+            limited = throttled(fs, Limit.of(tasks.rate, fs, counters) if work.tasks else None)
+            with tasks.jobs(limited, counters, spark, on_progress) as jobs:
                 waves = plan_waves(site, jobs, work, in_place, ledger.failures)
-                if run.on_plan is not None:
+                if on_plan is not None:
                     # The proof reads all existing data once more, and the outputs.
-                    run.on_plan(plan, work.size_bytes + (2 * work.output_bytes_max if in_place.verify else 0))
+                    on_plan(plan, work.size_bytes + (2 * work.output_bytes_max if in_place.verify else 0))
                 for wave in waves.waves:
                     run_wave(site, jobs, work, wave, ledger, verify=in_place.verify)
             if options.choices.retention:

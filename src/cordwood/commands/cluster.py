@@ -31,7 +31,17 @@ _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def topics(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = None) -> TopicsListing:
-    """List the topics of a cluster; see `cordwood.topics`."""
+    """List the topics of a cluster: partitions, replicas and configs.
+
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     known = [topic for name, topic in metadata.topics.items() if _is_asked_for(name, options.topics)]
     if options.topics and not known:
@@ -41,13 +51,33 @@ def topics(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = 
 
 
 def configs(paths: Sequence[str], options: ClusterOptions, *, fs: Store | None = None) -> ConfigsListing:
-    """List the configs that are set in a cluster; see `cordwood.configs`."""
+    """List the configs that are set in a cluster: of topics, of brokers, and of all brokers.
+
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     return ConfigsListing(as_of, tuple(_entries(metadata, options.topics)))
 
 
 def brokers(paths: Sequence[str], options: BrokersOptions, *, fs: Store | None = None) -> BrokersListing:
-    """List the brokers of a cluster; see `cordwood.brokers`."""
+    """List the brokers of a cluster, and its features.
+
+    Read from its metadata log and snapshots, as of the end, an offset or a time.
+
+    Args:
+        paths: log directories of one broker, or folders of several; one of them holds `__cluster_metadata-0`.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no metadata log, or no topic was selected.
+        RequestError: the log does not reach back to this offset or time.
+    """
     metadata, as_of = _read(paths, options.point.at, options.point.metadata, fs)
     partitions = [partition for topic in metadata.topics.values() for partition in topic.partitions.values()]
     return BrokersListing(

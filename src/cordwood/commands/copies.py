@@ -9,7 +9,7 @@ from dataclasses import replace
 from cordwood.cleaning.plan import PartitionPlan, Plan
 from cordwood.commands.opening import recovery_settings
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.plan import make_plan, retain_after
+from cordwood.commands.plan import plan, retain_after
 from cordwood.engine.task import Failure, FailureKind, Indexes, Output, tasks_of
 from cordwood.errors import DataError, NoSpaceError
 from cordwood.fs.base import Link, TargetStore, is_full
@@ -35,7 +35,7 @@ def plan_recovered(
     """Plan a clean; retention is computed after it."""
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
     known = replace(options.without_retention(), selection=selection)
-    return make_plan(_loaded_paths(copies, restored), known, fs=fs)
+    return plan(_loaded_paths(copies, restored), known, fs=fs)
 
 
 @contextlib.contextmanager

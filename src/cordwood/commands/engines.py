@@ -46,6 +46,10 @@ class EngineOptions:
         if self.engine not in (None, HERE, SPARK):
             raise RequestError(f"--engine {self.engine}: give here or spark")
 
+    def where(self, spark: SparkSession | None = None) -> Where:
+        """Return the requested engine."""
+        return Where(engine=self.engine, spark=spark, master=self.master)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
@@ -60,11 +64,6 @@ class Where:
     spark: SparkSession | None = None
     master: str = LOCAL_MASTER
     archive: str | None = None
-
-    @classmethod
-    def of(cls, options: EngineOptions, spark: SparkSession | None, archive: str | None = None) -> Where:
-        """Read the options of a command."""
-        return cls(engine=options.engine, spark=spark, master=options.master, archive=archive)
 
     def __post_init__(self) -> None:
         """Raise RequestError for Spark's options with another engine."""

@@ -44,11 +44,25 @@ def erase_check(
     keys: Sequence[bytes | str],
     options: EraseCheckOptions,
     *,
-    on_progress: OnProgress | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> ErasureResult:
-    """Search for traces of keys; see `cordwood.erase_check`."""
+    """Look for traces of keys in all files of some directories, and list the steps that remain.
+
+    Every byte of every file is read, and nothing is changed; brokers may be running. `page()` of the result is the
+    certificate as an HTML file.
+
+    Args:
+        paths: directories of brokers, copies, folders of kept files: all that may have traces.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of files that were looked at, and of all.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no file was selected.
+        RequestError: a path is a file; or a key is not what `key_as` says.
+        ConfigError: Kafka would not accept a config.
+    """
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")

@@ -38,11 +38,26 @@ def get(
     keys: Sequence[bytes | str],
     options: GetOptions,
     *,
-    on_progress: OnProgress | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> GetResult:
-    """Find all records of some keys; see `cordwood.get`."""
+    """Find all records of some keys, and what will happen to each of them next.
+
+    The directories are only read; a broker may be running. Segments with a key index are searched through it, all
+    others are read. If the number of partitions is known, a key is looked for in the partition that Kafka's
+    partitioner writes it to, and in the others if it is not there.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        keys: bytes, or text as `key_as` says.
+        on_progress: called with the bytes of segments that were searched, and of all.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or a key is not what `key_as` says.
+        ConfigError: Kafka would not accept a config.
+    """
     chosen = options.selection
     if not keys:
         raise RequestError("no key was given")

@@ -6,11 +6,11 @@ Lag counts to the ends of the logs in the same directories.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 import cordwood.report.groups  # noqa: F401 - so that listings can show themselves
-from cordwood.commands.coordinators import Beside, OnLogs
+from cordwood.commands.coordinators import Beside
 from cordwood.commands.selection import GroupOptions
 from cordwood.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
@@ -20,10 +20,22 @@ from cordwood.storage.node.groups import SHARE_UPDATE, GroupBuilder, GroupListin
 from cordwood.storage.node.node import Node
 
 
-def list_groups(
-    paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None, fs: Store | None = None
+def groups(
+    paths: Sequence[str],
+    options: GroupOptions,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
 ) -> GroupListing:
-    """List the consumer groups in one broker's directories; see `cordwood.groups`."""
+    """List the consumer groups in one broker's directories: members, committed offsets, and lag.
+
+    Args:
+        on_progress: called with the number of logs read so far, and of all.
+
+    Raises:
+        NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+    """
     beside = Beside(Node.open(fs or file_system_for([*paths, options.metadata]), paths, options.metadata))
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
     if not offsets_topic.partitions:
@@ -36,7 +48,7 @@ def list_groups(
     for _, record, _ in beside.state(SHARE_GROUP_STATE, problems.append, updates=SHARE_UPDATE):
         builder.add_share_record(record)
     wanted = options.groups
-    groups = [one for one in builder.groups() if not wanted or any(fnmatchcase(one.group_id, glob) for glob in wanted)]
-    if wanted and not groups:
+    listed = [one for one in builder.groups() if not wanted or any(fnmatchcase(one.group_id, glob) for glob in wanted)]
+    if wanted and not listed:
         raise NotFoundError(f"No group in {', '.join(paths)} matches {', '.join(wanted)}")
-    return GroupListing(tuple(groups), offsets_topic, share_topic, tuple(problems))
+    return GroupListing(tuple(listed), offsets_topic, share_topic, tuple(problems))

@@ -24,7 +24,15 @@ _MEMORY_SHARE = 4
 
 
 def index(paths: Sequence[str], options: IndexingOptions, *, fs: LocalFileSystem | None = None) -> IndexResult:
-    """Make or remove key indexes; see `cordwood.index`."""
+    """Make the key indexes of partitions, or remove them.
+
+    Indexes that are up to date stay. No file of the log changes.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file, or belongs to another user.
+        LockedError: a broker or another program holds one of the log directories.
+    """
     chosen, index_dir = options.chosen, options.index_dir
     with ExitStack() as held:
         if index_dir is not None:

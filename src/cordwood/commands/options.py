@@ -6,16 +6,17 @@ This module imports little, so that Spark can start before the command itself is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from cordwood.cleaning.plan import Choices, Plan
+from cordwood.cleaning.plan import Choices
 from cordwood.clock import Clock
 from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.selection import IndexPlace, Selection
 from cordwood.errors import RequestError
 from cordwood.option import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, Option
+from cordwood.types import override
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,19 @@ class TaskOptions(EngineOptions):
         EngineOptions.__post_init__(self)
         if self.task_timeout < 1:
             raise RequestError(f"--task-timeout {self.task_timeout}: give seconds, 1 or more")
+
+    @override
+    def where(self, spark: SparkSession | None = None) -> Where:
+        return replace(EngineOptions.where(self, spark), archive=self.archive)
+
+    def jobs(
+        self, fs: TargetStore, progress_folder: str, spark: SparkSession | None, on_progress: OnProgress | None
+    ) -> Jobs:
+        """Return the runner of a command's tasks, which write their progress to a folder of `fs`."""
+        # Imported here, as planning does not need it.
+        from cordwood.jobs.jobs import Jobs
+
+        return Jobs(fs, progress_folder, self.where(spark).start, on_progress, task_timeout=self.task_timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,33 +219,3 @@ class AbortOptions:
     ] = False
     no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
     yes: Annotated[bool, Option("Do it. Without this, what would be done is shown, and nothing is changed.")] = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """The engine of a command's tasks, and callbacks.
-
-    Attributes:
-        spark: a session to use, which is left running, or None for a new one.
-        on_forecast: called first, with a line for each reason why a broker could not serve all of the source.
-        on_plan: called with the plan and the number of bytes to read.
-        on_progress: called with the number of bytes read so far.
-    """
-
-    spark: SparkSession | None = None
-    tasks: TaskOptions = field(default_factory=TaskOptions)
-    on_forecast: Callable[[Sequence[str]], None] | None = None
-    on_plan: Callable[[Plan, int], None] | None = None
-    on_progress: OnProgress | None = None
-
-    @property
-    def where(self) -> Where:
-        """The engine that runs the tasks."""
-        return Where.of(self.tasks, self.spark, self.tasks.archive)
-
-    def jobs(self, fs: TargetStore, progress_folder: str) -> Jobs:
-        """Return the runner of a command's tasks, which write their progress to a folder of `fs`."""
-        # Imported here, as planning does not need it.
-        from cordwood.jobs.jobs import Jobs
-
-        return Jobs(fs, progress_folder, self.where.start, self.on_progress, task_timeout=self.tasks.task_timeout)

@@ -63,10 +63,15 @@ SETTINGS = (
 )
 
 
-def make_plan(
-    paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock
-) -> Plan:
-    """Plan a clean of one broker's directories; see `cordwood.plan`."""
+def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock) -> Plan:
+    """Show what a clean of one broker's directories would do, without reading records or changing anything.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; an offset is negative; or the
+            offset map has no room for a single key.
+        ConfigError: Kafka would not accept a config.
+    """
     selection = options.selection
     fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
     return plan_node(open_node(fs, paths, selection), paths, options, clock=clock, with_causes=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import cordwood.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.plan import PartitionPlan, Plan
@@ -22,14 +23,16 @@ from cordwood.commands.copies import (
     run_tasks,
     with_retention,
 )
+from cordwood.commands.engines import EngineOptions
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.options import PlanOptions, RunOptions
-from cordwood.engine.progress import total
+from cordwood.commands.options import PlanOptions
+from cordwood.engine.progress import OnProgress, total
 from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, Work, result_of
 from cordwood.engine.task import Failure, Output
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import temporary_directory
+from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
@@ -37,16 +40,32 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.into_copy import Recovered
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 def plan_exact(
     paths: Sequence[str],
     options: PlanOptions,
-    run: RunOptions,
+    engine: EngineOptions,
     *,
+    spark: SparkSession | None = None,
+    on_plan: Callable[[Plan, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
     clock: Clock = system_clock,
 ) -> ExactPlan:
-    """Plan a clean, and run it without writing, for exact figures instead of bounds; see `cordwood.plan_exact`."""
+    """Plan a clean, and run it without writing, for the figures that `clean` would report instead of bounds.
+
+    The directories are only read; a broker may be running on them. A directory whose broker crashed is first recovered
+    into the temporary folder, as `clean` does into its copy: that takes room for its unflushed segments. Retention is
+    computed from the sizes and times after the clean.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: see `plan`; or Spark does not start.
+        NoSpaceError: the temporary folder has no room for a directory to recover.
+    """
     started = time.monotonic()
     fs = fs or file_system_for([*paths, *options.paths])
     options, now_ms = options.at(clock)
@@ -64,9 +83,9 @@ def plan_exact(
         check_space(fs, folder, to_load, link=Link.SYMBOLIC, advice=advice, work_folder=work.path)
         restored = recover_crashed(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
         plan = plan_recovered(fs, node, copies, restored, options)
-        with run.jobs(fs, work.progress) as jobs:
+        with Jobs(fs, work.progress, engine.where(spark).start, on_progress) as jobs:
             failed = dict(not_recovered(copies, restored))
-            outcomes = run_tasks(jobs, plan, failed, work.outputs, run.on_plan, index_root=root, discard=True)
+            outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, index_root=root, discard=True)
             work_of_all = Work.of(outcomes.values(), total(fs, jobs.progress))
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)

@@ -49,9 +49,6 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
     return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
 
 
-#: Called with the number of partitions listed so far, and their total.
-OnPartitions = Callable[[int, int], None]
-
 #: Sort orders of `ls`, each with a key that is lowest for the first row.
 ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
     "name": lambda _: 0,
@@ -67,9 +64,22 @@ ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
 
 
 def ls(
-    paths: Sequence[str], options: ListOptions, *, on_progress: OnPartitions | None = None, fs: Store | None = None
+    paths: Sequence[str],
+    options: ListOptions,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
 ) -> Listing:
-    """List the partitions of one broker's directories; see `cordwood.ls`."""
+    """List the partitions of one broker's directories.
+
+    Args:
+        on_progress: called with the number of partitions listed so far, and of all.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
     one = options.selection
     fs = fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir])
     return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress)
@@ -94,7 +104,11 @@ def _foretold(partitions: Sequence[PartitionListing], found: Sequence[Finding]) 
 
 
 def list_node(
-    node: Node, paths: Sequence[str], options: ListOptions, *, on_progress: OnPartitions | None = None
+    node: Node,
+    paths: Sequence[str],
+    options: ListOptions,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Listing:
     """List the partitions of a node's directories, as they were when it was opened."""
     order = ORDERS.get(options.sort or "name")

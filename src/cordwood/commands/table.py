@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import cordwood.report.table  # noqa: F401 - so that results can show themselves
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.engines import Where
+from cordwood.commands.engines import EngineOptions, Where
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.table_output import check_format, table_folder
 from cordwood.commands.table_parts import write_parts
@@ -192,14 +192,43 @@ def _file_system(paths: Sequence[str], options: TableOptions) -> TargetStore:
 
 
 def table_offsets(paths: Sequence[str], options: TableOptions, *, fs: Store | None = None) -> dict[int, int]:
-    """Return the end offset of a table by partition; see `cordwood.table_offsets`."""
+    """Return the end offset of a table by partition; the offset itself is not included.
+
+    Pass the offsets to `latest_table` as `as_of`; later, as `since` they select the changes after them.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+
+    Raises:
+        NotFoundError, RequestError, DataError: see `latest_table`.
+    """
     return prepare(paths, options, fs=fs).point.offsets
 
 
 def latest_table(
     spark: SparkSession, paths: Sequence[str], options: TableOptions, *, fs: Store | None = None
 ) -> DataFrame:
-    """Return a table as a DataFrame; see `cordwood.latest_table`."""
+    """Return the last committed value of each key of a topic, as a Spark DataFrame.
+
+    Many tasks read the logs twice: now for the keys, and for the values when the DataFrame is used. Their memory does
+    not grow with the logs or the number of keys. The result of the first reading is kept in files until the session
+    ends. A key that is in several partitions has a row for each.
+
+    Columns: key and value, as their decoders give them; partition, offset and timestamp of the record that counts;
+    `deleted`, with deletes or changes only; `undecodable`, where what cannot be decoded is null.
+
+    Args:
+        spark: the session.
+        paths: log directories of one broker, folders of several, or partition directories.
+        fs: the file system; default: that of the machine that a task runs on.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the logs do not reach to this point, or no longer back to the earlier table; there is no such
+            decoder, or its library is missing.
+        DataError: headers are damaged. What is found damaged later, and what cannot be decoded, fails the job that uses
+            the DataFrame.
+    """
     prepare_session(spark)
     runner = SessionRunner(spark)
     made = prepare(paths, options, runner=runner, fs=fs)
@@ -264,41 +293,42 @@ def _as_of(options: TableOptions, offsets: Mapping[int, int]) -> TableOptions:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRun:
-    """The engine that writes a table, and callbacks.
-
-    Attributes:
-        where: engine for the tasks.
-        on_start: called with the title of the work, and the number of bytes to read.
-        on_progress: called with the number of bytes read so far.
-        limit: maximum number of rows to write; None: all.
-    """
-
-    where: Where = field(default_factory=Where)
-    on_start: Callable[[str, int], None] | None = None
-    on_progress: OnProgress | None = None
-    limit: int | None = None
-
-
 def write_table(
     paths: Sequence[str],
     output: str,
     options: TableOptions,
     files: TableFileOptions,
-    run: WriteRun,
+    engine: EngineOptions,
     *,
+    spark: SparkSession | None = None,
+    on_start: Callable[[str, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     fs: TargetStore | None = None,
+    limit: int | None = None,
     clock: Clock = system_clock,
 ) -> TableResult:
-    """Write a table to files; see `cordwood.write_table`."""
-    started, now_ms = time.monotonic(), clock()
+    """Write the last committed value of each key of a topic to files, or what changed since an earlier table.
+
+    Where the table ends is kept beside the files, in `_cordwood.json`, which is written last: without it the table is
+    not whole. After an error nothing is left.
+
+    Args:
+        paths: log directories of one broker, folders of several, or partition directories.
+        output: the new folder.
+        on_start: called with what is done, and the number of bytes that will be read.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such topic.
+        RequestError: the output is there already; see also `latest_table`.
+        DataError: a log is damaged, or something cannot be decoded.
+    """
+    started, now_ms, where = time.monotonic(), clock(), engine.where(spark)
     fs = fs or _file_system([*paths, output], options)
     output = fs.absolute_path(output)
     writer_options = files.writer_options()
     if fs.path_on_disk(output) is None:
-        _check_uploads(output, run.where)
-    if not run.where.is_spark:
+        _check_uploads(output, where)
+    if not where.is_spark:
         FileFormat(files.format.lower(), writer_options)  # raise for wrong options first
     with (
         table_folder(fs, output, list(map(fs.absolute_path, paths))) as folder,
@@ -306,23 +336,23 @@ def write_table(
     ):
         # Raise for wrong options before Spark starts.
         made = prepare(paths, options, fs=fs, now_ms=now_ms)
-        check_format(files.format, made.rows_format.schema, is_own_session=run.where.spark is None)
-        if run.on_start is not None:
-            run.on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
-        with _writing_runner(run.where, made) as runner:
+        check_format(files.format, made.rows_format.schema, is_own_session=spark is None)
+        if on_start is not None:
+            on_start(f"table of {made.point.topic}", 2 * made.log_bytes)
+        with _writing_runner(where, made) as runner:
             fixed = _as_of(options, made.point.offsets)
             cut_anew = prepare(paths, fixed, runner=runner, fs=fs, now_ms=now_ms, counters=work.counters)
-            with Watch(work.counters.location.open(), work.counters.path, run.on_progress):
+            with Watch(work.counters.location.open(), work.counters.path, on_progress):
                 tasks = _scanned(cut_anew, runner, work.blobs)
                 if isinstance(runner, SparkRunner):
                     rows = table_dataframe(runner.session, tasks, cut_anew.rows_format)
-                    rows = rows if run.limit is None else rows.limit(run.limit)
+                    rows = rows if limit is None else rows.limit(limit)
                     counts = _write(rows, folder.path, files.format, writer_options, fs)
                 else:
                     local = file_system_for([])
                     format_ = FileFormat(files.format.lower(), writer_options)
-                    counts = write_parts(runner, local, folder.path, tasks, cut_anew.rows_format, format_, run.limit)
-        folder.finish(encode_facts(made.point, options, now_ms, files.format, run.limit))
+                    counts = write_parts(runner, local, folder.path, tasks, cut_anew.rows_format, format_, limit)
+        folder.finish(encode_facts(made.point, options, now_ms, files.format, limit))
     return TableResult(
         made.point.topic,
         output,

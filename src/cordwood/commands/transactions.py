@@ -6,14 +6,14 @@ would seem unknown to all coordinators; so open transactions of a live log are r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import cordwood.report.transactions  # noqa: F401 - so that listings can show themselves
 from cordwood.cleaning.plan import Bound, Choices
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.coordinators import Beside, OnLogs
+from cordwood.commands.coordinators import Beside
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.plan import plan_partition
@@ -43,15 +43,24 @@ from cordwood.storage.recovery.replay import Producer
 from cordwood.types import NONE, TopicPartition
 
 
-def list_transactions(
+def transactions(
     paths: Sequence[str],
     options: TransactionOptions,
     *,
-    on_progress: OnLogs | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> TransactionListing:
-    """List the open transactions in one broker's directories; see `cordwood.transactions`."""
+    """List the open transactions in one broker's directories, and what they hold back.
+
+    Args:
+        on_progress: called with the number of partitions read so far, and of all.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
     now_ms = clock() if options.now_ms is None else options.now_ms
     selection = options.selection
     fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
@@ -70,12 +79,10 @@ def list_transactions(
         if not place.directory.live or _is_still_open(place, one, now_ms):
             held = _first_uncleanable(beside, place, now_ms) if one.is_first else None
             logs.append(replace(one, first_uncleanable_offset=held))
-    transactions = [
-        one for one in coordinators.judge(logs, now_ms) if one.logs or _may_be_asked_for(one, options.selection)
-    ]
+    listed = [one for one in coordinators.judge(logs, now_ms) if one.logs or _may_be_asked_for(one, options.selection)]
     problems += coordinators.unread
     return TransactionListing(
-        now_ms, tuple(transactions), coordinators.known, coordinators.coverage, len(places), tuple(problems)
+        now_ms, tuple(listed), coordinators.known, coordinators.coverage, len(places), tuple(problems)
     )
 
 

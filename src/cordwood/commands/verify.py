@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 import cordwood.report.verify  # noqa: F401 - so that a result can show itself
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.engines import Where
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import VerifyOptions
 from cordwood.commands.proving import verify_pairs
@@ -56,7 +55,20 @@ def verify(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> VerifyResult:
-    """Prove that one state of log directories is what a clean may leave of another; see `cordwood.verify`."""
+    """Prove that one state of log directories is what a clean may leave of another.
+
+    The configs are those of the state before. They decide which partitions may have been cleaned; where a topic's
+    policy is unknown, they all may.
+
+    Args:
+        before: a log directory, a folder of several, or a partition directory, as it was; it is only read.
+        after: the same after the clean; it is only read.
+        on_start: called with a description of what will be compared, and the number of bytes that will be read.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; the directories belong to different brokers; or Spark does not start.
+    """
     selection, high_watermark, retention = options.selection, options.high_watermark, options.retention
     topics, partitions = selection.topics, selection.partitions
     fs = fs or file_system_for([before, after, selection.metadata, selection.server_properties])
@@ -79,7 +91,7 @@ def verify(
     local = PosixFileSystem()
     with temporary_directory(local, "cordwood-verify-") as folder:
         fs = throttled_store(fs, Limit.of(options.tasks.rate, local, folder))
-        with Where.of(options.tasks, spark, options.tasks.archive).start(sizes) as runner:
+        with options.tasks.where(spark).start(sizes) as runner:
             if not fs.location().in_this_process:
                 needs = "Name a folder that all machines share with TMPDIR"
                 runner.check(local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)

@@ -17,12 +17,12 @@ from typing import Any
 
 from cordwood.cleaning.causes import WhyResult
 from cordwood.clock import Clock, system_clock
-from cordwood.commands.groups import list_groups
+from cordwood.commands.groups import groups
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.read import list_node
 from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
-from cordwood.commands.transactions import list_transactions
+from cordwood.commands.transactions import transactions
 from cordwood.commands.view_partition import PartitionLook, look_at_partition, options_for
 from cordwood.commands.why import why_node
 from cordwood.errors import CordwoodError, NotFoundError
@@ -171,10 +171,10 @@ class _Looking:
                 if not any(place.topic == CONSUMER_OFFSETS for place in node.places):
                     return {}
                 of_groups = GroupOptions(metadata=selection.metadata)
-                return {"groups": list_groups(paths, of_groups, on_progress=on_progress, fs=node.fs)}
+                return {"groups": groups(paths, of_groups, on_progress=on_progress, fs=node.fs)}
             case Step.TRANSACTIONS:
                 of_transactions = TransactionOptions(selection=selection, now_ms=options.now_ms)
-                found = list_transactions(paths, of_transactions, on_progress=on_progress, fs=node.fs)
+                found = transactions(paths, of_transactions, on_progress=on_progress, fs=node.fs)
                 return {"transactions": found}
 
 

@@ -12,7 +12,7 @@ reached. Only the causes of each are kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import cordwood.report.why  # noqa: F401 - so that results can show themselves
@@ -43,11 +43,22 @@ def why(
     paths: Sequence[str],
     options: WhyOptions,
     *,
-    on_progress: OnLogs | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> WhyResult:
-    """Why the partitions in one broker's directories are as large as they are; see `cordwood.why`."""
+    """Explain the size of the partitions in one broker's directories, and what to do about it.
+
+    Partitions that could lose most come first. Nothing is changed; a broker may be running.
+
+    Args:
+        on_progress: called with how many partitions were looked at, and how many there are.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
     chosen = options.selection
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
     return why_node(open_node(fs, paths, chosen), paths, options, on_progress=on_progress, clock=clock)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from cordwood.commands.view import NodeLook
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.view import NodeLook, look_at_all
 from cordwood.commands.view_partition import PartitionLook
+from cordwood.fs.base import Store
 from cordwood.pages import groups, node, partition, partitions, transactions
 from cordwood.pages.frame import cut, one_file, section
 from cordwood.pages.links import FileLinks
@@ -15,6 +17,33 @@ from cordwood.pages.markup import Content, tag
 _ROWS_MAX = 2_000
 PARTITIONS = 20
 _PARTS = (("Node", "#node"), ("Partitions", "#partitions"), ("Groups", "#groups"), ("Transactions", "#transactions"))
+
+
+def view_html(
+    paths: Sequence[str],
+    options: WhyOptions,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+) -> str:
+    """Return the pages of one broker's directories as the text of one HTML file, which needs no network.
+
+    The directories are only read; a broker may be running.
+
+    Args:
+        on_progress: called with how many partitions a step has looked at, and how many there are.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no partition was selected.
+        RequestError: a path is a file; or the directories belong to different brokers.
+        ConfigError: Kafka would not accept a config.
+    """
+
+    def report(look: NodeLook) -> None:
+        if on_progress is not None and look.partitions_done:
+            on_progress(look.partitions_done, look.partitions_all)
+
+    return report_page(*look_at_all(paths, options, PARTITIONS, on_look=report, fs=fs))
 
 
 def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:

@@ -59,11 +59,25 @@ def explain(
     paths: Sequence[str],
     options: ExplainOptions,
     *,
-    on_progress: OnPart | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> ExplainResult:
-    """Compare a log under several sets of configs; see `cordwood.explain`."""
+    """Predict the effect of other configs on a topic's log: at once, and if its last weeks happened under them.
+
+    The log's records are replayed into a live log in memory, with retention and a cleaner: under the log's own configs,
+    and under the others. Of several partitions the largest is replayed. Nothing is changed.
+
+    Args:
+        paths: log directories of one broker, or partition directories.
+        on_progress: called with what is being done, and the part of it that is done, up to 1.
+        fs: the file system; default: that of this machine, or the object store of the paths.
+
+    Raises:
+        NotFoundError: there is nothing at a path, or no such partition.
+        RequestError: several topics; no records; a value that cannot be; or more segments than can be replayed.
+        ConfigError: Kafka would not accept a config.
+    """
     report = on_progress or (lambda _what, _part: None)
     chosen = options.selection
     fs = fs or file_system_for([*paths, chosen.metadata, chosen.server_properties])

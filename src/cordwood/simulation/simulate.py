@@ -22,11 +22,21 @@ def simulate(
     options: SimulateOptions,
     *,
     on_progress: Callable[[float], None] | None = None,
-    fs: Store | None = None,
 ) -> SimulationResult:
-    """Simulate a topic's disk use; see `cordwood.simulate`."""
+    """Predict the disk that a topic will take, under one set of configs, or compare two.
+
+    Runs the live log with its retention and its cleaner in memory, on a clock of its own, on a part of the workload.
+
+    Args:
+        on_progress: called with the part that is done, up to 1.
+
+    Raises:
+        RequestError: no rate; a value that cannot be; or more segments than can be simulated.
+        ConfigError: Kafka would not accept a config.
+        NotFoundError: there is no such server.properties.
+    """
     workload = options.workload
-    sets = _config_sets(options, fs or PosixFileSystem())
+    sets = _config_sets(options, PosixFileSystem())
     scale = choose_scale(workload, [one.topic for one in sets], round(options.days * DAY_MS), options.scale)
     outcomes = []
     for number, one in enumerate(sets):
