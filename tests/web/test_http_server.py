@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
-from cordwood.web.http_server import CONNECTIONS_MAX, HOST, Answer, HttpServer, Request
+from cordwood.web.http_server import CONNECTIONS_MAX, HOST, THREADS, Answer, HttpServer, Request
 
 
 class Served:
@@ -32,7 +32,7 @@ class Served:
 
     def ask(self, request: str) -> socket.socket:
         client = socket.create_connection((HOST, self.server.port), timeout=60)
-        client.sendall(request.encode() + b"\r\n\r\n")
+        client.sendall(request.encode() + b"\r\nConnection: close\r\n\r\n")
         return client
 
     def status(self, request: str) -> str:
@@ -58,13 +58,13 @@ def test_requests_that_cannot_be_met_say_why(served: Served, caplog: pytest.LogC
     assert served.status("GET /quick?name[]=x HTTP/1.1") == "200 OK"
     assert served.status("GET /else HTTP/1.1") == "404 Not Found"
     assert served.status("POST /quick HTTP/1.1") == "405 Method Not Allowed"
-    assert served.status("nothing") == "405 Method Not Allowed"
+    assert served.status("nothing") == "400 Bad Request"
     assert served.status("GET /fail HTTP/1.1") == "500 Internal Server Error"
     assert "why it fails" in caplog.text
 
 
 def test_clients_that_wait_for_the_same_answer_share_it_and_others_are_served(served: Served) -> None:
-    waiting = [served.ask("GET /slow HTTP/1.1") for _ in range(CONNECTIONS_MAX - 1)]
+    waiting = [served.ask("GET /slow HTTP/1.1") for _ in range(THREADS - 1)]
     for _ in range(2 * CONNECTIONS_MAX):
         assert served.status("GET /quick HTTP/1.1") == "200 OK"
     served.may_end.set()
@@ -76,7 +76,7 @@ def test_when_all_connections_are_idle_the_next_client_takes_the_oldest_ones_pla
     idle = [socket.create_connection((HOST, served.server.port), timeout=60) for _ in range(CONNECTIONS_MAX)]
     assert served.status("GET /quick HTTP/1.1") == "200 OK"
     assert idle[0].recv(1) == b"", "closed"
-    idle[-1].sendall(b"GET /quick HTTP/1.1\r\n\r\n")
+    idle[-1].sendall(b"GET /quick HTTP/1.1\r\nConnection: close\r\n\r\n")
     assert answer_of(idle[-1]) == ("200 OK", b"quick")
     for client in idle:
         client.close()

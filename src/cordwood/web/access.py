@@ -77,7 +77,7 @@ class Access:
         if given is not None and _is_same(given, token):
             rest = {name: value for name, value in request.query.items() if name != "token"}
             # Exactly one leading slash, so that this is a path on this server; quoting makes it a valid header value.
-            path = "/" + quote(request.path.lstrip("/"), safe="/.")
+            path = "/" + quote(request.path.lstrip("/"), safe="/.", encoding="latin-1")
             target = path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
             cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": target, "Set-Cookie": cookie})
