@@ -1,7 +1,8 @@
-# make demo    shows Cordwood at work        make lint types layers    what reviewers need not say
-# make test    runs the tests                make check-kafka          slow: compares with Kafka itself
-# make         only sets up .venv            make bench                prints our speed
-# make docs    builds the docs as a site     make cluster-test         runs it on a small Spark cluster
+# make demo      shows Cordwood at work      make lint types layers    what reviewers need not say
+# make test      tests in five minutes       make check-kafka          slow: compares with Kafka itself
+# make test-all  runs the other tests        make cluster-test         runs it on a small Spark cluster
+# make docs      builds the docs as a site   make bench                prints our speed
+# make           only sets up .venv
 #
 # All of them set up first, which takes about a minute, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
 #   make test ARGS="tests/record -k crc"
@@ -12,10 +13,12 @@ export HOME := $(or $(HOME),$(shell eval echo "~$$(id -un)"))
 export PYTHON
 
 bin := .venv/bin
+# A process per core. Each begins with its share of the files, so that two processes rarely make one fixture.
+together := -n auto --dist worksteal
 # Slow comparisons are left out of `make test`; conftest.py says how many.
 slow := (kafka or slow) and not (cluster or large or month or soak)
 
-.PHONY: setup demo test lint types layers lock bench check-kafka cluster-test docs clean
+.PHONY: setup demo test test-all lint types layers lock bench check-kafka cluster-test docs clean
 
 setup: .venv/.stamp
 
@@ -27,10 +30,14 @@ demo: setup
 	@$(bin)/cordwood demo $(ARGS)
 
 test: setup
-	@$(bin)/python -m pytest -n auto -m "not (kafka or slow or cluster)" $(ARGS)
+	@$(bin)/python -m pytest $(together) -m "not (more or kafka or slow or cluster)" $(ARGS)
+
+# The tests that `make test` leaves out, without those that need Kafka.
+test-all: setup
+	@$(bin)/python -m pytest $(together) -m "more and not (kafka or slow or cluster)" $(ARGS)
 
 check-kafka: setup
-	@$(bin)/python -m pytest -n auto -m "$(slow)" $(ARGS)
+	@$(bin)/python -m pytest $(together) -m "$(slow)" $(ARGS)
 
 # Starts a master and two workers of Spark on 127.0.0.1, and ends them.
 cluster-test: setup

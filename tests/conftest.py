@@ -1,13 +1,14 @@
 """Shared by all tests: Hypothesis' settings and seed, Kafka as a fixture, and the number of tests that a run left out.
 
 Tests that use `kafka_oracle` or `kafka_broker` get the marker `kafka`, and the latter also `broker`, automatically.
-`make test` leaves out `kafka` and `slow`; `make check-kafka` runs just those.
+`make test` leaves out `more`, which `make test-all` runs, and `kafka` and `slow`, which `make check-kafka` runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from cordwood.pool import processes
 from cordwood.spark.java import find_java
-from tests import crashes, kafka_tools, knobs, summary
+from tests import crashes, kafka_tools, knobs, summary, warm_pool
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
 
@@ -41,9 +43,12 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: Tests leave up to this in memory at a time, most of it in fixtures of modules.
+MEMORY_BYTES_MIN = 8 << 30
 _left_out = pytest.StashKey[int]()
 #: Markers of tests that only `.ci/full` runs: they take an hour, or much memory or disk.
 LONG = ("large", "month", "soak")
+_left_to_test_all = pytest.StashKey[int]()
 #: Number of tests that wait for their turn.
 _waiting = pytest.StashKey[int]()
 
@@ -56,6 +61,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if knobs.IS_FRESH and config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(knobs.SEED)
+    if not knobs.IS_FULL:
+        _keep_files_in_memory()
+
+
+def _keep_files_in_memory() -> None:
+    """Let `tmp_path` be in memory if there is room. There a copy of a fixture takes a sixth of its time on a disk."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > MEMORY_BYTES_MIN:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 @pytest.fixture(scope="session")
@@ -75,26 +89,37 @@ def kafka_broker() -> Iterator[kafka_tools.Broker]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """A session as a user makes it, with none of our settings, in a folder of its own. It starts within seconds."""
     from pyspark.sql import SparkSession
 
     os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with contextlib.chdir(tmp_path_factory.mktemp("spark")):
+    # On a disk: examples in docs run in this folder, and show sizes there.
+    folder = tempfile.mkdtemp(prefix="cordwood-spark-")
+    with contextlib.chdir(folder):
         made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def warm_pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pools start warm; those of `tests/pool` start as a user's."""
+    if sys.platform == "linux" and "tests/pool/" not in request.node.nodeid:
+        monkeypatch.setattr(processes, "_start", warm_pool.start)
 
 
 @pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
     """A new folder on another file system than `tmp_path`'s; the test is skipped if there is no other file system."""
-    shared_memory = Path("/dev/shm")
-    if not shared_memory.is_dir() or shared_memory.stat().st_dev == tmp_path.stat().st_dev:
+    disks = [disk for disk in map(Path, ("/dev/shm", "/var/tmp")) if disk.is_dir()]
+    other = next((disk for disk in disks if disk.stat().st_dev != tmp_path.stat().st_dev), None)
+    if other is None:
         pytest.skip("there is one file system only")
-    with tempfile.TemporaryDirectory(prefix="cordwood-", dir=shared_memory) as folder:
+    with tempfile.TemporaryDirectory(prefix="cordwood-", dir=other) as folder:
         yield Path(folder)
 
 
@@ -133,16 +158,19 @@ def _wait_for_their_turn(items: list[pytest.Item]) -> None:
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    """Count the slow tests that `-m` left out."""
+    """Count the tests that `-m` left out."""
     for item in items:
         if item.get_closest_marker("kafka") or item.get_closest_marker("slow"):
             item.config.stash[_left_out] = item.config.stash.get(_left_out, 0) + 1
+        elif item.get_closest_marker("more"):
+            item.config.stash[_left_to_test_all] = item.config.stash.get(_left_to_test_all, 0) + 1
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand the count over when this is one of several processes (pytest-xdist)."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = session.config.stash.get(_left_out, 0)
+        session.config.workeroutput["left_to_test_all"] = session.config.stash.get(_left_to_test_all, 0)
         session.config.workeroutput["waiting"] = session.config.stash.get(_waiting, 0)
 
 
@@ -150,6 +178,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_testnodedown(node: Any) -> None:
     """Take the count from a process that ended; every one collects all tests, so their counts are equal."""
     node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[_left_to_test_all] = getattr(node, "workeroutput", {}).get("left_to_test_all", 0)
     node.config.stash[_waiting] = getattr(node, "workeroutput", {}).get("waiting", 0)
 
 
@@ -170,6 +199,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"{count} slow tests have another turn than this run's, CORDWOOD_TURN={knobs.TURN}/{knobs.TURNS}"
         )
+    if count := config.stash.get(_left_to_test_all, 0):
+        terminalreporter.write_line(f"{count:,} tests left out; to run them:  make test-all")
     if count := config.stash.get(_left_out, 0):
         terminalreporter.write_line(
             f"{count} slow tests and comparisons with Kafka left out; to run them:  make check-kafka"

@@ -23,6 +23,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -61,7 +62,17 @@ COMMANDS = ROOT / "docs/commands.md"
 DAMAGE = ROOT / "docs/damage.md"
 FORMAT = ROOT / "docs/format"
 
+#: Pages whose examples only `make test-all` runs. Those of docs/commands.md run most commands.
+MORE = ("cluster", "internal-topics", "object-stores", "python", "simulate", "spark", "table")
+
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+per_example_page = pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.more] if page.stem in MORE else [])
+        for page in PAGES
+    ],
+)
 
 
 def agrees(page: Path, found: str, wanted: str, what: str) -> None:
@@ -201,11 +212,13 @@ def console(body: str, shell: Shell) -> str:
 
 
 @pytest.fixture
-def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The demo log, in a folder that the test runs in."""
-    unpack(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The demo log, in a folder that the test runs in: on a disk, as the pages show sizes there."""
+    with tempfile.TemporaryDirectory(prefix="cordwood-docs-") as folder:
+        unpack(Path(folder))
+        monkeypatch.chdir(folder)
+        yield Path(folder)
+        monkeypatch.undo()
 
 
 @pytest.fixture
@@ -230,7 +243,7 @@ def emptied(folder: Path) -> Path:
     return folder
 
 
-@per_page
+@per_example_page
 def test_the_examples_of_a_page_run_and_print_what_it_shows(
     page: Path, demo: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 ROOT = Path(__file__).parents[1]
 TASKS = sorted(path.stem for path in (ROOT / "docs/tasks").glob("*.md"))
 

@@ -16,6 +16,8 @@ from cordwood.types import TopicPartition
 from tests.decoders.framing import avro
 from tests.sources.random_logs import NOW_MS, Writer
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -30,6 +30,8 @@ from cordwood.types import Codec
 from tests.fixtures import NAMES, fixture
 from tests.storage.format_cases import DAMAGE, FORMATS
 
+pytestmark = pytest.mark.more
+
 #: Files that hold batches: segments, and the two kinds of KRaft snapshot.
 BATCH_KINDS = ("log", "bootstrap.checkpoint")
 #: Has no content: it exists to be locked.

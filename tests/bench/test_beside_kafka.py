@@ -19,6 +19,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.types import Codec
 from tests.kafka_tools import Oracle
 
+pytestmark = pytest.mark.more
+
 #: One of each kind.
 SHAPES = ("B", "lz4", "IH", "tiny")
 

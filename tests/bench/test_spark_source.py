@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cordwood.bench.usage import Usage
 from tests.fs.lock_holders import HOLD_WITH_AN_ODD_NAME, on_linux, other
+
+pytestmark = pytest.mark.more
 
 
 @on_linux

@@ -23,6 +23,8 @@ from tests.cleaning.mutants import MUTANTS
 from tests.knobs import drawn
 from tests.verification.proving import verify_pairs
 
+pytestmark = pytest.mark.more
+
 #: The number of the cleaner that is no mutant.
 AS_IT_IS = -1
 _ROOT = Path(__file__).parents[2]

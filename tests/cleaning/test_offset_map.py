@@ -29,6 +29,8 @@ from cordwood.testing.reference import SlowOffsetMap
 from tests.cleaning.scripted import ScriptedLog
 from tests.kafka_tools import Oracle
 
+pytestmark = pytest.mark.more
+
 #: Secret of the keyed hash.
 SECRET = bytes(range(16))
 

@@ -29,6 +29,7 @@ def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str, in_p
     assert done.ended_at == stop
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("mode", ["chunks", "indexed", "stages", "batches"])
 @pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - NOT_AT_ALL.keys()))
 def test_a_scenario_comes_out_as_in_kafka_however_the_work_is_cut(name: str, mode: str) -> None:

@@ -6,10 +6,13 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.sparing import GroupShare, groups_to_write
+
+pytestmark = pytest.mark.more
 
 SEGMENT = 1000
 

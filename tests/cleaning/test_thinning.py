@@ -22,6 +22,8 @@ from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing import strategies
 from cordwood.types import NONE, Codec
 
+pytestmark = pytest.mark.more
+
 _NOBODY = ActiveProducers(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 _RULES = Rules(now_ms=10**12, delete_retention_ms=1000, first_uncleanable_offset=10**9, producers=_NOBODY)
 

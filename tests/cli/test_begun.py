@@ -11,6 +11,8 @@ import pytest
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.engine.logs import data, make_log
 
+pytestmark = pytest.mark.more
+
 #: Python runs this when it starts. It notes each program that a process starts, and whether kernels are loaded by then.
 SITE = """
 import os, sys

@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import ENVIRONMENT
+
+pytestmark = pytest.mark.more
 
 
 def cache(folder: Path, *words: str) -> str:

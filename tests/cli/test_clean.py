@@ -23,6 +23,8 @@ from tests.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
 from tests.storage.copies import HOLD
 
+pytestmark = pytest.mark.more
+
 REASONS = (
     "records_superseded",
     "records_without_key",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 
 def completed(words: str) -> list[str]:
     """Bash's completions for the last of the words."""

@@ -23,6 +23,8 @@ from cordwood.cli.main import app
 from tests.cleaning.against_kafka import differences
 from tests.kafka_tools import Oracle
 
+pytestmark = pytest.mark.more
+
 README = Path(__file__).parents[2] / "README.md"
 LINES, COLUMNS = 45, 100
 #: The table's lines: offset, key, value before, value or ✗ after.

@@ -28,6 +28,8 @@ from tests.fixtures import fixture, partitions
 from tests.kafka_tools import Broker
 from tests.sources.kafka_source import Producer
 
+pytestmark = pytest.mark.more
+
 T0 = 1_700_000_000_000
 TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
 

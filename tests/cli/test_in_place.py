@@ -26,6 +26,8 @@ from tests.fs.acting import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
 
+pytestmark = pytest.mark.more
+
 #: Recreates `.lock`, as fast as it can, and always holds the current file.
 HOLD_ANEW = """
 import fcntl, os, sys

@@ -19,6 +19,8 @@ from cordwood.storage.log import view
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.storage.indexes import index_all
 
+pytestmark = pytest.mark.more
+
 SOME = ("kraft-before", "legacy-mixed-before", "legacy-v0-before", "other-clients-after")
 
 

@@ -17,6 +17,8 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS,
 from tests.commands.planned_logs import batch, make_log
 from tests.fixtures import fixture
 
+pytestmark = pytest.mark.more
+
 CORDWOOD = f"{sys.executable} -m cordwood"
 DEMO = fixture("kraft-jbod-before")
 

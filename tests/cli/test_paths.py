@@ -22,6 +22,8 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import PathKind, look
 from tests.commands.planned_logs import batch, make_log
 
+pytestmark = pytest.mark.more
+
 NOW = ("--now", "1795300000000")
 
 

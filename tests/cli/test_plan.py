@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from tests.commands.planned_logs import TIMES, batch, make_log
 from tests.fixtures import fixture
+
+pytestmark = pytest.mark.more
 
 NOW = ("--now", str(TIMES[0]))
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from tests.fixtures import copy_of, fixture
 
+pytestmark = pytest.mark.more
+
 #: Bytes per second.
 RATE = 100_000
 #: The tenth of a second that may be saved up, and what two workers have not yet counted, in seconds.

@@ -20,9 +20,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cordwood.storage.formats import filenames
 from tests.service.nodes import ONE
 from tests.service.running_nodes import made_dirty
+
+pytestmark = pytest.mark.more
 
 CORDWOOD = [sys.executable, "-m", "cordwood"]
 RUN = [*CORDWOOD, "run"]

@@ -20,6 +20,8 @@ from cordwood.service.log_manager import LogManager
 from tests.service.live_logs import batch
 from tests.service.nodes import ONE
 
+pytestmark = pytest.mark.more
+
 SECONDS_MAX = 120
 
 

@@ -22,6 +22,8 @@ from tests.fixtures import PACKED, copy_of, fixture
 from tests.kafka_tools import FOLDER, Broker
 from tests.storage.in_place import Tree, clean, make_directory, tree
 
+pytestmark = pytest.mark.more
+
 fs = PosixFileSystem()
 
 

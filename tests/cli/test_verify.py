@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, app
 from tests.verification.planting import NOW, example
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture
 def states(tmp_path: Path) -> tuple[str, str]:

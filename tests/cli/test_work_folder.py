@@ -15,6 +15,8 @@ from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 
+pytestmark = pytest.mark.more
+
 COMMANDS = [
     ("ls", "--json", "--segments"),
     ("dump", "--json"),

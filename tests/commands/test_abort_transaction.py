@@ -59,6 +59,8 @@ from tests.kafka_tools import Oracle
 from tests.service.live_logs import NOW_MS, read_all
 from tests.service.nodes import Node
 
+pytestmark = pytest.mark.more
+
 RecordProperty = Callable[[str, object], None]
 
 

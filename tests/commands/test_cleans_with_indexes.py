@@ -34,6 +34,8 @@ from tests.commands.in_process import InThisProcess
 from tests.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rounds_with_the_index_of_the_round_before_leave_what_rounds_without_do(tmp_path: Path, seed: int) -> None:

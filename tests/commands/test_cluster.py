@@ -21,6 +21,8 @@ from tests.fixtures import fixture
 from tests.storage.internal_logs import internal_record
 from tests.storage.metadata_facts import DELETED, INTERNAL, facts_of_topics
 
+pytestmark = pytest.mark.more
+
 
 def records_of(name: str) -> list[Record]:
     return list(cordwood.open_log(f"{fixture(name)}/{NAME}").records())

@@ -24,6 +24,8 @@ from tests.fs.rooms import Room
 from tests.kafka_tools import Oracle
 from tests.storage.copies import HOLD
 
+pytestmark = pytest.mark.more
+
 #: Fields that differ between two runs.
 _OF_A_RUN = {"target", "seconds", "clean_seconds", "bytes_per_second", "notes", "copied"}
 

@@ -13,6 +13,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.service.work_folder import remove_leftovers
 from tests.fixtures import copy_of, fixture
 
+pytestmark = pytest.mark.more
+
 CLEAN = ("--engine", "here", "--single-copy", "--ignore-ratio", "--config", "cleanup.policy=compact")
 
 

@@ -23,6 +23,8 @@ from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room
 
+pytestmark = pytest.mark.more
+
 #: Enough of a fixture's partitions to meet every rule, few enough to be quick.
 TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
 #: Three partitions of two groups each, of about the same size.

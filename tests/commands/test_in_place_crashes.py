@@ -58,6 +58,8 @@ from tests.kafka_tools import Oracle
 from tests.knobs import step
 from tests.storage.indexes import believed
 
+pytestmark = pytest.mark.more
+
 RecordProperty = Callable[[str, object], None]
 State = frozenset[tuple[str, int]]
 

@@ -32,6 +32,8 @@ from tests.commands.in_process import InThisProcess
 from tests.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
+pytestmark = pytest.mark.more
+
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:

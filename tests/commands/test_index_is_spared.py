@@ -21,6 +21,8 @@ from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECON
 from tests.commands.in_process import InThisProcess
 from tests.service.live_logs import NOW_MS, PATH, World, batch
 
+pytestmark = pytest.mark.more
+
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 INDEX = b"an index"
 #: The folder of a clean that was killed.

@@ -28,6 +28,8 @@ from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import Broker
 from tests.storage.swaps import EMPTY_SNAPSHOT
 
+pytestmark = pytest.mark.more
+
 ORDERS = TopicPartition("orders", 0)
 #: Above the end of orders-0 in every case.
 START = 1_000_000

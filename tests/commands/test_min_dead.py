@@ -42,6 +42,8 @@ from tests.crashes import Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle, Word
 
+pytestmark = pytest.mark.more
+
 SCRIPTS = knobs.scaled(24, 1000)
 KAFKA_SCRIPTS = knobs.scaled(6, 200)
 KAFKAS = [config.replace("internal.", "") for config in CONFIG if "log.cleaner" not in config]

@@ -28,6 +28,8 @@ from tests.fs.only_read import OnlyRead
 from tests.kafka_tools import Oracle
 from tests.storage.copies import contents
 
+pytestmark = pytest.mark.more
+
 IN_PROCESS = cast(SparkSession, InThisProcess())
 
 

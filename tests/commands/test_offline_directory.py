@@ -14,6 +14,8 @@ from cordwood.engine.results import Fate
 from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, fixture
 
+pytestmark = pytest.mark.more
+
 CONFIG = ["cleanup.policy=compact"]
 
 

@@ -17,6 +17,8 @@ from tests.fs.acting import spoil
 from tests.fs.read_only_store import ReadOnlyStore
 from tests.fs.trees import tree
 
+pytestmark = pytest.mark.more
+
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 
 

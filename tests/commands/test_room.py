@@ -20,6 +20,8 @@ from tests.commands.disks import small_disk
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 
+pytestmark = pytest.mark.more
+
 SPARK = cast(SparkSession, InThisProcess())
 #: A session that must not be used.
 NO_SPARK = cast(SparkSession, object())

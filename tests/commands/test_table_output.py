@@ -18,6 +18,8 @@ from cordwood.commands.table_output import check_format
 from cordwood.errors import RequestError
 from tests.engine.logs import append
 
+pytestmark = pytest.mark.more
+
 
 def test_a_format_that_spark_does_not_know_is_refused_before_it_starts(tmp_path: Path) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"))

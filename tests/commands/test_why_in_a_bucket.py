@@ -20,6 +20,8 @@ from cordwood.types import TopicPartition
 from tests.commands.made_broker import HOUR, T0, MadeBroker, batch, same
 from tests.fs.object_server import Server, running_server
 
+pytestmark = pytest.mark.more
+
 T = TopicPartition("t", 0)
 
 

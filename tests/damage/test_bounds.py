@@ -31,6 +31,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.types import Codec
 from tests.damage.samples import PARTITION, memory, read_log
 
+pytestmark = pytest.mark.more
+
 LARGEST = 2**31 - 1
 FILE = offset_name(0, FileKind.LOG)
 MIB = 1 << 20

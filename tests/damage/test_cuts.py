@@ -13,6 +13,8 @@ from tests.damage.samples import Sample, entries, logs, memory, small_files
 from tests.damage.summary import PROPERTY, Tally
 from tests.fs.trees import put
 
+pytestmark = pytest.mark.more
+
 #: Format: the fields in or before which a file may end unnoticed by a reader, as the file does not hold its length.
 #: `cordwood check` compares indexes with the log, epochs with the batches and checkpoints with the partitions.
 UNNOTICED = {

@@ -13,6 +13,8 @@ from tests.damage.samples import Reading, Sample, entries, logs, small_files
 from tests.damage.summary import PROPERTY, Tally
 from tests.damage.uncovered import UNCOVERED, flipped
 
+pytestmark = pytest.mark.more
+
 #: Each single bit, and all of them. Fewer for bytes that one checksum covers as a block.
 PATTERNS = (1, 2, 4, 8, 16, 32, 64, 128, 255)
 FEWER_PATTERNS = (1, 128, 255)

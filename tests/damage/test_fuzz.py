@@ -26,6 +26,8 @@ from cordwood.storage.node.directory import LogDirectory, look
 from cordwood.types import Isolation
 from tests.damage.samples import PARTITION, entries, logs, memory, small_files
 
+pytestmark = pytest.mark.more
+
 GOOD = [sample.data for sample in logs()] + [sample.data for sample in small_files()]
 GOOD_LOGS = [sample.data for sample in logs()]
 ODD_NUMBERS = [0, 1, 100, 2**31 - 1, 2**31, 2**63 - 1]

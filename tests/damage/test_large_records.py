@@ -90,6 +90,7 @@ else:
 """
 
 pytestmark = [
+    pytest.mark.more,
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc"),
 ]
 

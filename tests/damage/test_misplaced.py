@@ -27,6 +27,8 @@ from tests.commands.in_process import InThisProcess
 from tests.sources.random_logs import read_rows
 from tests.verification.proving import verify_pairs
 
+pytestmark = pytest.mark.more
+
 RECORDS = 4
 #: The first and the last batch of each segment; the last one is active.
 SEGMENTS = ((0, 10), (10, 20), (20, 23))

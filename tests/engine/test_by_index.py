@@ -27,6 +27,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.engine.logs import make_log
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 SECRET = bytes(range(16))
 BATCHES, RECORDS = 40, 8

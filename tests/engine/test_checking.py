@@ -13,6 +13,8 @@ from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, ch
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
 
+pytestmark = pytest.mark.more
+
 Spoil = Callable[[Path, Output], Output]
 
 

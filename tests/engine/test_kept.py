@@ -19,6 +19,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.engine.logs import data, make_log
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 #: One segment each.
 GROUPS = {"segment_bytes": 1}

@@ -34,6 +34,8 @@ from cordwood.storage.recovery.replay import Producers
 from tests.cleaning import modes
 from tests.engine.logs import data, make_log
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 
 

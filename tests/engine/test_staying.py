@@ -35,6 +35,8 @@ from cordwood.storage.recovery.replay import Producers
 from cordwood.types import Codec
 from tests.engine.logs import make_log
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 NOW_MS = 1_000
 KINDS = {

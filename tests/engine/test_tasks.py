@@ -36,6 +36,8 @@ from cordwood.types import Codec
 from tests.engine.logs import MTIME, data, make_log
 from tests.fs.acting import Acting
 
+pytestmark = pytest.mark.more
+
 DAY = 86_400_000
 
 

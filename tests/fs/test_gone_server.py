@@ -21,6 +21,8 @@ from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes, wait_for
 from tests.fs.object_server import BUCKET, environment, running_server
 
+pytestmark = pytest.mark.more
+
 #: Maximum time to end; otherwise a request to such a server is repeated for three minutes.
 END_SECONDS = 10
 CLEAN = ["--engine", "here", "--ignore-ratio", "--single-copy", "--config", "cleanup.policy=compact"]

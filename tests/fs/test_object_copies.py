@@ -44,6 +44,8 @@ from tests.fs.trees import tree
 from tests.knobs import SEED, scaled
 from tests.spark.logs import random_log
 
+pytestmark = pytest.mark.more
+
 #: Options for a fixture with topics of any policy, at this time.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}
 COMPACT: dict[str, Any] = {**OPTIONS, "overrides": ["cleanup.policy=compact"]}

@@ -22,6 +22,8 @@ from tests import knobs
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import fixture
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 PREFIX = "cordwood-test-"
 NOBODY = 65534

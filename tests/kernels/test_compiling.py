@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 CRC = """
 import logging, sys
 logging.basicConfig(level=logging.INFO)

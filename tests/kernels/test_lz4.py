@@ -6,6 +6,7 @@ import itertools
 import random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from cordwood.errors import DataError
 from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.compression import compress, decompress
 from cordwood.types import Codec
+
+pytestmark = pytest.mark.more
 
 MAX = 1 << 20
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.columns import RecordColumns, decode
 from cordwood.record.record import Record
 from tests.record.windows import window
+
+pytestmark = pytest.mark.more
 
 BYTES = st.one_of(st.none(), st.binary(max_size=3), st.sampled_from([b"x" * 40, b"x" * 39 + b"y", b"x" * 9, b"y" * 9]))
 HEADER = st.tuples(st.sampled_from(["", "h", "name"]), st.one_of(st.none(), st.binary(max_size=2)))

@@ -18,7 +18,7 @@ from cordwood.fs.posix import PosixFileSystem
 from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+pytestmark = [pytest.mark.more, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
 
 FS = PosixFileSystem()
 #: Much longer than the end of a run needs.

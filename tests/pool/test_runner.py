@@ -24,7 +24,7 @@ from tests.commands.killing import processes, wait_for
 from tests.pool import tasks
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+pytestmark = [pytest.mark.more, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
 
 @pytest.fixture(scope="module")

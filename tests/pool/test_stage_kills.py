@@ -13,6 +13,8 @@ from tests.spark.killed_cleans import Cleans, run_all
 from tests.spark.killing import HERE
 from tests.summary import lines_of
 
+pytestmark = pytest.mark.more
+
 FEW = (*FEW_LOCAL, Case("executor", "check"))
 
 

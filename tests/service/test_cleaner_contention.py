@@ -27,6 +27,8 @@ from cordwood.types import TopicPartition
 from tests.knobs import scaled
 from tests.service.cleaner_nodes import send
 
+pytestmark = pytest.mark.more
+
 SECONDS = scaled(5, 300)
 THREADS = 5
 #: Longest pause between two calls of a thread; without a pause no clean would finish. It becomes longer while none

@@ -31,6 +31,8 @@ from tests.service.cleaner_nodes import layers, newest, send
 from tests.service.live_logs import read_all
 from tests.service.nodes import until
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

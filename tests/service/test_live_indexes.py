@@ -23,6 +23,8 @@ from cordwood.storage.log.view import LogView
 from tests.service.cleaner_nodes import PARTITION, Node, layers
 from tests.storage.indexes import index_all
 
+pytestmark = pytest.mark.more
+
 POLICY = {"cleanup.policy": "compact,delete", "retention.ms": "-1"}
 CONFIGS = layers("log.cleaner.threads=1", **POLICY, **{"internal.segment.bytes": "120000"})
 LARGE = layers("log.cleaner.threads=1", **POLICY, **{"internal.segment.bytes": "500000"})

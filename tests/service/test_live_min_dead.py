@@ -32,6 +32,8 @@ from tests.commands.min_dead_worlds import (
 from tests.crashes import Cuts, durable
 from tests.service.nodes import Node
 
+pytestmark = pytest.mark.more
+
 SCRIPTS = knobs.scaled(24, 1000)
 LIVE = (*(one for one in CONFIG if "log.cleaner" not in one), "log.cleaner.threads=1", "min.cleanable.dirty.ratio=0")
 

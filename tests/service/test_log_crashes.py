@@ -21,6 +21,8 @@ from cordwood.storage.log.view import LogView
 from tests.crashes import Cuts, durable
 from tests.service.live_logs import PATH, World, batch, read_all
 
+pytestmark = pytest.mark.more
+
 CONFIG = {"segment.bytes": "200", "segment.index.bytes": "64", "index.interval.bytes": "0", "retention.bytes": "150"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -10,6 +11,8 @@ from cordwood.errors import OffsetOutOfRangeError
 from cordwood.service.log import FetchIsolation, Log
 from cordwood.service.validation import read_batches, read_records
 from tests.service.live_logs import World, batch, read_all
+
+pytestmark = pytest.mark.more
 
 CONFIG = {"segment.bytes": "200", "index.interval.bytes": "0", "segment.index.bytes": "120", "retention.bytes": "100"}
 

@@ -30,6 +30,8 @@ from tests.kafka_tools import Oracle
 from tests.service.live_logs import NOW_MS, batch, read_all
 from tests.service.nodes import ONE, TWO, Node
 
+pytestmark = pytest.mark.more
+
 CONFIGS = (
     "segment.index.bytes=64",
     "index.interval.bytes=0",

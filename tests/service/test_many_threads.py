@@ -21,6 +21,8 @@ from cordwood.service.scheduler import SteppedScheduler
 from cordwood.types import TopicPartition
 from tests.service.live_logs import NOW_MS, World, read_all
 
+pytestmark = pytest.mark.more
+
 PARTITION = TopicPartition("t", 0)
 
 

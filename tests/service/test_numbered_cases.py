@@ -19,6 +19,8 @@ from tests.service.live_logs import NOW_MS, World, read_all
 from tests.service.nodes import ONE
 from tests.service.nodes import Node as TwoDirectories
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.parametrize("gone", ["some", "all"])
 def test_retention_removes_segments_while_they_are_cleaned(gone: str) -> None:

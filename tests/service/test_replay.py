@@ -14,6 +14,8 @@ from cordwood.storage.formats.producer_state import ProducerEntry, rows_of
 from cordwood.storage.recovery.replay import Producers
 from cordwood.types import NONE, ControlType
 
+pytestmark = pytest.mark.more
+
 BATCHES, PRODUCERS = 400, 6
 
 

@@ -37,6 +37,8 @@ from tests.service.live_logs import NOW_MS, batch
 from tests.service.nodes import ONE, Node, until
 from tests.service.running_nodes import made, made_damaged, running, wait
 
+pytestmark = pytest.mark.more
+
 
 def logs_of(path: Path) -> dict[str, bytes]:
     return {str(log.relative_to(path)): log.read_bytes() for log in sorted(path.rglob("*.log"))}

@@ -11,6 +11,8 @@ import pytest
 from tests.kafka_tools import FOLDER
 from tests.service.live_script import LiveScript, pairs
 
+pytestmark = pytest.mark.more
+
 SCENARIOS = {path.stem: path for path in sorted((FOLDER / "scenarios").glob("*.json"))}
 
 

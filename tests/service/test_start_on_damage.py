@@ -13,6 +13,8 @@ from cordwood.service.log_manager import LogManager
 from cordwood.storage.check.findings import OFFLINE, STOPS
 from tests.storage.start_cases import CASES, FAILED, start_directories
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_manager_stops_or_goes_on_without_a_directory_as_a_broker_does(name: str, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 import cordwood
 from cordwood.errors import RequestError
 
+pytestmark = pytest.mark.more
+
 SCALE, KEYS, RATE, STEPS = 25, 4_000, 6.0, 2_000
 RECORD_BYTES = 1_000 + 61
 #: Records of a segment, and the number of records appended in a step.

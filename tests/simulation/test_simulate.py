@@ -15,6 +15,8 @@ from cordwood import Outcome, Stay
 from cordwood.config import DAY_MS, HOUR_MS
 from cordwood.errors import ConfigError, NotFoundError, RequestError
 
+pytestmark = pytest.mark.more
+
 GB = 10**9
 
 

@@ -14,6 +14,8 @@ from cordwood.simulation.batches import LEADER_EPOCH, Records, Written, encode, 
 from cordwood.simulation.traffic import Traffic
 from cordwood.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES, Keys, Workload
 
+pytestmark = pytest.mark.more
+
 NOW = 1_700_000_000_000
 
 

@@ -9,6 +9,8 @@ from cordwood.errors import RequestError
 from cordwood.sizing.scale import STEPS_MAX, STEPS_MIN, Scale, choose_scale, scaled_configs
 from cordwood.sizing.workload import Workload
 
+pytestmark = pytest.mark.more
+
 MONTH_MS = 30 * DAY_MS
 
 

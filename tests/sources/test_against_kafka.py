@@ -20,6 +20,8 @@ from tests.kafka_tools import Broker
 from tests.knobs import drawn
 from tests.sources.kafka_source import STILL, from_kafka, from_logs, sorted_rows, with_kafka
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 

@@ -24,6 +24,8 @@ from tests.sources.random_logs import NOW_MS, Writer
 from tests.spark.connect import run_connected
 from tests.spark_folder import folder_of
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 

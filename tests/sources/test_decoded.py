@@ -22,6 +22,8 @@ from cordwood.types import TopicPartition, override
 from tests.decoders.framing import avro
 from tests.sources.random_logs import NOW_MS, Writer
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 

@@ -26,6 +26,8 @@ from cordwood.types import Isolation, TopicPartition
 from tests.knobs import SEED
 from tests.sources.random_logs import NOW_MS, PARTITIONS, ROOT, Row, Writer, as_a_brokers, read_plan
 
+pytestmark = pytest.mark.more
+
 ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
 SEGMENTS = ("internal.segment.bytes=1000", "index.interval.bytes=100", "log.cleaner.enable=false")
 

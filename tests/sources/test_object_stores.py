@@ -20,6 +20,8 @@ from tests.engine.logs import append
 from tests.fixtures import fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 
+pytestmark = pytest.mark.more
+
 #: Reads each pair of places in a session of its own, whose workers have the server's address.
 _READ = """
 import json, sys

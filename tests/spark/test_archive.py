@@ -16,6 +16,8 @@ from cordwood.spark.java import find_java
 from cordwood.spark.launch import archive_for, command_for
 from cordwood.spark.settings import LOCAL_MASTER, settings_for
 
+pytestmark = pytest.mark.more
+
 SETTINGS = settings_for(LOCAL_MASTER, None)
 CONTENT = b"an archive of classes"
 

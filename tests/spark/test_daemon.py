@@ -12,6 +12,8 @@ import pytest
 
 from cordwood.spark.daemon import without_zips
 
+pytestmark = pytest.mark.more
+
 
 def test_only_zips_beside_an_installed_pyspark_are_left_out() -> None:
     site = "/venv/lib/python3.11/site-packages"

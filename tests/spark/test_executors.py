@@ -16,6 +16,8 @@ from cordwood.spark import executors, probe
 from cordwood.spark.executors import check_executors, faults
 from cordwood.spark.runner import SessionRunner
 
+pytestmark = pytest.mark.more
+
 FOLDER = "/shared/run"
 
 

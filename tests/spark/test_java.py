@@ -12,6 +12,8 @@ import pytest
 from cordwood.errors import RequestError
 from cordwood.spark.java import OLDEST_VERSION, find_java
 
+pytestmark = pytest.mark.more
+
 #: Folders with the tools of a shell script, and without Java.
 TOOLS = "/usr/bin:/bin"
 

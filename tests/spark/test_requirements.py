@@ -19,6 +19,8 @@ from cordwood.spark.requirements import check_python, check_version
 from cordwood.types import TopicPartition
 from tests.sources.random_logs import NOW_MS, Writer
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -21,6 +21,8 @@ from cordwood.spark.gateway import raise_if_ended
 from cordwood.spark.session import cores, session
 from tests.service.nodes import until
 
+pytestmark = pytest.mark.more
+
 SRC = Path(__file__).parents[2] / "src"
 
 OURS = """

@@ -18,6 +18,8 @@ from tests.cleaning.modes import every_batch
 from tests.fixtures import copy_of, fixture
 from tests.spark.logs import random_log
 
+pytestmark = pytest.mark.more
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

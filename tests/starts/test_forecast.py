@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests import knobs
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
 from tests.starts.forecast import alarms, disagreements, forecast
 from tests.starts.known import FALSE_ALARMS, INVISIBLE
+
+pytestmark = pytest.mark.more
 
 #: A test run checks one of this many faults.
 EVERY = 16

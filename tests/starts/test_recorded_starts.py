@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests import knobs
 from tests.kafka_tools import Broker
 from tests.starts import outcomes
@@ -16,6 +18,8 @@ from tests.starts.faults import FAULTS, Fault
 from tests.starts.known import RACES
 from tests.starts.nodes import STATES
 from tests.starts.observe import Answer, Starts
+
+pytestmark = pytest.mark.more
 
 #: A test run checks one of this many faults, which takes a minute.
 EVERY = 24

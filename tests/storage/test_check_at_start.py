@@ -23,6 +23,8 @@ from cordwood.storage.recovery.into_copy import recover_into_copy
 from tests.kafka_tools import Broker, KafkaToolError
 from tests.storage.start_cases import CASES, EPOCHS, FAILED, PARTITION, start_directories, transaction_index
 
+pytestmark = pytest.mark.more
+
 #: A line in the log of a broker that went on without a directory.
 WITHOUT = ("Stopping serving replicas in dir", "Failed to create or validate data directory")
 

@@ -37,6 +37,8 @@ from tests.storage.damage_sites import (
     site,
 )
 
+pytestmark = pytest.mark.more
+
 # ---- sites -----------------------------------------------------------------------------------------------------------
 
 META = "../meta.properties"

@@ -23,6 +23,8 @@ from tests.sources.random_logs import PARTITIONS, ROOT, random_directory
 from tests.storage.indexes import index_all
 from tests.storage.plain_history import all_keys, plain_history
 
+pytestmark = pytest.mark.more
+
 SOME = ("kraft-before", "legacy-mixed-before", "legacy-v0-before", "kraft-crashed")
 
 

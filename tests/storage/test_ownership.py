@@ -18,6 +18,8 @@ from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, WORK_FOLDER
 from tests.fs.lock_holders import open_up
 
+pytestmark = pytest.mark.more
+
 KAFKA, CONFLUENT = 4000001, 4000002
 ROOT = User(0, frozenset([0]), privileged=True)
 OWNER = User(KAFKA, frozenset([KAFKA, 77]), privileged=False)

@@ -20,6 +20,8 @@ from cordwood.tables.coordinators import StateRecord, state_records
 from cordwood.types import NONE, Codec
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
 
+pytestmark = pytest.mark.more
+
 Step = tuple[str, int, list[Pair]]
 
 

@@ -29,6 +29,8 @@ from tests.knobs import drawn, scaled
 from tests.spark.logs import random_log as scripted_log
 from tests.tables.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
 
+pytestmark = pytest.mark.more
+
 LOGS, POINTS = scaled(20, 300), scaled(4, 20)
 
 

@@ -17,6 +17,8 @@ from cordwood.cli.main import app
 from cordwood.json_text import json_text
 from tests.engine.logs import append
 
+pytestmark = pytest.mark.more
+
 #: None, in microseconds, the last in the calendar's range, the year 10000, the largest.
 TIMES = [-1, 5, 1_700_000_000_000_000, 253_402_214_399_999, 253_402_300_800_000, 2**63 - 1]
 NO_DATE = {0, 2, 4, 5}

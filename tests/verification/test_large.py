@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
 from cordwood.verification.large import Digests
 from tests.record.windows import window
+
+pytestmark = pytest.mark.more
 
 SMALLEST = 40
 VALUES = st.one_of(st.none(), st.binary(max_size=SMALLEST + 5), st.sampled_from([b"x" * SMALLEST, b"y" * 300]))

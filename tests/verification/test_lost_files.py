@@ -20,6 +20,8 @@ from cordwood.verification.violations import Verdict
 from tests.commands.in_process import InThisProcess
 from tests.verification.planting import NOW, cleaned_example
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 
 

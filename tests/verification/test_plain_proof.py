@@ -28,6 +28,8 @@ from tests.verification.plain_proof import Rules, kinds_of
 from tests.verification.planting import NOW, State, Stored, marker
 from tests.verification.proving import verify_pairs
 
+pytestmark = pytest.mark.more
+
 RETENTION_MS = 3_600_000
 HORIZON = NOW + RETENTION_MS
 #: A producer is forgotten a day after its last batch.

@@ -26,6 +26,8 @@ from cordwood.verification.violations import MEANINGS
 from tests.commands.in_process import ProvingInThisProcess
 from tests.verification.planting import NOW, State, data, marker
 
+pytestmark = pytest.mark.more
+
 #: One group of one segment fits, two do not.
 ROOM_BYTES = 25_000
 #: The active segment, and the dirty section's end.

@@ -25,6 +25,8 @@ from cordwood.types import NONE
 from cordwood.verification.retention import RetentionLimits, retention_faults
 from tests.cleaning.scripted import ScriptedLog
 
+pytestmark = pytest.mark.more
+
 NOW = 10_000
 #: For each segment: number of records, and the timestamp of the newest.
 SEGMENTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, NOW)), min_size=1, max_size=6)

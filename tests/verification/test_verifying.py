@@ -31,6 +31,8 @@ from tests.fixtures import facts, fixture
 from tests.verification.planting import NOW, State, Stored, cleaned_example, copy_tree, data, example, marker
 from tests.verification.proving import verify_pairs
 
+pytestmark = pytest.mark.more
+
 HORIZON = NOW + 86_400_000
 
 

@@ -14,6 +14,8 @@ from tests.verification.planting import NOW, State, cleaned_example
 from tests.verification.proving import verify_pairs
 from tests.verification.wrong_results import wrong_results
 
+pytestmark = pytest.mark.more
+
 HORIZON = NOW + 86_400_000
 #: One in this number of runs plants an error.
 EVERY = 4

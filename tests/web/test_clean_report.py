@@ -13,6 +13,8 @@ from tests.engine.logs import append
 from tests.fixtures import copy_of, fixture
 from tests.web.view_client import check_harmless
 
+pytestmark = pytest.mark.more
+
 BROKER = "kraft-classic-before"
 
 

@@ -18,6 +18,8 @@ from cordwood.commands.selection import WhyOptions
 from tests.fs.object_server import Server, running_server
 from tests.web.view_client import Client, ask, check_harmless, lines_of, printed, served
 
+pytestmark = pytest.mark.more
+
 #: Later than any object of the test.
 NOW = (int(time.time()) + 86_400) * 1000
 OPTIONS = WhyOptions(now_ms=NOW)
