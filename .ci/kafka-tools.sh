@@ -8,7 +8,7 @@ has_jdk() {
 
 # The browser that looks at the pages of `cordwood view`, and axe-core, which runs in it.
 browser() {
-    .venv/bin/python tests/web/fetch-axe >/dev/null || return 1
+    .venv/bin/python tests/view/web/fetch-axe >/dev/null || return 1
     command -v chromium >/dev/null && command -v chromedriver >/dev/null && return
     if ((EUID)) || ! command -v apt-get >/dev/null; then
         echo "Install Chromium and its driver (Debian: chromium, chromium-driver): tests of pages need them." >&2

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from cordwood.pool import processes
-from cordwood.spark.java import find_java
+from cordwood.tasks.pool import processes
+from cordwood.tasks.spark.java import find_java
 from tests import crashes, kafka_tools, knobs, summary, warm_pool
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
@@ -107,7 +107,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def warm_pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pools start warm; those of `tests/pool` start as a user's."""
+    """Let pools start warm; those of `tests/tasks/pool` start as a user's."""
     if sys.platform == "linux" and "tests/pool/" not in request.node.nodeid:
         monkeypatch.setattr(processes, "_start", warm_pool.start)
 

@@ -15,10 +15,8 @@ import pytest
 
 import cordwood
 from cordwood import api
-from cordwood.arguments import checked
-from cordwood.cleaning.plan import Reason
-from cordwood.cleaning.rewrite import Counts
-from cordwood.commands.explain_options import ExplainOptions
+from cordwood.cleaning.rules.plan import Reason
+from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     AbortOptions,
@@ -30,13 +28,15 @@ from cordwood.commands.options import (
     VerifyOptions,
 )
 from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
-from cordwood.commands.simulate_options import SimulateOptions
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.arguments import checked
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.option import option_fields
+from cordwood.common.text import Column, html_table
+from cordwood.common.types import TopicPartition
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.option import option_fields
-from cordwood.text import Column, html_table
-from cordwood.types import TopicPartition
+from cordwood.simulation.explain_options import ExplainOptions
+from cordwood.simulation.options import SimulateOptions
 from tests.fixtures import fixture
 
 PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"

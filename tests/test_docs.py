@@ -38,18 +38,18 @@ from typer.testing import CliRunner
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import VERBS, app
 from cordwood.commands.read import open_log
-from cordwood.errors import MissingCodecError
+from cordwood.common.errors import MissingCodecError
+from cordwood.common.types import Codec, ControlType
 from cordwood.record import compression
 from cordwood.record.batch import Batch
-from cordwood.sources.options import known_options
-from cordwood.sources.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from cordwood.storage.check import KINDS, Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.cluster_metadata import RECORDS
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, Temporary
 from cordwood.storage.formats.messages.schema import Message, RecordType
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
-from cordwood.types import Codec, ControlType
+from cordwood.tables.source.options import known_options
+from cordwood.tables.source.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from tests.damage.uncovered import UNCOVERED
 from tests.fs.object_server import environment, running_server
 from tests.knobs import REWRITE

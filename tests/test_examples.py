@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import cordwood
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
-from cordwood.types import TopicPartition
-from tests.decoders.framing import avro
-from tests.sources.random_logs import NOW_MS, Writer
+from tests.tables.decoders.framing import avro
+from tests.tables.source.random_logs import NOW_MS, Writer
 
 pytestmark = pytest.mark.more
 

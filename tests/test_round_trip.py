@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import CRC_START, HEADER, LEGACY_CRC_START, LOG_APPEND_TIME, PREFIX
 from cordwood.record.batch import Batch, encode_batch, encode_message, encode_message_set, to_batches
@@ -26,7 +27,6 @@ from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
-from cordwood.types import Codec
 from tests.fixtures import NAMES, fixture
 from tests.storage.format_cases import DAMAGE, FORMATS
 

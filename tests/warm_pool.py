@@ -3,7 +3,7 @@
 pytest's processes have threads, so a pool in a test starts its server as a new Python process. Here a process that has
 the modules and kernels loaded forks it instead. Otherwise the pool is a user's: the server and its workers are
 processes with this process's folder, environment and output, and the server is a child of this process.
-`tests/pool` tests the start of new servers.
+`tests/tasks/pool` tests the start of new servers.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def fork_servers() -> None:
 def _load() -> None:
     """Import the modules that tasks need, and load the kernels of a clean."""
     import cordwood
-    import cordwood.jobs.packing
     import cordwood.tables.newest
+    import cordwood.tasks.packing
+    from tests.cleaning.engine.logs import data, make_log
     from tests.commands.in_process import InThisProcess
-    from tests.engine.logs import data, make_log
 
     with tempfile.TemporaryDirectory(prefix="cordwood-") as logs:
         make_log(Path(logs) / "t-0", *((base, [data(base, b"k"), data(base + 1, b"k")]) for base in (0, 2, 4)))
@@ -112,7 +112,7 @@ def _fork_server(control: socket.socket, message: tuple[int, str, dict[str, str]
 
 
 def _serve(message: tuple[int, str, dict[str, str]], files: list[int]) -> None:
-    from cordwood.pool.server import serve
+    from cordwood.tasks.pool.server import serve
 
     parent, folder, environment = message
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+from cordwood.common.types import override
 from cordwood.fs.base import FileInfo
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.types import override
 
 
 class CountedListings(WrappedFileSystem):

@@ -21,17 +21,17 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_origin
 
-import cordwood.pages.results  # noqa: F401 - so that a result has its page
-from cordwood.arguments import checked, misspelt, no_path
-from cordwood.errors import CordwoodError
-from cordwood.option import OptionField, build, option_fields
+import cordwood.view.pages.results  # noqa: F401 - so that a result has its page
+from cordwood.common.arguments import checked, misspelt, no_path
+from cordwood.common.errors import CordwoodError
+from cordwood.common.option import OptionField, build, option_fields
 
 T = TypeVar("T")
 
 #: The module of each function. It is imported when the function is first used: `ls` needs no live log.
 MODULES: Mapping[str, str] = {
     "ls": "cordwood.commands.read",
-    "view_html": "cordwood.pages.report",
+    "view_html": "cordwood.view.pages.report",
     "get": "cordwood.commands.get",
     "erase_check": "cordwood.commands.erase_check",
     "index": "cordwood.commands.index",
@@ -40,7 +40,7 @@ MODULES: Mapping[str, str] = {
     "topics": "cordwood.commands.cluster",
     "configs": "cordwood.commands.cluster",
     "brokers": "cordwood.commands.cluster",
-    "why": "cordwood.commands.why",
+    "why": "cordwood.commands.why_node",
     "plan": "cordwood.commands.plan",
     "plan_exact": "cordwood.commands.plan_exact",
     "clean": "cordwood.commands.clean",

@@ -5,15 +5,16 @@ from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cordwood.arguments import AnyPath
-from cordwood.cleaning.causes import WhyResult
-from cordwood.cleaning.found_keys import ErasureResult, GetResult
-from cordwood.cleaning.plan import Plan
-from cordwood.engine.progress import OnProgress
-from cordwood.engine.results import CleanResult, ExactPlan
+from cordwood.cleaning.engine.progress import OnProgress
+from cordwood.cleaning.engine.results import CleanResult, ExactPlan
+from cordwood.cleaning.proof.result import VerifyResult
+from cordwood.cleaning.rules.plan import Plan
+from cordwood.commands.why.causes import WhyResult
+from cordwood.commands.why.found_keys import ErasureResult, GetResult
+from cordwood.common.arguments import AnyPath
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
-from cordwood.sizing.explained import ExplainResult
-from cordwood.sizing.result import SimulationResult
+from cordwood.simulation.sizing.explained import ExplainResult
+from cordwood.simulation.sizing.result import SimulationResult
 from cordwood.storage.index.partition import IndexResult
 from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.storage.node.groups import GroupListing
@@ -21,7 +22,6 @@ from cordwood.storage.node.listing import Listing
 from cordwood.storage.node.transaction_end import AbortResult
 from cordwood.storage.node.transactions import TransactionListing
 from cordwood.tables.result import TableResult
-from cordwood.verification.result import VerifyResult
 
 def ls(
     *paths: AnyPath,

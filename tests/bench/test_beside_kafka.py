@@ -14,9 +14,9 @@ from cordwood.bench.beside_kafka import compared
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
 from cordwood.cli.main import app
-from cordwood.errors import CordwoodError
+from cordwood.common.errors import CordwoodError
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.types import Codec
 from tests.kafka_tools import Oracle
 
 pytestmark = pytest.mark.more

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from cordwood.types import Codec
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision, PartitionPlan
-from cordwood.cleaning.retention import plan_retention
-from cordwood.engine.facts import load_producers, segment_facts
-from cordwood.engine.partition import Cleaned
-from cordwood.engine.settings import clean_settings
-from cordwood.errors import DataError, RequestError
+from cordwood.cleaning.engine.facts import load_producers, segment_facts
+from cordwood.cleaning.engine.partition import Cleaned
+from cordwood.cleaning.engine.settings import clean_settings
+from cordwood.cleaning.rules.plan import Decision, PartitionPlan
+from cordwood.cleaning.rules.retention import plan_retention
+from cordwood.common.errors import DataError, RequestError
+from cordwood.common.types import NONE, Codec, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
@@ -44,7 +45,6 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.recovery.into_copy import RecoverySettings, recover_into_copy
-from cordwood.types import NONE, Codec, TopicPartition
 from tests.cleaning.in_place import clean_in_place
 from tests.cleaning.modes import by_turns, clean_log
 from tests.kafka_tools import FOLDER, Oracle

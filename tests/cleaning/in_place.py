@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cordwood.cleaning.plan import SegmentFacts
-from cordwood.cleaning.rewrite import Counts
-from cordwood.cleaning.selection import group_segments, segments_between
-from cordwood.engine.facts import segment_facts
-from cordwood.engine.partition import Cleaned, GroupRange
-from cordwood.engine.settings import CleanSettings
+from cordwood.cleaning.engine.facts import segment_facts
+from cordwood.cleaning.engine.partition import Cleaned, GroupRange
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.rules.plan import SegmentFacts
+from cordwood.cleaning.rules.rewrite import Counts
+from cordwood.cleaning.rules.selection import group_segments, segments_between
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import Replacement

@@ -40,20 +40,17 @@ from uuid import uuid4
 
 import numpy as np
 
-from cordwood.engine import by_index, scan, staged, stages, staying
-from cordwood.engine.indexing import IndexMaker
-from cordwood.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
-from cordwood.engine.sections import LostSectionError
-from cordwood.engine.settings import CleanSettings
-from cordwood.engine.staged import clean_staged
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
-from cordwood.errors import CordwoodError, CorruptBatchError
+from cordwood.cleaning.engine import by_index, scan, staged, stages, staying
+from cordwood.cleaning.engine.indexing import IndexMaker
+from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
+from cordwood.cleaning.engine.sections import LostSectionError
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.staged import clean_staged
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
+from cordwood.common.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.fs.location import Location
-from cordwood.jobs.jobs import run_each
-from cordwood.jobs.runner import Runner
-from cordwood.pool.runner import PoolRunner, running_in_pool
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
 from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in
 from cordwood.storage.index.build import build
@@ -63,6 +60,9 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.recovery.replay import Producers
+from cordwood.tasks.pool.runner import PoolRunner, running_in_pool
+from cordwood.tasks.runner import Runner
+from cordwood.tasks.tasks import run_each
 from tests.knobs import IS_FULL
 
 #: Maximum number of runs of a segment, and size of a small log.
@@ -402,7 +402,7 @@ def by_stages(
         location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part,
         probing=_mode[0] in _PROBING, index_secret=index_secret, fresh_secret=_SECRET,
     )  # fmt: skip
-    with mock.patch("cordwood.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
+    with mock.patch("cordwood.cleaning.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
         (outcome,) = clean_staged(fs, [task], aside, progress, each, clean_each, 1)
     try:
         if isinstance(outcome, Failure):

@@ -18,7 +18,7 @@ from tests.cleaning.mutants import MUTANTS, NONE, install
 
 def against_kafka() -> str:
     """The first difference to Kafka's results of its scenarios, or an empty string."""
-    from cordwood.engine import partition, rewrite, scan
+    from cordwood.cleaning.engine import partition, rewrite, scan
     from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
 
     # Scenarios that find most mutants come first, slow scenarios last.

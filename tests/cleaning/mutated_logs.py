@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cordwood.api import clean as clean_directory
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.proof.pairs import Pair, Side
+from cordwood.common.types import NONE, ControlType, TopicPartition
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.producer_state import ProducerEntry
-from cordwood.types import NONE, ControlType, TopicPartition
-from cordwood.verification.pairs import Pair, Side
+from tests.cleaning.proof.planting import NOW, State, data, example, marker, messages
 from tests.commands.in_process import InThisProcess
-from tests.verification.planting import NOW, State, data, example, marker, messages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cordwood.cleaning.plan import Decision, PartitionPlan
-from cordwood.cleaning.selection import first_dirty_offset
-from cordwood.errors import DataError, RequestError
+from cordwood.cleaning.rules.plan import Decision, PartitionPlan
+from cordwood.cleaning.rules.selection import first_dirty_offset
+from cordwood.common.errors import DataError, RequestError
+from cordwood.common.types import NONE, Codec, ControlType, TimestampType
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, coordinator_epoch, encode_marker
 from cordwood.record.record import Record
@@ -22,7 +23,6 @@ from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name,
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
-from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
 
 Step = dict[str, Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.engine import readahead
+from cordwood.cleaning.engine import readahead
 from tests import knobs
 from tests.cleaning.against_kafka import random_scripts, run_scripts
 from tests.cleaning.random_logs import profile_of, run_logs

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cordwood.cleaning import rewrite, thinning
-from cordwood.cleaning.selection import group_segments, segments_between
-from cordwood.engine import readahead
-from cordwood.engine.facts import segment_facts
-from cordwood.errors import CorruptBatchError
+from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine.facts import segment_facts
+from cordwood.cleaning.rules import rewrite, thinning
+from cordwood.cleaning.rules.selection import group_segments, segments_between
+from cordwood.common.errors import CorruptBatchError
+from cordwood.common.types import NONE, Codec, TimestampType
 from cordwood.kernels.encode import RECORD_EXTRA_BYTES
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
@@ -21,7 +22,6 @@ from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.testing import reference_cleaner
 from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
-from cordwood.types import NONE, Codec, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
 from tests.record.windows import read, window
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.types import Codec
 from tests.cleaning.scripted import ScriptedLog
 from tests.record.windows import read, window
 

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from tests.cleaning import mutants, mutated_logs
 from tests.cleaning.mutants import MUTANTS
+from tests.cleaning.proof.proving import verify_pairs
 from tests.knobs import drawn
-from tests.verification.proving import verify_pairs
 
 pytestmark = pytest.mark.more
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.key_table import KeyTable, MemoryShare
-from cordwood.cleaning.latest import LatestOffsets
-from cordwood.cleaning.offset_map import OffsetMap, keys_max, slots_of
-from cordwood.cleaning.transactions import AbortTracker
-from cordwood.engine import readahead
-from cordwood.engine.keys import DirtySection, collect_keys, empty_table
-from cordwood.engine.settings import CleanSettings
-from cordwood.errors import TooLittleMemoryError
+from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine.keys import DirtySection, collect_keys, empty_table
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.rules.key_table import KeyTable, MemoryShare
+from cordwood.cleaning.rules.latest import LatestOffsets
+from cordwood.cleaning.rules.offset_map import OffsetMap, keys_max, slots_of
+from cordwood.cleaning.rules.transactions import AbortTracker
+from cordwood.common.errors import TooLittleMemoryError
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
 from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
-from cordwood.cleaning.plan import (
+import cordwood.commands.report.plan  # noqa: F401 - so that plans can show themselves
+from cordwood.cleaning.rules.plan import (
     Bound,
     Choices,
     Compaction,
@@ -31,8 +31,8 @@ from cordwood.cleaning.plan import (
     Taken,
     utc,
 )
-from cordwood.cleaning.retention import plan_retention, retention
-from cordwood.cleaning.selection import (
+from cordwood.cleaning.rules.retention import plan_retention, retention
+from cordwood.cleaning.rules.selection import (
     MAX_OFFSET_SPAN,
     decide,
     first_dirty_offset,
@@ -41,8 +41,8 @@ from cordwood.cleaning.selection import (
     hint,
     plan_compaction,
 )
-from cordwood.config import Layer, Source, SourceKind, TopicConfig, resolve
-from cordwood.types import NONE
+from cordwood.common.config import Layer, Source, SourceKind, TopicConfig, resolve
+from cordwood.common.types import NONE
 
 T0 = 1_700_000_000_000
 HOUR = 3_600_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.storage.log.files import read_file
 from tests.cleaning.modes import using
 from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay

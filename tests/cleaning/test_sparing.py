@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.sparing import GroupShare, groups_to_write
+from cordwood.cleaning.rules.sparing import GroupShare, groups_to_write
 
 pytestmark = pytest.mark.more
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.key_table import KnownOutcomes
-from cordwood.cleaning.rewrite import ActiveProducers, Rewritten, Rules, needs_no_decoding, rewrite
-from cordwood.cleaning.superseded import ScannedKeys
-from cordwood.cleaning.thinning import thin
-from cordwood.errors import DataError
+from cordwood.cleaning.rules.key_table import KnownOutcomes
+from cordwood.cleaning.rules.rewrite import ActiveProducers, Rewritten, Rules, needs_no_decoding, rewrite
+from cordwood.cleaning.rules.superseded import ScannedKeys
+from cordwood.cleaning.rules.thinning import thin
+from cordwood.common.errors import DataError
+from cordwood.common.types import NONE, Codec
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch, seal
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.record import Record, write_varint
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing import strategies
-from cordwood.types import NONE, Codec
 
 pytestmark = pytest.mark.more
 

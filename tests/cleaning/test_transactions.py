@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.cleaning.transactions import AbortTracker
+from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.api import plan, plan_exact
-from cordwood.cleaning.plan import HeaderFacts, SegmentFacts
-from cordwood.cleaning.waves import Load, ProofDisk, Waves, expected_work_bytes, schedule, work_bytes
-from cordwood.engine.results import ExactPlan
+from cordwood.cleaning.engine.results import ExactPlan
+from cordwood.cleaning.rules.plan import HeaderFacts, SegmentFacts
+from cordwood.cleaning.rules.waves import Load, ProofDisk, Waves, expected_work_bytes, schedule, work_bytes
+from cordwood.common.text import bytes_text
+from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
-from cordwood.text import bytes_text
-from cordwood.types import Codec
 from tests.commands.in_process import InThisProcess
 from tests.commands.planned_logs import T0, make_log
 

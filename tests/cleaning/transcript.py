@@ -38,13 +38,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cordwood.engine.partition import Cleaned
+from cordwood.cleaning.engine.partition import Cleaned
+from cordwood.common.types import NONE, Codec, ControlType, TimestampType
 from cordwood.record.batch import Batch, encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.recovery.replay import Producers
-from cordwood.types import NONE, Codec, ControlType, TimestampType
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
 from tests.record.windows import window
 

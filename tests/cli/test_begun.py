@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cleaning.engine.logs import data, make_log
 from tests.cli.running import COMMAND, ENVIRONMENT
-from tests.engine.logs import data, make_log
 
 pytestmark = pytest.mark.more
 

@@ -18,8 +18,8 @@ from typer.testing import CliRunner, Result
 
 from cordwood.cli.main import app
 from cordwood.storage.formats import filenames
+from tests.cleaning.engine.logs import data, make_log
 from tests.cli.running import COMMAND, ENVIRONMENT
-from tests.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
 from tests.storage.copies import HOLD
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.demo import AFTER, BEFORE, GROUPS, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
 from cordwood.cli.main import app
 from tests.cleaning.against_kafka import differences

@@ -27,8 +27,9 @@ from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import app
 from cordwood.cli.values import JSON_BYTES_MAX, ValueFormat
-from cordwood.clock import system_clock
 from cordwood.commands.times import parse_time
+from cordwood.common.clock import system_clock
+from cordwood.common.types import Codec, TopicPartition
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.control import Marker, encode_marker
@@ -42,7 +43,6 @@ from cordwood.storage.formats import (
     transaction_index,
 )
 from cordwood.storage.formats.properties import encode_partition_metadata
-from cordwood.types import Codec, TopicPartition
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
 
 Line = dict[str, Any]

@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 
 from cordwood import LogManager, PosixFileSystem, TopicPartition
 from cordwood.cli.main import app
+from cordwood.live.log import Log
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.service.log import Log
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from tests.cli.running import ENVIRONMENT
 from tests.fixtures import fixture, partitions
 from tests.kafka_tools import Broker
-from tests.sources.kafka_source import Producer
+from tests.tables.source.kafka_source import Producer
 
 pytestmark = pytest.mark.more
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import checkpoints
-from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
 from tests.storage.internal_logs import batch, internal_record, offset_commit, write_log
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from cordwood.api import clean_in_place
+from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cli.main import app
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.errors import LockedError
+from cordwood.common.errors import LockedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
+from cordwood.common.text import bytes_text, time_text
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.text import bytes_text, time_text
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.storage.shapes import shape_of
 

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, app
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.log_manager import LogManager
-from cordwood.service.running import LiveNode, LiveOptions
+from cordwood.live.log_manager import LogManager
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import PathKind, look
+from cordwood.view.running import LiveNode, LiveOptions
 from tests.commands.planned_logs import batch, make_log
 
 pytestmark = pytest.mark.more

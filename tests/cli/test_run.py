@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from cordwood.storage.formats import filenames
-from tests.service.nodes import ONE
-from tests.service.running_nodes import made_dirty
+from tests.live.nodes import ONE
+from tests.live.running_nodes import made_dirty
 
 pytestmark = pytest.mark.more
 

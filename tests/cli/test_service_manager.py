@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from cordwood.cli.service_manager import ServiceManager
-from cordwood.config import overrides
+from cordwood.common.config import overrides
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.log_manager import LogManager
-from tests.service.live_logs import batch
-from tests.service.nodes import ONE
+from cordwood.live.log_manager import LogManager
+from tests.live.live_logs import batch
+from tests.live.nodes import ONE
 
 pytestmark = pytest.mark.more
 

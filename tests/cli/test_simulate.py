@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from tests.knobs import REWRITE
-from tests.web.view_client import check_harmless
+from tests.view.web.view_client import check_harmless
 
 DOCS = Path(__file__).parents[2] / "docs"
 FEW = ("--rate", "100", "--days", "1", "--scale", "5000")

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, app
-from tests.verification.planting import NOW, example
+from tests.cleaning.proof.planting import NOW, example
 
 pytestmark = pytest.mark.more
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.engine import by_index, scan
-from cordwood.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine import by_index, scan
+from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from tests.engine.logs import data, make_log
+from tests.cleaning.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
 FS = PosixFileSystem()

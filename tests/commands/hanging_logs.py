@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cordwood.common.types import TopicPartition
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.live.log import Log
+from cordwood.live.producer_state import AppendOrigin
 from cordwood.record.control import Marker, encode_marker
-from cordwood.service.log import Log
-from cordwood.service.producer_state import AppendOrigin
 from cordwood.storage.formats.filenames import HIGH_WATERMARKS
-from cordwood.types import TopicPartition
 from tests.commands.made_broker import T0, MadeBroker, Pair
 from tests.commands.made_broker import batch as made_batch
 from tests.fs.trees import put, sync_everything, tree
-from tests.service.live_logs import NOW_MS, batch
-from tests.service.nodes import Node
+from tests.live.live_logs import NOW_MS, batch
+from tests.live.nodes import Node
 from tests.storage.internal_logs import internal_record
 
 T = TopicPartition("t", 0)

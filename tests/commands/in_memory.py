@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from cordwood.api import clean_in_place
+from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.commands.in_place.site import PROGRESS
-from cordwood.engine.results import CleanResult, Fate
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -20,7 +21,6 @@ from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings
-from cordwood.types import TopicPartition
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.commands.in_process import InThisProcess
 from tests.crashes import durable

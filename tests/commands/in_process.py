@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from cordwood.spark.settings import SETTINGS
+from cordwood.tasks.spark.settings import SETTINGS
 
 Worker = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

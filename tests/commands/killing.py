@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import cordwood
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
@@ -30,7 +31,6 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.kafka_tools import Broker, Line
 from tests.record.windows import window
 from tests.storage.indexes import believed
@@ -369,7 +369,7 @@ def wait_for(condition: Callable[[], object], running: subprocess.Popen[str] | N
 def main() -> None:
     """The command line, on a slow disk."""
     from cordwood.cli.main import main as cli
-    from cordwood.spark import settings
+    from cordwood.tasks.spark import settings
 
     be_slow()
     settings.SETTINGS = {**settings.SETTINGS, "spark.python.daemon.module": DAEMON}

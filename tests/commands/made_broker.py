@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cordwood.common.types import TopicPartition
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -25,7 +26,6 @@ from cordwood.storage.formats.filenames import (
     offset_name,
 )
 from cordwood.storage.formats.properties import encode_id
-from cordwood.types import TopicPartition
 from tests.storage.internal_logs import internal_record
 
 #: Default time of all records.

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cordwood.api import clean_in_place
-from cordwood.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.fs.memory import MemoryFileSystem
@@ -36,10 +37,9 @@ from cordwood.storage.log.clean_state import believed_checkpoint, read_pending
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.crashes import durable
+from tests.live.nodes import Node
 from tests.plain import plain_records
-from tests.service.nodes import Node
 
 ROOT = "/logs"
 NAME = TopicPartition("t", 0)

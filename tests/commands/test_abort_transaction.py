@@ -16,15 +16,16 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST, app
-from cordwood.errors import CordwoodError, DataError, LockedError, NotFoundError, RequestError
+from cordwood.common.errors import CordwoodError, DataError, LockedError, NotFoundError, RequestError
+from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.live.log import Log
+from cordwood.live.producer_state import AppendOrigin
 from cordwood.record.batch import Batch
 from cordwood.record.control import Marker, encode_marker
-from cordwood.service.log import Log
-from cordwood.service.producer_state import AppendOrigin
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import (
     CLEAN_SHUTDOWN,
@@ -37,7 +38,6 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery import marker as recovery_marker
-from cordwood.types import NONE, TopicPartition, override
 from tests.commands.hanging_logs import (
     HANGING,
     OTHER,
@@ -56,8 +56,8 @@ from tests.crashes import Cuts
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
-from tests.service.live_logs import NOW_MS, read_all
-from tests.service.nodes import Node
+from tests.live.live_logs import NOW_MS, read_all
+from tests.live.nodes import Node
 
 pytestmark = pytest.mark.more
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cleaning.next_step import StepKind
+from cordwood.commands.why.next_step import StepKind
+from cordwood.common.types import TopicPartition
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, time_index
@@ -28,7 +29,6 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     offset_name,
 )
-from cordwood.types import TopicPartition
 from tests.kafka_tools import Line, Oracle
 
 NOW = 1_780_000_000_000

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.view import LogView

@@ -16,6 +16,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.key_index import KeyIndex
 from cordwood.storage.index.files import create_index, indexes_in
 from cordwood.storage.log.view import LogView
+from tests.cleaning.engine.logs import data, make_log
 from tests.commands.growing_logs import (
     FS,
     OPTIONS,
@@ -31,7 +32,6 @@ from tests.commands.growing_logs import (
     start,
 )
 from tests.commands.in_process import InThisProcess
-from tests.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
 pytestmark = pytest.mark.more

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.record.record import Record
 from cordwood.storage.formats.cluster_metadata import NAME, apply
 from tests.commands.made_broker import T0, MadeBroker, batch

@@ -10,8 +10,8 @@ import pytest
 
 import cordwood
 from cordwood.commands.selection import Selection, WhyOptions
-from cordwood.commands.view_partition import look_at_partition, options_for
-from cordwood.config import TOPIC_CONFIGS, Type
+from cordwood.common.config import TOPIC_CONFIGS, Type
+from cordwood.view.partition_look import look_at_partition, options_for
 from tests.fixtures import fixture
 
 CASES = [

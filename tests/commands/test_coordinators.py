@@ -17,10 +17,10 @@ import pytest
 import cordwood
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import EXIT_REQUEST, exit_code_of
-from cordwood.errors import NotFoundError
+from cordwood.common.errors import NotFoundError
+from cordwood.common.types import override
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.storage.node.transactions import Outlook
-from cordwood.types import override
 from tests.commands.coordinator_scene import (
     STILL,
     Answers,

@@ -12,27 +12,27 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import cordwood
-from cordwood.cleaning.found_keys import ErasureResult, FoundTrace, Role, Verdict
-from cordwood.cleaning.next_step import NextStep, StepKind
 from cordwood.cli.main import app
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
+from cordwood.commands.report.erasure import TRACES
+from cordwood.commands.why.found_keys import ErasureResult, FoundTrace, Role, Verdict
+from cordwood.commands.why.next_step import NextStep, StepKind
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.headers import is_control
 from cordwood.record.record import Record
-from cordwood.report.erasure import TRACES
 from cordwood.storage.index.history import Outcome
 from cordwood.storage.index.traces import TraceKind
 from cordwood.storage.log.view import LogView
-from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.knobs import scaled
-from tests.sources.random_logs import PARTITIONS, ROOT, random_directory
 from tests.storage.indexes import index_all
 from tests.storage.plain_history import all_keys, plain_history
-from tests.web.view_client import check_harmless
+from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
+from tests.view.web.view_client import check_harmless
 
 FS = PosixFileSystem()
 ERASED = b"anna@example.com"

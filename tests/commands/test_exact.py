@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean, plan_exact
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.errors import NotFoundError
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.common.errors import NotFoundError
 from cordwood.storage.formats import filenames
 from tests import knobs
 from tests.commands.trees import TOPICS, tree

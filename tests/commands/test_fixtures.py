@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean
-from cordwood.cleaning.plan import Plan
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine.task import PartitionTask, tasks_of
+from cordwood.cleaning.rules.plan import Plan
 from cordwood.commands import copies
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.engine.task import PartitionTask, tasks_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.location import Location
 from cordwood.fs.posix import PosixFileSystem

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cordwood.cli.main import app
 from cordwood.fs.folders import remove_tree
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.service.work_folder import remove_leftovers
+from cordwood.live.work_folder import remove_leftovers
 from tests.fixtures import copy_of, fixture
 
 pytestmark = pytest.mark.more

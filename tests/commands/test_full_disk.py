@@ -22,8 +22,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean
-from cordwood.engine.results import Fate
-from cordwood.errors import NoSpaceError
+from cordwood.cleaning.engine.results import Fate
+from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem

@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import cordwood
-from cordwood.cleaning.next_step import StepKind
 from cordwood.cli.main import app
 from cordwood.commands.partitioner import murmur2
 from cordwood.commands.prospects import prospects_of
+from cordwood.commands.why.next_step import StepKind
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

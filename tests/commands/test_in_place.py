@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine.task import FailureKind
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.commands.in_place.room import RESERVE_BYTES
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.engine.task import FailureKind
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.text import bytes_text
 from cordwood.storage.formats import filenames
-from cordwood.text import bytes_text
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.rooms import Room

@@ -18,12 +18,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place
-from cordwood.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.kafka_tools import FOLDER, Broker, Line
 
 ORDERS = TopicPartition("orders", 0)

@@ -22,20 +22,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
 from cordwood.commands.read import check
-from cordwood.engine.results import Fate
-from cordwood.engine.task import Failure, FailureKind, Output, run_task
-from cordwood.errors import NoSpaceError
+from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.memory_journal import at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.jobs import packing
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.index import build as building
 from cordwood.storage.log.view import LogView
+from cordwood.tasks import packing
 from tests.commands.in_memory import (
     LATER_MS,
     NAMES,

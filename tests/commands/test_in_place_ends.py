@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place
+from cordwood.cleaning.engine.results import Fate
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_FULL, EXIT_OK
-from cordwood.engine.results import Fate
-from cordwood.errors import NoSpaceError
+from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
+from tests.cleaning.engine.logs import data, make_log
 from tests.commands.growing_logs import (
     FS,
     clean,
@@ -29,7 +30,6 @@ from tests.commands.growing_logs import (
     start,
 )
 from tests.commands.in_process import InThisProcess
-from tests.engine.logs import data, make_log
 from tests.storage.indexes import believed
 
 pytestmark = pytest.mark.more

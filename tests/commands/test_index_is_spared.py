@@ -9,17 +9,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.service import work_folder
+from cordwood.live import work_folder
 from cordwood.storage.formats.filenames import FileKind, index_folder, key_index_path
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 from tests.commands.in_process import InThisProcess
-from tests.service.live_logs import NOW_MS, PATH, World, batch
+from tests.live.live_logs import NOW_MS, PATH, World, batch
 
 pytestmark = pytest.mark.more
 

@@ -25,7 +25,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary
 from tests import knobs
 from tests.commands.in_process import InThisProcess
@@ -79,7 +79,7 @@ def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
     """Clean with key indexes, of small segments, too: the next clean uses them."""
     with (
         mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 1),
-        mock.patch("cordwood.engine.indexing.SEGMENT_SHARE", 1),
+        mock.patch("cordwood.cleaning.engine.indexing.SEGMENT_SHARE", 1),
     ):
         clean(directory, index=True, min_dead=min_dead)
 

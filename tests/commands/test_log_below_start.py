@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_DAMAGE
-from cordwood.engine.results import Fate
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Kind
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, facts, fixture
 from tests.kafka_tools import Broker
 from tests.storage.swaps import EMPTY_SNAPSHOT

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cleaning.next_step import StepKind
-from cordwood.errors import RequestError
+from cordwood.commands.why.next_step import StepKind
+from cordwood.common.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from cordwood.api import clean
+from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_DAMAGE, app
-from cordwood.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView

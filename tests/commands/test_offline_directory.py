@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.storage.formats import filenames
 from tests.fixtures import copy_of, fixture
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.engine.results import Fate
+from cordwood.cleaning.engine.results import Fate
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN

@@ -15,21 +15,21 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision
-from cordwood.cleaning.rewrite import Counts
+from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.results import CleanResult, Fate, PartitionResult
+from cordwood.cleaning.engine.settings import clean_settings
+from cordwood.cleaning.rules.plan import Decision
+from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_OUR_FAULT
-from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.results import CleanResult, Fate, PartitionResult
-from cordwood.engine.settings import clean_settings
-from cordwood.errors import LockedError, NoSpaceError, NotFoundError, RequestError
+from cordwood.common.errors import LockedError, NoSpaceError, NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.log import recovered
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.commands.trees import TOPICS, tree
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.acting import Acting, spoil

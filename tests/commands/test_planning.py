@@ -17,17 +17,11 @@ from typing import Any
 import pytest
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import (
-    Bound,
-    Compaction,
-    Decision,
-    PartitionPlan,
-    Plan,
-    Threshold,
-)
-from cordwood.engine.facts import segment_facts
-from cordwood.engine.settings import clean_settings
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.cleaning.engine.facts import segment_facts
+from cordwood.cleaning.engine.settings import clean_settings
+from cordwood.cleaning.rules.plan import Bound, Compaction, Decision, PartitionPlan, Plan, Threshold
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -43,7 +37,6 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log.view import LogView
-from cordwood.types import NONE, TopicPartition, override
 from tests.commands.planned_logs import HOUR, T0, TIMES, batch, make_log
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle

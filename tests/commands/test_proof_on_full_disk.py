@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place, verify
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.engine.task import FailureKind
 from cordwood.commands.proving import verify_pairs
-from cordwood.engine.results import Fate
-from cordwood.engine.task import FailureKind
-from cordwood.errors import NoSpaceError
+from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
 from tests.commands.disks import small_disk
 from tests.fixtures import copy_of

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
-from cordwood.engine.results import Fate
-from cordwood.errors import NoSpaceError
+from cordwood.cleaning.engine.results import Fate
+from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
 from tests.commands.disks import small_disk
 from tests.commands.in_process import InThisProcess

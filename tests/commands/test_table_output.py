@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.main import app
 from cordwood.commands.table_output import check_format
-from cordwood.errors import RequestError
-from tests.engine.logs import append
+from cordwood.common.errors import RequestError
+from tests.cleaning.engine.logs import append
 
 pytestmark = pytest.mark.more
 

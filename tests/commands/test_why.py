@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood import CauseKind, WhyPartition
-from cordwood.cleaning.causes import could_lose
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
+from cordwood.commands.why.causes import could_lose
+from cordwood.common.text import bytes_text
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
@@ -32,8 +34,6 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.index import key_sample
 from cordwood.storage.index.key_sample import KeySource
-from cordwood.text import bytes_text
-from cordwood.types import TopicPartition
 from tests.commands.made_broker import DAY, HOUR, MINUTE, T0, MadeBroker, batch, different, pairs, same
 from tests.commands.trees import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other

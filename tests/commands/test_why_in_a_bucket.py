@@ -14,9 +14,9 @@ import cordwood
 from cordwood import CauseKind
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import EXIT_DAMAGE, app
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS
-from cordwood.types import TopicPartition
 from tests.commands.made_broker import HOUR, T0, MadeBroker, batch, same
 from tests.fs.object_server import Server, running_server
 

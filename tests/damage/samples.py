@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.common.errors import CorruptFileError, DataError
+from cordwood.common.types import Codec, TimestampType
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.kernels.layout import MAGIC_END
 from cordwood.record.batch import encode_batch, encode_message_set
@@ -32,7 +33,6 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
-from cordwood.types import Codec, TimestampType
 from tests.fixtures import fixture
 from tests.fs.trees import put
 

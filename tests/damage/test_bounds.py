@@ -18,7 +18,8 @@ import lz4.frame
 import pytest
 import zstandard
 
-from cordwood.errors import BatchTooLargeError, CordwoodError, CorruptBatchError
+from cordwood.common.errors import BatchTooLargeError, CordwoodError, CorruptBatchError
+from cordwood.common.types import Codec
 from cordwood.fs.machine import container_cores, container_memory_bytes
 from cordwood.kernels.layout import HEADER
 from cordwood.record import columns as record_columns
@@ -28,7 +29,6 @@ from cordwood.record.record import Record, encode_record, write_varint
 from cordwood.storage.formats import checkpoints, offset_index, producer_state, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
-from cordwood.types import Codec
 from tests.damage.samples import PARTITION, memory, read_log
 
 pytestmark = pytest.mark.more

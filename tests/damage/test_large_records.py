@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.settings import CleanSettings
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.recovery.replay import Producers
-from cordwood.types import Codec
 
 MB = 1_000_000
 LARGE = 150 * MB
@@ -36,14 +36,14 @@ from numba.core.event import install_recorder
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.settings import CleanSettings
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.folders import temporary_directory
 from cordwood.storage.recovery.replay import Producers
 from cordwood.commands.proving import verify_pairs
-from cordwood.jobs.runner import InThisProcess
-from cordwood.verification.pairs import Pair, Side
+from cordwood.tasks.runner import InThisProcess
+from cordwood.cleaning.proof.pairs import Pair, Side
 
 def peak():
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import EXIT_DAMAGE, app
-from cordwood.errors import CorruptBatchError
+from cordwood.common.errors import CorruptBatchError
 from cordwood.record.columns import BatchWindow
 from cordwood.record.headers import is_control
 

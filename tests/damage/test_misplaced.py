@@ -12,20 +12,20 @@ import pytest
 
 import cordwood
 from cordwood.api import clean, clean_in_place, plan_exact, write_table
-from cordwood.engine.results import Fate
-from cordwood.engine.task import FailureKind
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.cleaning.engine.results import Fate
+from cordwood.cleaning.engine.task import FailureKind
+from cordwood.cleaning.proof.pairs import Pair, Side, ViolationKind
+from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import BATCH_ROW
 from cordwood.kernels.scan import scan_batches
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.sources.counts import ReadCounts
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from cordwood.verification.pairs import Pair, Side, ViolationKind
+from cordwood.tables.source.counts import ReadCounts
+from tests.cleaning.proof.proving import verify_pairs
 from tests.commands.in_process import InThisProcess
-from tests.sources.random_logs import read_rows
-from tests.verification.proving import verify_pairs
+from tests.tables.source.random_logs import read_rows
 
 pytestmark = pytest.mark.more
 

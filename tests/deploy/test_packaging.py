@@ -53,7 +53,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
     found = contents(wheel)
     metadata = {name for name in found if ".dist-info/" in name}
     assert {name: data for name, data in found.items() if name not in metadata} == wanted
-    assert {"cordwood/py.typed", "cordwood/pages/style.css", "cordwood/data/demo.tar.gz"} <= found.keys()
+    assert {"cordwood/py.typed", "cordwood/view/pages/style.css", "cordwood/data/demo.tar.gz"} <= found.keys()
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
 
 

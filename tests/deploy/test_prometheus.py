@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.running_nodes import damage, made_dirty
+from tests.live.running_nodes import damage, made_dirty
 from tests.tools import need_tools
 
 pytestmark = pytest.mark.slow

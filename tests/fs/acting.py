@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
-from cordwood.types import override
 
 #: Called with a verb and its path; of two paths with the first.
 Before = Callable[[str, str], None]

@@ -8,8 +8,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store
-from cordwood.types import override
 
 
 class ReadOnlyStore(Store):

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, LocalFileSystem, PutMode
 from cordwood.fs.direct import DIRECT_READ_BYTES_MIN, aligned_buffer, read_direct
 from cordwood.fs.memory import MemoryFileSystem, every_cut

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.errors import LockedError, RequestError
+from cordwood.common.errors import LockedError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock, lock_holder, network_file_system
 from cordwood.fs.memory import MemoryFileSystem
@@ -234,7 +234,7 @@ def as_nobody(directory: Path) -> tuple[int, str]:
     """Lock a directory as a user without rights; gives the exit code, 0 or 7, and the message of a refusal."""
     program = f"""
 import os, sys
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 try:

@@ -21,10 +21,10 @@ import pytest
 from typer.testing import CliRunner
 
 import cordwood
+from cordwood.cleaning.engine.exchange import merge_missing
+from cordwood.cleaning.engine.results import Fate
 from cordwood.cli.main import app
-from cordwood.engine.exchange import merge_missing
-from cordwood.engine.results import Fate
-from cordwood.errors import CordwoodError, CorruptFileError, LockedError, RequestError
+from cordwood.common.errors import CordwoodError, CorruptFileError, LockedError, RequestError
 from cordwood.fs.base import File
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.manifest import MANIFEST, RUN, decode
@@ -42,7 +42,7 @@ from tests.fs.faulty_server import drawn_faults, faulty
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.fs.trees import tree
 from tests.knobs import SEED, scaled
-from tests.spark.logs import random_log
+from tests.tasks.spark.logs import random_log
 
 pytestmark = pytest.mark.more
 
@@ -190,7 +190,7 @@ def test_a_blob_that_is_lost_in_the_bucket_is_made_again_and_none_is_left(
             obstore.delete(server.store, f"cleaned/blobs/{lost[0]}")
         return merge_missing(*arguments)
 
-    monkeypatch.setattr("cordwood.engine.staged.merge_missing", after_a_loss)
+    monkeypatch.setattr("cordwood.cleaning.engine.staged.merge_missing", after_a_loss)
     # So little memory that many tasks clean the partition.
     options = {**COMPACT, "high_watermark": "end", "ignore_ratio": True, "memory": 10_000, "spark": session()}
     result = cordwood.clean(url, output=f"s3://{BUCKET}/cleaned/blobs", **options)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.cleaning.found_keys import ErasureResult, Verdict
+from cordwood.commands.why.found_keys import ErasureResult, Verdict
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture

@@ -18,7 +18,7 @@ from moto.s3.models import s3_backends
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.errors import NotFoundError, RequestError, StoreError
+from cordwood.common.errors import NotFoundError, RequestError, StoreError
 from cordwood.fs.base import PutMode
 from cordwood.fs.by_url import UrlStore, file_system_for, local_path
 from cordwood.fs.object_file import PART_BYTES

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from tests.fs.trees import content, put
 

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 import cordwood
+from cordwood.cleaning.proof.compare import compare_range
+from cordwood.cleaning.proof.facts import Facts
+from cordwood.cleaning.proof.keys import KeyRules
+from cordwood.cleaning.proof.pairs import Pair, Side
+from cordwood.cleaning.proof.ranges import ranges_of
+from cordwood.cleaning.proof.scratch import Scratch
+from cordwood.cleaning.proof.states import look_at
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.values import ValueFormat
+from cordwood.commands.report import listing
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.report import listing
 from cordwood.storage.check import Finding
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
-from cordwood.verification.compare import compare_range
-from cordwood.verification.facts import Facts
-from cordwood.verification.keys import KeyRules
-from cordwood.verification.pairs import Pair, Side
-from cordwood.verification.ranges import ranges_of
-from cordwood.verification.scratch import Scratch
-from cordwood.verification.states import look_at
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
 from tests.fs.only_read import VERBS
 from tests.fs.read_only_store import ReadOnlyStore

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.common.types import TimestampType
 from cordwood.kernels import judge
 from cordwood.kernels.judge import judge_records, renew_headers
 from cordwood.kernels.layout import BATCH_ROW, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
 from cordwood.testing.strategies import records
-from cordwood.types import TimestampType
 from tests.record.windows import window
 
 #: A record: whether it has a key, a value, its bit set; its key's newest offset, its timestamp.

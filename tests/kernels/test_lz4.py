@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
+from cordwood.common.types import Codec
 from cordwood.kernels.lz4 import decompress_frames
 from cordwood.record.compression import compress, decompress
-from cordwood.types import Codec
 
 pytestmark = pytest.mark.more
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from cordwood.errors import CorruptBatchError
+from cordwood.common.errors import CorruptBatchError
+from cordwood.common.types import Codec, ControlType, TimestampType
 from cordwood.record.batch import (
     MAX_SEQUENCE,
     Batch,
@@ -20,7 +21,6 @@ from cordwood.record.batch import (
 from cordwood.record.control import KEY, Marker, control_type, coordinator_epoch, encode_marker
 from cordwood.record.record import Record
 from cordwood.testing.strategies import logs
-from cordwood.types import Codec, ControlType, TimestampType
 from tests.record.windows import read, window
 
 THREE = [

@@ -17,12 +17,12 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
+from cordwood.common.types import Codec
 from cordwood.kernels.layout import U8Array
 from cordwood.record import bodies
 from cordwood.record.bodies import compress_bodies, decompress_bodies, has_fast_decompressor
 from cordwood.record.compression import compress, decompress
-from cordwood.types import Codec
 
 MAX = 1 << 20
 GUARD_BYTES = 64

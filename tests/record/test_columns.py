@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.common.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.common.types import Codec
 from cordwood.record import columns
 from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.record import Record, to_records
 from cordwood.testing.strategies import logs
-from cordwood.types import Codec
 from tests.record.windows import window
 
 FEW = [Record(i, 1000 + i, b"key%d" % i, b"value" * 20) for i in range(10)]

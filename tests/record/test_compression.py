@@ -25,10 +25,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
+from cordwood.common.errors import BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
+from cordwood.common.types import Codec
 from cordwood.record import compression
 from cordwood.record.compression import FileBytes, compress, compress_stream, decompress, decompress_stream
-from cordwood.types import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
@@ -686,7 +686,7 @@ def test_a_missing_library_is_named(codec: Codec, module: str, package: str, mon
 
 def test_libraries_are_imported_when_their_codec_is_first_used() -> None:
     program = (
-        "import sys; from cordwood.record.compression import compress; from cordwood.types import Codec\n"
+        "import sys; from cordwood.record.compression import compress; from cordwood.common.types import Codec\n"
         "names = {'cramjam', 'lz4', 'xxhash', 'zstandard'}\n"
         "assert not names & set(sys.modules), names & set(sys.modules)\n"
         "compress(Codec.SNAPPY, b'x')\n"

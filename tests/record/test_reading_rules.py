@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
 from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_message, seal
 from cordwood.record.columns import decode

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 
 pytestmark = pytest.mark.more
 

@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 import pytest
 
 from cordwood import check
-from cordwood.config import DAY_MS, HOUR_MS
-from cordwood.service.log_cleaner import CleanerStats
-from cordwood.service.log_manager import LogManager
-from cordwood.service.log_to_clean import LogToClean
-from cordwood.service.metrics import MeterReading, MetricName, Reading, TimerReading
-from cordwood.service.scheduler import SteppedScheduler
-from cordwood.service.segment import LogSegment
+from cordwood.common.config import DAY_MS, HOUR_MS
+from cordwood.common.text import Column, bytes_text, duration_text, table
+from cordwood.live.log_cleaner import CleanerStats
+from cordwood.live.log_manager import LogManager
+from cordwood.live.log_to_clean import LogToClean
+from cordwood.live.metrics import MeterReading, MetricName, Reading, TimerReading
+from cordwood.live.scheduler import SteppedScheduler
+from cordwood.live.segment import LogSegment
 from cordwood.simulation.recorder import State
+from cordwood.simulation.sizing.stays import Stay
+from cordwood.simulation.sizing.workload import Workload
 from cordwood.simulation.world import Member, World
-from cordwood.sizing.stays import Stay
-from cordwood.sizing.workload import Workload
 from cordwood.storage.check import Severity
-from cordwood.text import Column, bytes_text, duration_text, table
 from tests.simulation.worlds import Topic, add, records_there, world_of
 from tests.summary import lines_of
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from cordwood.config import HOUR_MS
+from cordwood.common.config import HOUR_MS
 from cordwood.simulation.recorder import State
+from cordwood.simulation.sizing.workload import TOMBSTONE_BYTES, Workload
 from cordwood.simulation.world import Member
-from cordwood.sizing.workload import TOMBSTONE_BYTES, Workload
 from tests.simulation.worlds import Topic, add, records_there, world_of
 
 RECORD_BYTES = 100

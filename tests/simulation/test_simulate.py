@@ -12,8 +12,8 @@ import pytest
 
 import cordwood
 from cordwood import Outcome, Stay
-from cordwood.config import DAY_MS, HOUR_MS
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.config import DAY_MS, HOUR_MS
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
 
 pytestmark = pytest.mark.more
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from cordwood.config import DAY_MS, HOUR_MS, overrides, resolve
-from cordwood.errors import DataError
+from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve
+from cordwood.common.errors import DataError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker

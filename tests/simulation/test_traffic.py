@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.service.validation import read_batches, read_records
 from cordwood.simulation.batches import LEADER_EPOCH, Records, Written, encode, value_bytes
+from cordwood.simulation.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES, Keys, Workload
 from cordwood.simulation.traffic import Traffic
-from cordwood.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES, Keys, Workload
 
 pytestmark = pytest.mark.more
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.config import overrides
-from cordwood.service.log import Log
-from cordwood.service.validation import read_batches, read_records
+from cordwood.common.config import overrides
+from cordwood.common.types import TopicPartition
+from cordwood.live.log import Log
+from cordwood.live.validation import read_batches, read_records
+from cordwood.simulation.sizing.workload import KEY_BYTES, Keys, Workload
 from cordwood.simulation.traffic import Traffic
 from cordwood.simulation.world import START_MS, Member, World
-from cordwood.sizing.workload import KEY_BYTES, Keys, Workload
-from cordwood.types import TopicPartition
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.cli import check
-from cordwood.errors import CordwoodError
+from cordwood.common.errors import CordwoodError
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
 from tests.starts.outcomes import Outcome

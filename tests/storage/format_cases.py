@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood import java_properties
-from cordwood.errors import CorruptFileError
+from cordwood.common import java_properties
+from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats import (
     checkpoints,
     filenames,

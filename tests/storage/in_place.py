@@ -5,9 +5,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.settings import CleanSettings
+from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.record.batch import encode_batch
@@ -20,7 +21,6 @@ from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_nam
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 from tests.record.windows import window
 
 T0, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import read_index, write_index

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.messages.schema import Field
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, Framing
-from cordwood.types import Codec
 from tests.storage.message_twin import Case, encode, uvarint
 
 #: Key and value.

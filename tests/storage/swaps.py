@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.settings import CleanSettings
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch

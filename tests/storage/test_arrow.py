@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 
 from cordwood.commands.read import open_log
+from cordwood.common.types import TopicPartition
 from cordwood.record.columns import decode
 from cordwood.record.record import Record
 from cordwood.storage.log.arrow import SCHEMA, to_arrow
 from cordwood.testing.strategies import logs
-from cordwood.types import TopicPartition
 from tests.fixtures import fixture
 from tests.record.windows import window
 
@@ -72,7 +72,7 @@ def test_filters_reach_the_table() -> None:
 
 
 def test_more_than_2_gib_in_one_array_is_refused() -> None:
-    from cordwood.errors import BatchTooLargeError
+    from cordwood.common.errors import BatchTooLargeError
     from cordwood.storage.log import arrow
 
     sizes = np.full(3, 2**30, np.int32)

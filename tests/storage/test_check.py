@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood.errors import NotFoundError
+from cordwood.common.errors import NotFoundError
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch, seal
 from cordwood.record.record import Record
@@ -24,7 +25,6 @@ from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
-from cordwood.types import Codec
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
 from tests.storage.damage_sites import FIRST, batch, built, check, damages, flip, site

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Kind, Severity
 from cordwood.storage.check.findings import OFFLINE, STOPS

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.common.types import Codec
 from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
 from cordwood.record.compression import compress
@@ -21,7 +22,6 @@ from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check.findings import CUTS, Severity
 from cordwood.storage.formats import producer_state, transaction_index
-from cordwood.types import Codec
 from tests.storage.damage_sites import (
     CHECKPOINTS,
     FIRST,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.memory_journal import keep_all, lose_all
 from cordwood.storage.formats import checkpoints
-from cordwood.types import TopicPartition
 from tests.crashes import Cuts
 from tests.fs.trees import content, put
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import clean_checkpoint, pending_records
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint, CleanSegment
@@ -29,7 +29,7 @@ from cordwood.storage.log.clean_state import believed_checkpoint, read_pending
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from tests.engine.logs import data, make_log
+from tests.cleaning.engine.logs import data, make_log
 from tests.storage.damage_sites import check
 
 FS = PosixFileSystem()

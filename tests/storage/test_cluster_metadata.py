@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood import java_properties
-from cordwood.config import resolve, show
+from cordwood.common import java_properties
+from cordwood.common.config import resolve, show
 from cordwood.storage.formats.cluster_metadata import (
     EMPTY,
     RECORDS,

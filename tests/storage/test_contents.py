@@ -12,7 +12,7 @@ from cordwood.record.record import Record
 from cordwood.storage.index import contents as module
 from cordwood.storage.index.contents import Content, ContentSource, LogContents, contents_of
 from cordwood.storage.log.view import LogView
-from tests.engine.logs import append, make_log
+from tests.cleaning.engine.logs import append, make_log
 from tests.fixtures import copy_of, fixture
 from tests.storage.indexes import index_all
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import LockedError, NotFoundError, RequestError
+from cordwood.common.errors import LockedError, NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Link
 from cordwood.fs.folders import remove_tree
 from cordwood.fs.posix import PosixFileSystem
@@ -19,7 +20,6 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
-from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture
 from tests.storage.copies import HOLD, contents
 

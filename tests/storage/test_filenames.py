@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cordwood.errors import BadNameError
+from cordwood.common.errors import BadNameError
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.filenames import (
     DirectoryState,
     FileKind,
@@ -24,7 +25,6 @@ from cordwood.storage.formats.filenames import (
     topic_fault,
 )
 from cordwood.storage.formats.text import parse_integer
-from cordwood.types import TopicPartition
 
 UNIQ = "0123456789abcdef0123456789abcdef"
 INT64_MAX = 2**63 - 1

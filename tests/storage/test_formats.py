@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import BadNameError, CorruptFileError
+from cordwood.common.errors import BadNameError, CorruptFileError
 from cordwood.storage.formats import (
     filenames,
     properties,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
 from cordwood.storage.node.groups import EndSource, Group, GroupBuilder, GroupType, LogEnd
-from cordwood.types import NONE, TopicPartition
 from tests.storage.internal_logs import TIME, internal_record, offset_commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

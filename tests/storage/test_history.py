@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -19,9 +19,9 @@ from cordwood.storage.index.partition import drop_indexes
 from cordwood.storage.log.view import LogView
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.knobs import scaled, step
-from tests.sources.random_logs import PARTITIONS, ROOT, random_directory
 from tests.storage.indexes import index_all
 from tests.storage.plain_history import all_keys, plain_history
+from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 
 pytestmark = pytest.mark.more
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.common.errors import CorruptFileError, DataError
+from cordwood.common.types import Codec
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -28,7 +29,6 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 from cordwood.testing.reference import siphash128
-from cordwood.types import Codec
 from tests.storage.damage_sites import FIRST
 from tests.storage.key_index_twin import SECRET, Entry, file_of, parts
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood.errors import CorruptMessageError, DataError, RequestError
+from cordwood.common.errors import CorruptMessageError, DataError, RequestError
+from cordwood.common.types import Codec, ControlType
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.storage.formats.messages.topics import (
@@ -26,7 +27,6 @@ from cordwood.storage.formats.messages.topics import (
 from cordwood.storage.log.internal import to_internal_records
 from cordwood.storage.log.internal_arrow import internal_schema, to_internal_arrow
 from cordwood.storage.log.view import LogView
-from cordwood.types import Codec, ControlType
 from tests.fixtures import fixture, partitions
 from tests.record.windows import window
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log

@@ -8,7 +8,7 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.index.key_sample import count_keys
 from cordwood.storage.log.joined import JoinedSegment, joined, parts_of
 from cordwood.storage.log.view import LogView
-from tests.engine.logs import data, make_log
+from tests.cleaning.engine.logs import data, make_log
 
 
 def small(path: Path) -> LogView:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.commands.undo import undo
-from cordwood.errors import CorruptFileError, NotFoundError, RequestError
+from cordwood.common.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import FileInfo
 from cordwood.fs.memory import MemoryFileSystem, PowerCut
 from cordwood.fs.memory_journal import at_random, keep_all, lose_all

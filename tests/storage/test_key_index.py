@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import filenames, key_index
 from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER
-from cordwood.types import Codec
 from tests.storage.damage_sites import FIRST, built, check
 from tests.storage.key_index_twin import Entry, file_of, parts
 

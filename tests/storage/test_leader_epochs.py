@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, history
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from cordwood.api import ls
-from cordwood.errors import NotFoundError
+from cordwood.common.errors import NotFoundError
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import META_PROPERTIES, OFFSET_CHECKPOINTS
 from cordwood.storage.node.listing import Listing, PartitionListing
-from cordwood.types import Codec
 from tests.fixtures import CRASHED, NAMES, STOPPED, copy_of, fixture, reads
 from tests.storage.shapes import facts_of, shape_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.memory_journal import lose_all

@@ -11,7 +11,7 @@ import pytest
 
 import cordwood
 from cordwood.commands.read import open_log
-from cordwood.errors import CorruptBatchError, DataError, NotFoundError
+from cordwood.common.errors import CorruptBatchError, DataError, NotFoundError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from cordwood.common.types import ControlType
 from cordwood.storage.formats.messages import consumer_protocol, control_records
 from cordwood.storage.formats.messages.schema import NEVER, Field, read_table
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
-from cordwood.types import ControlType
 from tests.kafka_tools import jars
 from tests.storage.message_twin import all_messages, our_word
 

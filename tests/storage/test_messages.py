@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptMessageError, DataError
+from cordwood.common.errors import CorruptMessageError, DataError
 from cordwood.storage.formats.messages import codec
 from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, Decoded, decode
 from cordwood.storage.formats.messages.schema import read_table

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from cordwood.errors import CorruptMessageError
+from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.messages.codec import decode
 from cordwood.storage.formats.messages.schema import Field
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.config import show
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.config import show
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.cluster_metadata import NAME
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.node.node import Node, read_metadata
-from cordwood.types import TopicPartition
 from tests.fixtures import copy_of, fixture, unpacked
 from tests.starts.nodes import ARCHIVE
 from tests.storage.metadata_facts import DELETED, INTERNAL, WITH_METADATA, facts_of_topics

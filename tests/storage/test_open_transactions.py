@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.transactions import (
@@ -17,7 +18,6 @@ from cordwood.storage.node.transactions import (
     open_transactions,
     transactional_id,
 )
-from cordwood.types import TopicPartition
 from tests.storage.internal_logs import internal_record
 
 P0, P1 = TopicPartition("p", 0), TopicPartition("p", 1)

@@ -14,7 +14,7 @@ from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 from tests.knobs import SEED
-from tests.sources.random_logs import PARTITIONS, ROOT, random_directory
+from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 
 
 def views(fs: Store) -> list[LogView]:

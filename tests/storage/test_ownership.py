@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.users import User
 from cordwood.storage.changes.ownership import check_ownership
@@ -100,7 +100,7 @@ def test_a_work_folder_that_somebody_else_left_is_refused() -> None:
 
 AS_NOBODY = """
 import os, sys
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.ownership import check_ownership
 os.setgroups([]); os.setgid(65534); os.setuid(65534)

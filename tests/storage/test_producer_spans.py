@@ -12,7 +12,7 @@ from cordwood.record.record import Record
 from cordwood.storage.log import producer_spans as module
 from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans, producer_spans
 from cordwood.storage.log.view import LogView
-from tests.engine.logs import make_log
+from tests.cleaning.engine.logs import make_log
 from tests.fixtures import fixture
 
 BROKER = "kraft-classic-before"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptFileError
-from cordwood.java_properties import Properties
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.java_properties import Properties
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.properties import MetaProperties, PartitionMetadata, encode_partition_metadata
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats import quorum_state
 from cordwood.storage.formats.quorum_state import QuorumState
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cordwood.engine.facts import load_producers
-from cordwood.errors import DataError
+from cordwood.cleaning.engine.facts import load_producers
+from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cordwood.commands.read import check
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.memory_journal import lose_all

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats.text import decode_checkpoint, lines, parse_integer, parse_json
 
 INTEGERS = [

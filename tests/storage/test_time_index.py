@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.common.types import NONE
 from cordwood.storage.formats import time_index
 from cordwood.storage.formats.time_index import TimeIndex
-from cordwood.types import NONE
 
 GOLDEN = bytes.fromhex("00000000000003e8 00000005 00000000000007d0 00000032")
 

@@ -8,7 +8,7 @@ from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.times import first_since
 from cordwood.storage.log.view import LogView
 from tests.knobs import SEED
-from tests.sources.random_logs import NOW_MS, PARTITIONS, ROOT, random_directory
+from tests.tables.source.random_logs import NOW_MS, PARTITIONS, ROOT, random_directory
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,6 +9,7 @@ from random import Random
 
 from cordwood.commands.table import prepare
 from cordwood.commands.table_options import TableOptions
+from cordwood.common.types import NONE, Codec, TimestampType, TopicPartition
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -16,7 +17,6 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.tables.newest import NewestTask, scan_here
 from cordwood.tables.runs import TableRun, cut
-from cordwood.types import NONE, Codec, TimestampType, TopicPartition
 
 TIME = 1_700_000_000_000
 #: Key, value, partition and offset of a row; value None if the key was deleted.

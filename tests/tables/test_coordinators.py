@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
+from cordwood.common.types import NONE, Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.columns import raise_damage
 from cordwood.record.control import Marker, encode_marker
 from cordwood.storage.log.view import LogView
 from cordwood.tables.coordinators import StateRecord, state_records
-from cordwood.types import NONE, Codec
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
 
 pytestmark = pytest.mark.more

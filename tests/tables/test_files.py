@@ -13,13 +13,13 @@ import pytest
 from pyarrow import parquet
 
 import cordwood
+from cordwood.cleaning.engine import division
 from cordwood.commands import table as table_command
-from cordwood.commands.engines import Where
 from cordwood.commands.table_options import TableOptions
-from cordwood.engine import division
-from cordwood.errors import RequestError, UndecodableError
+from cordwood.common.errors import RequestError, UndecodableError
 from cordwood.tables.files import FileFormat
-from tests.engine.logs import append
+from cordwood.tasks.engines import Where
+from tests.cleaning.engine.logs import append
 
 
 def write(path: Path, output: Path, **options: Any) -> list[Path]:

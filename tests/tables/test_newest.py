@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.commands.table_point import partitions_of
-from cordwood.errors import CorruptBatchError, RequestError
+from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
@@ -26,8 +26,8 @@ from tests.commands.fixture_pairs import PAIRS, Pair
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import NAMES, PACKED, fixture, reads
 from tests.knobs import drawn, scaled
-from tests.spark.logs import random_log as scripted_log
 from tests.tables.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
+from tests.tasks.spark.logs import random_log as scripted_log
 
 pytestmark = pytest.mark.more
 

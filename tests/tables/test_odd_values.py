@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.json_text import json_text
-from tests.engine.logs import append
+from cordwood.common.json_text import json_text
+from tests.cleaning.engine.logs import append
 
 pytestmark = pytest.mark.more
 

@@ -33,19 +33,19 @@ import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
 from cordwood.bench.workloads import INDEXED, TOPIC, Way, Workload, write
+from cordwood.cleaning.engine.division import tasks_at_once
+from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.commands.index import index
 from cordwood.commands.key_options import IndexingOptions
-from cordwood.engine.division import tasks_at_once
-from cordwood.engine.facts import load_producers
-from cordwood.engine.partition import CleanRequest, clean_partition
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.engine.settings import CleanSettings
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.machine import local_cores
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.session import running
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
+from cordwood.tasks.spark.session import running
 
 #: Later than all generated timestamps.
 _NOW_MS = 1_800_000_000_000

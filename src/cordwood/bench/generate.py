@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.common.types import Codec
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.encode import write_headers
 from cordwood.kernels.layout import BATCH_ROW, HEADER, TRANSACTIONAL, BatchRows
@@ -30,7 +31,6 @@ from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from cordwood.types import Codec
 
 _DISTINCT_BATCHES = 64
 #: With transactions: number of committed batches, and the producers of committed and of aborted batches.

@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cordwood.clock import system_clock
-from cordwood.config import overrides
-from cordwood.errors import RequestError
+from cordwood.common.clock import system_clock
+from cordwood.common.config import overrides
+from cordwood.common.errors import RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.log import Checkpointed, FetchIsolation, Log, LogEnvironment, load_log
+from cordwood.live.log_manager import LogManager
+from cordwood.live.scheduler import SteppedScheduler
+from cordwood.live.validation import read_batches
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.service.failures import LogDirFailureChannel
-from cordwood.service.log import Checkpointed, FetchIsolation, Log, LogEnvironment, load_log
-from cordwood.service.log_manager import LogManager
-from cordwood.service.scheduler import SteppedScheduler
-from cordwood.service.validation import read_batches
-from cordwood.types import TopicPartition
 
 _RECORD_BYTES, _BATCH_RECORDS = 1_024, 16
 _READ_BYTES = 1 << 20

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cordwood.types import override
+from cordwood.common.types import override
 
 NAME = "memory-of-cordwood"
 #: About the rows of a log's window.

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from cordwood.bench.beside_kafka import Seconds, find_kafka
 from cordwood.bench.generate import Shape, write_log
 from cordwood.commands.register import register
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.spark.collecting import collect
-from cordwood.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.tasks.spark.collecting import collect
+from cordwood.tasks.spark.gateway import Gateway, without_words_of_py4j
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.common.types import Codec, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
-from cordwood.types import Codec, TopicPartition
 
 TOPIC = "bench"
 #: Segment size of a log in full size.

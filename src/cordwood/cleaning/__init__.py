@@ -1,1 +1,1 @@
-"""Decide which records a clean keeps and drops: pure functions over columns, without I/O and without Spark."""
+"""Cleans partitions: Kafka's rules (rules), the work on one partition (engine), the proof of a clean (proof)."""

@@ -27,10 +27,10 @@ from cordwood.bench.chart import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
 from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, Target, Workload
 from cordwood.commands.read import open_log
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.text import Column, table
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.text import Column, table
-from cordwood.types import Codec
 
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison, Measuring, Seconds

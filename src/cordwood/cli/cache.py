@@ -19,7 +19,7 @@ import typer
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json
 from cordwood.commands.cache import caches
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 
 #: Arguments of commands that together use all common kernels; `{logs}` and `{out}` are folders.
 _USES = (
@@ -82,10 +82,10 @@ def _warm() -> None:
 
 def _append(directory: Path) -> None:
     """Append to a live log per codec, inside and outside of transactions, and read the appended records."""
-    from cordwood.config import overrides
+    from cordwood.common.config import overrides
+    from cordwood.common.types import Codec, TopicPartition
     from cordwood.fs.posix import PosixFileSystem
-    from cordwood.service.log_manager import LogManager
-    from cordwood.types import Codec, TopicPartition
+    from cordwood.live.log_manager import LogManager
 
     for codec in ("uncompressed", *(codec.name.lower() for codec in Codec if codec is not Codec.NONE)):
         config = overrides([f"compression.type={codec}", "log.cleaner.enable=false", "log.retention.ms=-1"])

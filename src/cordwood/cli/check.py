@@ -10,8 +10,8 @@ import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.progress import Line
+from cordwood.commands.report import check as report
 from cordwood.fs.by_url import file_system_for
-from cordwood.report import check as report
 from cordwood.storage.check import Check
 
 

@@ -25,11 +25,11 @@ from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions
-from cordwood.errors import RequestError
-from cordwood.option import option_fields
+from cordwood.common.errors import RequestError
+from cordwood.common.option import option_fields
 
 if TYPE_CHECKING:
-    from cordwood.engine.results import CleanResult
+    from cordwood.cleaning.engine.results import CleanResult
 
 
 @with_options
@@ -108,7 +108,7 @@ def _check_mode(values: CopyOptions | InPlaceOptions, mode: str, *, allowed: boo
 
 def exit_code_of(result: CleanResult) -> int:
     """Return the exit code: 0 only if nothing failed and a copy lacks no whole batch."""
-    from cordwood.engine.task import FailureKind
+    from cordwood.cleaning.engine.task import FailureKind
 
     failures = {partition.failure.kind for partition in result.partitions if partition.failure is not None}
     if FailureKind.BUG in failures:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from cordwood.types import TopicPartition
+    from cordwood.common.types import TopicPartition
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -33,7 +33,7 @@ def partitions(ctx: typer.Context, incomplete: str) -> list[str]:
 def configs(incomplete: str) -> list[str]:
     """List configs whose names start with `incomplete`, after `TOPIC:` if it is present."""
     # Import here: it takes longer than completing a topic.
-    from cordwood.config import BROKER_CONFIGS, TOPIC_CONFIGS
+    from cordwood.common.config import BROKER_CONFIGS, TOPIC_CONFIGS
 
     topic, colon, name = incomplete.rpartition(":")
     known = TOPIC_CONFIGS if colon else {**TOPIC_CONFIGS, **BROKER_CONFIGS}
@@ -48,7 +48,7 @@ def _partitions_on_the_line(ctx: typer.Context) -> Iterator[TopicPartition]:
 
 def _partitions_in(path: str) -> Iterator[TopicPartition]:
     """Yield the partitions in a directory or in its subdirectories."""
-    from cordwood.errors import BadNameError
+    from cordwood.common.errors import BadNameError
     from cordwood.storage.formats.filenames import parse_directory
 
     with contextlib.suppress(OSError):

@@ -17,7 +17,8 @@ from typing import Any
 from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
-from cordwood.errors import CorruptMessageError
+from cordwood.common.errors import CorruptMessageError
+from cordwood.common.types import ControlType
 from cordwood.storage.formats.messages.topics import (
     INTERNAL_TOPICS,
     DecodedRecord,
@@ -26,7 +27,6 @@ from cordwood.storage.formats.messages.topics import (
     decode_record,
 )
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
-from cordwood.types import ControlType
 
 #: Name suffixes of fields that are times in milliseconds.
 _TIMES = ("timestamp", "timestamp_ms")

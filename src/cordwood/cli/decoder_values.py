@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from cordwood.cli.texts import json_string, quoted
 from cordwood.cli.values import Show, Shown
-from cordwood.decoders.choice import decoder_of
+from cordwood.common.json_text import json_text
 from cordwood.fs.base import Store
-from cordwood.json_text import json_text
+from cordwood.tables.decoders.choice import decoder_of
 
 
 def shown_by(decoder: str, fs: Store, *, in_json: bool) -> Shown:

@@ -24,18 +24,19 @@ import typer
 
 from cordwood.api import clean
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.plan import Decision, Plan, utc
-from cordwood.cleaning.rewrite import Counts
+from cordwood.cleaning.engine.results import CleanResult, Fate
+from cordwood.cleaning.rules.plan import Decision, Plan, utc
+from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cli.options import Json
-from cordwood.commands.engines import Where
-from cordwood.config import DAY_MS
-from cordwood.engine.results import CleanResult, Fate
-from cordwood.errors import RequestError
+from cordwood.commands.report.check import summary_line
+from cordwood.common.config import DAY_MS
+from cordwood.common.errors import RequestError
+from cordwood.common.text import Column, bytes_text, number, table
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.report.check import summary_line
 from cordwood.storage.check import Check, Summary
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN, CLEANER_OFFSETS, FileKind, offset_name
@@ -43,8 +44,7 @@ from cordwood.storage.formats.properties import encode_clean_shutdown
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.into_copy import recover_into_copy
-from cordwood.text import Column, bytes_text, number, table
-from cordwood.types import NONE, TopicPartition
+from cordwood.tasks.engines import Where
 
 #: Folder of the real broker's log, and of another broker's log with groups of all kinds and open transactions.
 LOG, GROUPS = "kafka-logs", "kafka-groups"

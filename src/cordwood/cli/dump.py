@@ -16,11 +16,11 @@ from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
 from cordwood.commands.key_options import DECODERS
 from cordwood.commands.times import parse_time
-from cordwood.decoders.keys import schema_folder
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.types import Isolation
+from cordwood.tables.decoders.keys import schema_folder
 
 _TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 

@@ -22,7 +22,8 @@ from cordwood.cli.formats import Control, Place, Printer
 from cordwood.cli.main import named, tell
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.small_files import IN_LOG_DIRECTORY, READERS
-from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.common.types import ControlType, Isolation, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import CODEC_MASK
@@ -45,7 +46,6 @@ from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, 
 from cordwood.storage.log.view import LogView, holds_nothing
 from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, look, nothing_selected
-from cordwood.types import ControlType, Isolation, TopicPartition
 
 #: Number of rows that are made into lines at once; then size in bytes at which lines are written.
 _ROWS = 4096

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cleaning.found_keys import ErasureResult, Verdict
 from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.options import Json, with_options
@@ -16,6 +15,7 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
+from cordwood.commands.why.found_keys import ErasureResult, Verdict
 
 
 @with_options
@@ -60,7 +60,7 @@ def main(
 
 def _certificate(result: ErasureResult, path: str) -> str:
     if path.lower().endswith((".html", ".htm")):
-        from cordwood.pages.results import file_page
+        from cordwood.view.pages.results import file_page
 
         return file_page(result)
     return json.dumps(result.document(), indent=1) + "\n"

@@ -13,8 +13,8 @@ from cordwood.cli.main import EXIT_OK, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.explain_options import ExplainOptions
 from cordwood.simulation.explain import explain
+from cordwood.simulation.explain_options import ExplainOptions
 
 
 @with_options

@@ -29,10 +29,10 @@ from cordwood.cli.values import (
     in_json,
     start_for_people,
 )
+from cordwood.common.types import NONE
 from cordwood.record.batch import Batch
 from cordwood.record.record import read_varint
 from cordwood.storage.formats.filenames import BOOTSTRAP_CHECKPOINT, CLUSTER_METADATA_TOPIC
-from cordwood.types import NONE
 
 #: A decoded RECORD_ROW: offset, timestamp, batch, start and size of key and of value, start and number of headers.
 Row = tuple[int, int, int, int, int, int, int, int, int]

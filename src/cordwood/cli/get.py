@@ -14,7 +14,7 @@ from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands.get import get
 from cordwood.commands.key_options import GetOptions
-from cordwood.report import get as report
+from cordwood.commands.report import get as report
 
 
 @with_options

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.base import Bytes
 from cordwood.fs.by_url import file_system_for
 

@@ -22,12 +22,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
-from cordwood.errors import CordwoodError, DataError, LockedError, NoSpaceError
+from cordwood.common.errors import CordwoodError, DataError, LockedError, NoSpaceError
+from cordwood.common.text import printable
+from cordwood.common.threads import ending
+from cordwood.common.types import override
 from cordwood.fs import by_url
 from cordwood.fs.base import is_full
-from cordwood.text import printable
-from cordwood.threads import ending
-from cordwood.types import override
 
 #: Exit codes, for shells, scripts and pipelines. Typer also uses 2, for wrong usage.
 EXIT_OK = 0

@@ -1,4 +1,4 @@
-"""Command-line options generated from the fields of options values; see `cordwood.option`."""
+"""Command-line options generated from the fields of options values; see `cordwood.common.option`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 
 from cordwood.cli import completion
-from cordwood.errors import RequestError
-from cordwood.option import OptionField, build, option_fields
+from cordwood.common.errors import RequestError
+from cordwood.common.option import OptionField, build, option_fields
 
 _COUNT = re.compile(r"([0-9]{1,15})([kmg]?)", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.presentable import Paged
 from cordwood.fs.by_url import file_system_for
-from cordwood.presentable import Paged
 
 Report = Annotated[
     str | None,
@@ -45,6 +45,6 @@ def write_report(path: str | None, result: Paged) -> None:
     """Write a result as an HTML page if `--report` names a file."""
     if path is not None:
         # Importing this takes a second, and most commands don't need it.
-        from cordwood.pages.results import file_page
+        from cordwood.view.pages.results import file_page
 
         write_output(path, file_page(result))

@@ -25,9 +25,9 @@ from cordwood.cli.values import (
     ValueFormat,
     for_people,
 )
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.types import NONE
 from cordwood.record.batch import Batch
-from cordwood.types import NONE
 
 
 @dataclass(frozen=True, slots=True)

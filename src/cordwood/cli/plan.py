@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cleaning.plan import Decision
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.engines import EngineOptions
 from cordwood.commands.options import PlanOptions
+from cordwood.tasks.engines import EngineOptions
 
 
 @with_options

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Self
 
-from cordwood.text import bytes_text
+from cordwood.common.text import bytes_text
 
 _EVERY_SECONDS = 0.2
 _AFTER_SECONDS = 2.0

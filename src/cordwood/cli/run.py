@@ -26,16 +26,16 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tel
 from cordwood.cli.options import with_options
 from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
 from cordwood.cli.service_manager import ServiceManager
-from cordwood.errors import HangingError, KafkaStorageError, RequestError
+from cordwood.commands.report.values import cut_off
+from cordwood.common.errors import HangingError, KafkaStorageError, RequestError
+from cordwood.common.text import bytes_text, cells_of, names_text, number, printable, table
+from cordwood.common.types import override
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.report.live import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
-from cordwood.report.values import cut_off
-from cordwood.service.running import LiveNode, LiveOptions, supervised
+from cordwood.live.report import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
 from cordwood.storage.check.warnings import texts
-from cordwood.text import bytes_text, cells_of, names_text, number, printable, table
-from cordwood.types import override
-from cordwood.web.http_server import HOST
+from cordwood.view.running import LiveNode, LiveOptions, supervised
+from cordwood.view.web.http_server import HOST
 
 _REASON_WIDTH_MAX = 100
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import threading
 
-from cordwood.errors import LogError
-from cordwood.service.log_manager import LogManager
-from cordwood.types import TopicPartition
+from cordwood.common.errors import LogError
+from cordwood.common.types import TopicPartition
+from cordwood.live.log_manager import LogManager
 
 _USERS, _ORDERS, _SESSIONS = "demo-users", "demo-orders", "demo-sessions"
 #: Small limits, so that something happens every few seconds.

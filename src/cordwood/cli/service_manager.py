@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 
-from cordwood.text import printable
+from cordwood.common.text import printable
 
 #: Maximum length of a status, which people read as one line.
 _STATUS_MAX = 300

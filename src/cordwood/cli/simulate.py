@@ -13,7 +13,7 @@ from cordwood.cli.main import EXIT_OK, show
 from cordwood.cli.options import Json, with_options
 from cordwood.cli.output_file import Report, check_report, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.simulate_options import SimulateOptions
+from cordwood.simulation.options import SimulateOptions
 from cordwood.simulation.simulate import simulate
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+from cordwood.common.types import NONE
 from cordwood.storage.formats import (
     checkpoints,
     clean_checkpoint,
@@ -22,7 +23,6 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.filenames import CLEANED, KEY_INDEX, PENDING, FileKind
 from cordwood.storage.formats.key_index import NO_HORIZON, TAG_BITS, Flag
-from cordwood.types import NONE
 
 #: Kind and fields of each entry. A "rest" has a position, a size and a description.
 Entries = Iterator[tuple[str, dict[str, object]]]

@@ -13,11 +13,11 @@ import typer
 from cordwood.cli.main import EXIT_OK, named, show, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.engines import EngineOptions
+from cordwood.commands.report import table as report
 from cordwood.commands.table import shown_table, write_table
 from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.errors import RequestError
-from cordwood.report import table as report
+from cordwood.common.errors import RequestError
+from cordwood.tasks.engines import EngineOptions
 
 #: Number of rows shown on a terminal.
 _SHOWN_ROWS = 50

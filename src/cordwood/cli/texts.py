@@ -6,7 +6,7 @@ from datetime import date
 from functools import lru_cache
 from json.encoder import encode_basestring, encode_basestring_ascii
 
-from cordwood.types import NONE
+from cordwood.common.types import NONE
 
 
 def quoted(data: memoryview | bytes) -> str:

@@ -30,7 +30,7 @@ from json.encoder import encode_basestring_ascii
 from cordwood.cli import large
 from cordwood.cli.large import SHOWN_BYTES, Pieces
 from cordwood.cli.texts import json_string, quoted
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 
 Show = Callable[[memoryview | None], str]
 

@@ -19,12 +19,12 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
 from cordwood.commands.selection import WhyOptions
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.threads import in_background
 from cordwood.fs.by_url import file_system_for
-from cordwood.pages.report import view_html
-from cordwood.threads import in_background
-from cordwood.web.http_server import HOST
-from cordwood.web.serving import ViewServer
+from cordwood.view.pages.report import view_html
+from cordwood.view.web.http_server import HOST
+from cordwood.view.web.serving import ViewServer
 
 #: Maximum bytes of JSON records in one response.
 _LINES_BYTES_MAX = 16 << 20

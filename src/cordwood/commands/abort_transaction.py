@@ -22,13 +22,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-import cordwood.report.abort_transaction  # noqa: F401 - so that a result can show itself
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.abort_transaction  # noqa: F401 - so that a result can show itself
 from cordwood.commands.coordinators import COUNTS, Beside, coverage_of
 from cordwood.commands.options import AbortOptions
 from cordwood.commands.replicas import Brokers, check_stopped
 from cordwood.commands.transactions import Coordinators, first_timestamp, fitting
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.text import duration_text, names_text
+from cordwood.common.types import NONE, TimestampType, TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
@@ -47,8 +49,6 @@ from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlo
 from cordwood.storage.recovery.log_end import LogEnd, MarkerBatch, TransactionData, log_end, transaction_data
 from cordwood.storage.recovery.marker import append_marker
 from cordwood.storage.recovery.replay import Producer
-from cordwood.text import duration_text, names_text
-from cordwood.types import NONE, TimestampType, TopicPartition
 
 
 def abort_transaction(

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cordwood.cache import cache_folder
-from cordwood.text import bytes_text
+from cordwood.common.cache import cache_folder
+from cordwood.common.text import bytes_text
 
 #: Patterns of the file names in the cache folder, with descriptions.
 _KINDS = {

@@ -25,9 +25,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import cordwood.report.clean  # noqa: F401 - so that results can show themselves
-from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.clean  # noqa: F401 - so that results can show themselves
+from cordwood.cleaning.engine.progress import OnProgress
+from cordwood.cleaning.engine.results import CleanResult, PartitionResult, result_of
+from cordwood.cleaning.engine.task import Failure, Indexes, Output
+from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.copies import (
     explain_full_disk,
     left_by_another_run,
@@ -41,10 +43,9 @@ from cordwood.commands.copies import (
 )
 from cordwood.commands.opening import open_node, recovery_settings, select_partitions
 from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, TaskOptions
-from cordwood.engine.progress import OnProgress
-from cordwood.engine.results import CleanResult, PartitionResult, result_of
-from cordwood.engine.task import Failure, Indexes, Output
-from cordwood.errors import RequestError
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import RequestError
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import mode_of
@@ -71,7 +72,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import Recovered, complete_indexes, start_anew
-from cordwood.threads import in_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

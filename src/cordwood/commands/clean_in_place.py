@@ -22,11 +22,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import cordwood.report.clean  # noqa: F401 - so that results can show themselves
-from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.cleaning.sparing import check_share
-from cordwood.cleaning.waves import Waves
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.clean  # noqa: F401 - so that results can show themselves
+from cordwood.cleaning.engine.progress import OnProgress
+from cordwood.cleaning.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
+from cordwood.cleaning.rules.plan import PartitionPlan, Plan
+from cordwood.cleaning.rules.sparing import check_share
+from cordwood.cleaning.rules.waves import Waves
 from cordwood.commands.in_place.load import Loaded, load
 from cordwood.commands.in_place.retain import retain
 from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
@@ -36,8 +37,7 @@ from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, TaskOptions
 from cordwood.commands.plan import plan_node
-from cordwood.engine.progress import OnProgress
-from cordwood.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
+from cordwood.common.clock import Clock, system_clock
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-import cordwood.report.cluster  # noqa: F401 - so that listings can show themselves
+import cordwood.commands.report.cluster  # noqa: F401 - so that listings can show themselves
 from cordwood.commands.selection import BrokersOptions, ClusterOptions
 from cordwood.commands.times import parse_time
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.text import time_text
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
@@ -25,7 +26,6 @@ from cordwood.storage.node.cluster_view import (
     shown_value,
 )
 from cordwood.storage.node.node import metadata_log, read_metadata
-from cordwood.text import time_text
 
 _OFFSET = re.compile(r"[0-9]{1,19}", re.ASCII)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from cordwood.commands.opening import broker_config
-from cordwood.errors import CorruptMessageError, DataError, NotFoundError
+from cordwood.common.errors import CorruptMessageError, DataError, NotFoundError
+from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import (
@@ -19,7 +20,6 @@ from cordwood.storage.formats.messages.topics import (
 from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.coordinators import state_records
-from cordwood.types import TopicPartition
 
 #: The broker configs that set the number of partitions when a broker creates a coordinator's topic.
 COUNTS = {

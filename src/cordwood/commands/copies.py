@@ -6,23 +6,23 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.cleaning.engine.task import Failure, FailureKind, Indexes, Output, tasks_of
+from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.opening import recovery_settings
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.plan import plan, retain_after
-from cordwood.engine.task import Failure, FailureKind, Indexes, Output, tasks_of
-from cordwood.errors import DataError, NoSpaceError
+from cordwood.common.errors import DataError, NoSpaceError
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Link, TargetStore, is_full
 from cordwood.fs.folders import mode_of, remove_tree
 from cordwood.fs.workspace import leftovers
-from cordwood.jobs.jobs import Jobs, stop_if_lost
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import Recovered, recover_into_copy
-from cordwood.threads import in_parallel
+from cordwood.tasks.tasks import Jobs, stop_if_lost
 
 
 def plan_recovered(

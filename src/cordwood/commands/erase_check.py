@@ -17,22 +17,22 @@ from dataclasses import replace
 from importlib.metadata import version
 from threading import Lock
 
-import cordwood.report.erasure  # noqa: F401 - so that a result can show itself
-from cordwood.cleaning.found_keys import CheckedFile, ErasureResult, FoundTrace
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.erasure  # noqa: F401 - so that a result can show itself
 from cordwood.commands.key_options import EraseCheckOptions
 from cordwood.commands.selection import Selection
 from cordwood.commands.trace_files import FileToCheck, files_in
 from cordwood.commands.trace_steps import Judge
-from cordwood.decoders.keys import Coder, schema_folder
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+from cordwood.commands.why.found_keys import CheckedFile, ErasureResult, FoundTrace
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.index.byte_search import KEY_BYTES_MIN
 from cordwood.storage.index.traces import LookedAt, TraceKind, TraceSearch
 from cordwood.storage.node.node import Node
-from cordwood.threads import in_parallel
+from cordwood.tables.decoders.keys import Coder, schema_folder
 
 _ROUNDS = 4
 #: Called with the bytes searched so far, and the bytes of all files.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import cordwood.report.fetch  # noqa: F401 - so that a result can show itself
-from cordwood.arguments import AnyPath, text_paths
+import cordwood.commands.report.fetch  # noqa: F401 - so that a result can show itself
 from cordwood.commands.copies import explain_full_disk
-from cordwood.errors import RequestError
+from cordwood.common.arguments import AnyPath, text_paths
+from cordwood.common.errors import RequestError
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.storage.changes.fetch import FetchResult, fetch_directory

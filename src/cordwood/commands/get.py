@@ -11,16 +11,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import cordwood.report.get  # noqa: F401 - so that a result can show itself
-from cordwood.cleaning.found_keys import FoundRecord, GetResult, SearchedLog
-from cordwood.cleaning.next_step import NextStep, StepKind
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.get  # noqa: F401 - so that a result can show itself
 from cordwood.commands.key_options import GetOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.partitioner import partition_of
 from cordwood.commands.prospects import prospects_of
-from cordwood.decoders.keys import Coder, schema_folder
-from cordwood.errors import CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
+from cordwood.commands.why.next_step import NextStep, StepKind
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
@@ -28,6 +27,7 @@ from cordwood.storage.index.history import History, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.tables.decoders.keys import Coder, schema_folder
 
 #: Called with the bytes of logs searched so far, and the total as far as it is known.
 OnProgress = Callable[[int, int], None]

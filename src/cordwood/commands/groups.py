@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-import cordwood.report.groups  # noqa: F401 - so that listings can show themselves
+import cordwood.commands.report.groups  # noqa: F401 - so that listings can show themselves
 from cordwood.commands.coordinators import Beside
 from cordwood.commands.selection import GroupOptions
-from cordwood.errors import DataError, NotFoundError
+from cordwood.common.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import cordwood.report.index  # noqa: F401 - so that a result can show itself
+import cordwood.commands.report.index  # noqa: F401 - so that a result can show itself
 from cordwood.commands.key_options import IndexingOptions
 from cordwood.commands.opening import select_partitions
 from cordwood.commands.selection import ChosenPartitions, IndexPlace

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from cordwood.arguments import AnyPath, text_paths
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.arguments import AnyPath, text_paths
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.record.columns import OnDamage, raise_damage
@@ -15,7 +16,6 @@ from cordwood.storage.formats.messages.schema import RecordType
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,10 +77,10 @@ def internal_dataframe(
         NotFoundError: there is nothing at a path, or no partition of the topic that has such records.
         RequestError: no internal topic has such records.
     """
-    from cordwood.spark.internal import internal_dataframe as make
-    from cordwood.spark.requirements import prepare_session
     from cordwood.storage.log.internal_arrow import internal_schema
     from cordwood.storage.log.source import LogSource
+    from cordwood.tasks.spark.internal import internal_dataframe as make
+    from cordwood.tasks.spark.requirements import prepare_session
 
     prepare_session(spark)
     given = text_paths(paths)

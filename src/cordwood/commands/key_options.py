@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from cordwood.commands.selection import ChosenPartitions, IndexPlace, Selection
-from cordwood.option import NO_BROKER_ELSEWHERE, NOW, Option
+from cordwood.common.option import NO_BROKER_ELSEWHERE, NOW, Option
 
 DECODERS = (
     "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "

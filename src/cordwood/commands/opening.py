@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from cordwood.cleaning.offset_map import keys_max, slots_of
-from cordwood.cleaning.plan import Choices, Decision, OffsetMapSize, PartitionPlan
+from cordwood.cleaning.rules.offset_map import keys_max, slots_of
+from cordwood.cleaning.rules.plan import Choices, Decision, OffsetMapSize, PartitionPlan
 from cordwood.commands.selection import ChosenPartitions, Selection
-from cordwood.config import BrokerConfig, Layer, SourceKind, resolve_broker
-from cordwood.errors import ConfigError, RequestError
+from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_broker
+from cordwood.common.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.node.directory import nothing_selected
 from cordwood.storage.node.listing import is_asked_for

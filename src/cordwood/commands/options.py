@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from cordwood.cleaning.plan import Choices
-from cordwood.clock import Clock
-from cordwood.commands.engines import EngineOptions, Where
+from cordwood.cleaning.rules.plan import Choices
 from cordwood.commands.selection import IndexPlace, Selection
-from cordwood.errors import RequestError
-from cordwood.option import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, Option
-from cordwood.types import override
+from cordwood.common.clock import Clock
+from cordwood.common.errors import RequestError
+from cordwood.common.option import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, Option
+from cordwood.common.types import override
+from cordwood.tasks.engines import EngineOptions, Where
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cordwood.engine.progress import OnProgress
+    from cordwood.cleaning.engine.progress import OnProgress
     from cordwood.fs.base import TargetStore
-    from cordwood.jobs.jobs import Jobs
+    from cordwood.tasks.tasks import Jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class TaskOptions(EngineOptions):
     ) -> Jobs:
         """Return the runner of a command's tasks, which write their progress to a folder of `fs`."""
         # Imported here, as planning does not need it.
-        from cordwood.jobs.jobs import Jobs
+        from cordwood.tasks.tasks import Jobs
 
         return Jobs(fs, progress_folder, self.where(spark).start, on_progress, task_timeout=self.task_timeout)
 

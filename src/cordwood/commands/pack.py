@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from cordwood.arguments import AnyPath
-from cordwood.spark.environment import PackedEnvironment, pack_environment
+from cordwood.common.arguments import AnyPath
+from cordwood.tasks.spark.environment import PackedEnvironment, pack_environment
 
 DEFAULT_OUTPUT = "cordwood-environment.tar.gz"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from cordwood.cleaning.causes import CauseKind, CleanerFacts, PartitionFacts
-from cordwood.cleaning.plan import Decision, LogFacts, PartitionPlan
+from cordwood.cleaning.engine.facts import first_timestamp, old_bytes
+from cordwood.cleaning.rules.plan import Decision, LogFacts, PartitionPlan
 from cordwood.commands.opening import broker_config
 from cordwood.commands.policy import Obstacle
-from cordwood.config import ConfigValue, TopicConfig
-from cordwood.engine.facts import first_timestamp, old_bytes
+from cordwood.commands.why.causes import CauseKind, CleanerFacts, PartitionFacts
+from cordwood.common.config import ConfigValue, TopicConfig
+from cordwood.common.types import NONE
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -22,7 +23,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.disk_usage import DiskUsage, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import NONE
 
 #: Files that a running broker keeps rewriting.
 _SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)

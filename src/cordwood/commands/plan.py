@@ -13,10 +13,12 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import cordwood.report.plan  # noqa: F401 - so that plans can show themselves
-from cordwood.cleaning import retention as retention_rules
-from cordwood.cleaning import selection
-from cordwood.cleaning.plan import (
+import cordwood.commands.report.plan  # noqa: F401 - so that plans can show themselves
+from cordwood.cleaning.engine.division import with_divisions
+from cordwood.cleaning.engine.facts import log_facts
+from cordwood.cleaning.rules import retention as retention_rules
+from cordwood.cleaning.rules import selection
+from cordwood.cleaning.rules.plan import (
     Choices,
     Compaction,
     Decision,
@@ -28,17 +30,17 @@ from cordwood.cleaning.plan import (
     Setting,
     config_reason,
 )
-from cordwood.cleaning.sparing import check_share
-from cordwood.cleaning.why import causes_of
-from cordwood.clock import Clock, system_clock
+from cordwood.cleaning.rules.sparing import check_share
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
 from cordwood.commands.policy import Obstacle, policy_in_doubt, why_never
-from cordwood.config import ConfigValue, TopicConfig
-from cordwood.engine.division import with_divisions
-from cordwood.engine.facts import log_facts
-from cordwood.errors import CorruptFileError, NotFoundError, RequestError
+from cordwood.commands.why.reasons import causes_of
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.config import ConfigValue, TopicConfig
+from cordwood.common.errors import CorruptFileError, NotFoundError, RequestError
+from cordwood.common.text import bytes_text, number
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
@@ -47,8 +49,6 @@ from cordwood.storage.log.loaded import Cut, LoadedLog, Stop, as_it_is, as_loade
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.text import bytes_text, number
-from cordwood.types import TopicPartition
 
 _ATTEMPTS = 5
 #: The configs that affect a clean.

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import cordwood.report.clean  # noqa: F401 - so that results can show themselves
-from cordwood.cleaning.plan import PartitionPlan, Plan
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.clean  # noqa: F401 - so that results can show themselves
+from cordwood.cleaning.engine.progress import OnProgress, total
+from cordwood.cleaning.engine.results import CleanResult, ExactPlan, PartitionResult, Work, result_of
+from cordwood.cleaning.engine.task import Failure, Output
+from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.copies import (
     explain_full_disk,
     left_out_bytes,
@@ -23,22 +25,20 @@ from cordwood.commands.copies import (
     run_tasks,
     with_retention,
 )
-from cordwood.commands.engines import EngineOptions
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import PlanOptions
-from cordwood.engine.progress import OnProgress, total
-from cordwood.engine.results import CleanResult, ExactPlan, PartitionResult, Work, result_of
-from cordwood.engine.task import Failure, Output
+from cordwood.common.clock import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import temporary_directory
-from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.into_copy import Recovered
+from cordwood.tasks.engines import EngineOptions
+from cordwood.tasks.tasks import Jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cordwood.cleaning.causes import CauseKind
-from cordwood.cleaning.plan import (
-    Reason,
-    config_reason,
-)
-from cordwood.config import TopicConfig
-from cordwood.errors import ConfigError
+from cordwood.cleaning.rules.plan import Reason, config_reason
+from cordwood.commands.why.causes import CauseKind
+from cordwood.common.config import TopicConfig
+from cordwood.common.errors import ConfigError
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.node.node import LocatedPartition, Node
 

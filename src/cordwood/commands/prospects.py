@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.cleaning.next_step import Prospects, SegmentEnd
-from cordwood.cleaning.plan import Bound, CleanRange, SegmentFacts
-from cordwood.cleaning.selection import clean_range, first_dirty_offset, high_watermark
+from cordwood.cleaning.engine.facts import loaded_facts
+from cordwood.cleaning.rules.plan import Bound, CleanRange, SegmentFacts
+from cordwood.cleaning.rules.selection import clean_range, first_dirty_offset, high_watermark
 from cordwood.commands.policy import why_never
-from cordwood.config import TopicConfig
-from cordwood.engine.facts import loaded_facts
+from cordwood.commands.why.next_step import Prospects, SegmentEnd
+from cordwood.common.config import TopicConfig
+from cordwood.common.types import NONE
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.loaded import LoadedLog
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import headers_from, newest_snapshot
-from cordwood.types import NONE
 
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:

@@ -6,16 +6,16 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 
-from cordwood.engine.progress import Counters
+from cordwood.cleaning.engine.progress import Counters
+from cordwood.cleaning.proof.pairs import Pair
+from cordwood.cleaning.proof.prove import Site, prove
+from cordwood.cleaning.proof.scratch import Scratch, no_space
+from cordwood.cleaning.proof.violations import Verdict
 from cordwood.fs.base import Store, TargetStore, is_full
 from cordwood.fs.folders import temporary_directory
 from cordwood.fs.temporary import temporary_root
-from cordwood.jobs.jobs import run_each
-from cordwood.jobs.runner import InThisProcess, Runner
-from cordwood.verification.pairs import Pair
-from cordwood.verification.prove import Site, prove
-from cordwood.verification.scratch import Scratch, no_space
-from cordwood.verification.violations import Verdict
+from cordwood.tasks.runner import InThisProcess, Runner
+from cordwood.tasks.tasks import run_each
 
 #: Name prefix of folders for the files that tasks of a proof exchange.
 FOLDERS = "cordwood-proof-"

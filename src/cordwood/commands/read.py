@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import cordwood.report.check
-import cordwood.report.listing  # noqa: F401 - so that results can show themselves
-from cordwood.arguments import AnyPath, no_path, text_paths
+import cordwood.commands.report.check
+import cordwood.commands.report.listing  # noqa: F401 - so that results can show themselves
 from cordwood.commands.opening import open_node
 from cordwood.commands.selection import ListOptions
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.arguments import AnyPath, no_path, text_paths
+from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check, CheckResult, Finding

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.by_url import file_system_for
-from cordwood.spark.requirements import check_version, prepare_session
+from cordwood.tasks.spark.requirements import check_version, prepare_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cordwood.sources.counter import ReadCounter
+    from cordwood.tables.source.counter import ReadCounter
 
 
 def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCounter:
@@ -34,7 +34,7 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
     """
     check_version(spark.version)
     try:
-        from cordwood.sources.datasource import register_source
+        from cordwood.tables.source.datasource import register_source
     except ImportError as error:
         raise RequestError(
             f"The data source needs Spark 4.3 or newer:  pip install 'cordwood[spark]' ({error})"

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cordwood.commands.coordinators import Beside
-from cordwood.errors import LockedError, NotFoundError, RequestError
+from cordwood.common.errors import LockedError, NotFoundError, RequestError
+from cordwood.common.text import names_text
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node, list_places
-from cordwood.text import names_text
-from cordwood.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

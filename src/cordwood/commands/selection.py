@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from cordwood.common.option import METADATA, NOW, SERVER_PROPERTIES, TOPICS, Option
 from cordwood.fs.base import Store
-from cordwood.option import METADATA, NOW, SERVER_PROPERTIES, TOPICS, Option
 from cordwood.storage.formats.filenames import index_folder
 from cordwood.storage.index.place import check_root
 

@@ -16,38 +16,38 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import cordwood.report.table  # noqa: F401 - so that results can show themselves
-from cordwood.clock import Clock, system_clock
-from cordwood.commands.engines import EngineOptions, Where
+import cordwood.commands.report.table  # noqa: F401 - so that results can show themselves
+from cordwood.cleaning.engine import division
+from cordwood.cleaning.engine.division import RUN_BYTES_MIN
+from cordwood.cleaning.engine.exchange import BlobFolder, each_caught
+from cordwood.cleaning.engine.progress import Counters, OnProgress, Watch
+from cordwood.cleaning.engine.task import Failure
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.table_output import check_format, table_folder
 from cordwood.commands.table_parts import write_parts
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
-from cordwood.decoders.choice import decoder_of
-from cordwood.decoders.decoder import Decoder
-from cordwood.decoders.keys import schema_folder
-from cordwood.engine import division
-from cordwood.engine.division import RUN_BYTES_MIN
-from cordwood.engine.exchange import BlobFolder, each_caught
-from cordwood.engine.progress import Counters, OnProgress, Watch
-from cordwood.engine.task import Failure
-from cordwood.errors import RequestError
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import RequestError
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import remove_tree, temporary_directory
-from cordwood.jobs.jobs import run_each
-from cordwood.jobs.runner import InThisProcess, Runner
-from cordwood.spark.requirements import prepare_session
-from cordwood.spark.runner import SessionRunner, SparkRunner, running_on_spark
-from cordwood.spark.tables import raise_data_error, reason_of, table_dataframe
 from cordwood.storage.node.node import Node
+from cordwood.tables.decoders.choice import decoder_of
+from cordwood.tables.decoders.decoder import Decoder
+from cordwood.tables.decoders.keys import schema_folder
 from cordwood.tables.files import FileFormat, RowCounts
 from cordwood.tables.headers import SegmentHeaders, SegmentTask
 from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
+from cordwood.tables.on_spark import raise_data_error, reason_of, table_dataframe
 from cordwood.tables.result import PartitionOffsets, TableResult
 from cordwood.tables.rows import TableFormat
 from cordwood.tables.runs import TableRun, cut
-from cordwood.threads import in_parallel
+from cordwood.tasks.engines import EngineOptions, Where
+from cordwood.tasks.runner import InThisProcess, Runner
+from cordwood.tasks.spark.requirements import prepare_session
+from cordwood.tasks.spark.runner import SessionRunner, SparkRunner, running_on_spark
+from cordwood.tasks.tasks import run_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

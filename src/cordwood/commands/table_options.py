@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from cordwood.commands.selection import IndexPlace
 from cordwood.commands.times import parse_time
-from cordwood.errors import RequestError
-from cordwood.option import METADATA, Option
+from cordwood.common.errors import RequestError
+from cordwood.common.option import METADATA, Option
 
 _DECODERS = (
     "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "

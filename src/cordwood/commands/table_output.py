@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cordwood.commands.table_point import FACTS
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import temporary_directory
 from cordwood.fs.workspace import check_outside
 from cordwood.storage.log.files import write_file
 from cordwood.storage.node.directory import check_outside_logs
-from cordwood.threads import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from cordwood.fs.base import TargetStore
 from cordwood.fs.folders import remove_tree
-from cordwood.jobs.jobs import run_each
-from cordwood.jobs.packing import pack
-from cordwood.jobs.runner import Runner
 from cordwood.tables.files import FileFormat, RowCounts
 from cordwood.tables.newest import NewestTask
 from cordwood.tables.rows import TableFormat
+from cordwood.tasks.packing import pack
+from cordwood.tasks.runner import Runner
+from cordwood.tasks.tasks import run_each
 
 
 @dataclass(frozen=True, slots=True)

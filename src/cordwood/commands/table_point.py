@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cordwood.cleaning.engine.progress import CountedLog, Counters
 from cordwood.commands.table_options import TableOptions, Time, parse_point
-from cordwood.engine.progress import CountedLog, Counters
-from cordwood.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
+from cordwood.common.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
+from cordwood.common.text import names_text, time_text
 from cordwood.fs.base import Store
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
@@ -29,7 +30,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.headers import SegmentHeaders, SegmentTask, read_segment_headers, transactions_of
 from cordwood.tables.runs import TableSlice
-from cordwood.text import names_text, time_text
 
 #: File beside a table's files with its facts, such as the offsets.
 FACTS = "_cordwood.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from cordwood.clock import system_clock
-from cordwood.errors import RequestError
+from cordwood.common.clock import system_clock
+from cordwood.common.errors import RequestError
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from cordwood.cleaning.found_keys import Role
 from cordwood.commands.selection import Selection
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.commands.why.found_keys import Role
+from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.changes.backup import MANIFEST
 from cordwood.storage.formats import filenames

@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.cleaning.found_keys import FoundTrace, Role, TraceRecord
-from cordwood.cleaning.next_step import NextStep, StepKind
 from cordwood.commands.prospects import prospects_of
 from cordwood.commands.trace_files import FileToCheck
-from cordwood.errors import ConfigError, CordwoodError
+from cordwood.commands.why.found_keys import FoundTrace, Role, TraceRecord
+from cordwood.commands.why.next_step import NextStep, StepKind
+from cordwood.common.errors import ConfigError, CordwoodError
 from cordwood.fs.base import Store
 from cordwood.storage.formats.filenames import (
     DirectoryState,

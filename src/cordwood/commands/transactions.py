@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import cordwood.report.transactions  # noqa: F401 - so that listings can show themselves
-from cordwood.cleaning.plan import Bound, Choices
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.transactions  # noqa: F401 - so that listings can show themselves
+from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.rules.plan import Bound, Choices
 from cordwood.commands.coordinators import Beside
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.plan import plan_partition
 from cordwood.commands.selection import Selection
-from cordwood.engine.facts import load_producers
-from cordwood.errors import ConfigError, DataError, NotFoundError
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import ConfigError, DataError, NotFoundError
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
@@ -40,7 +41,6 @@ from cordwood.storage.node.transactions import (
     transactional_id,
 )
 from cordwood.storage.recovery.replay import Producer
-from cordwood.types import NONE, TopicPartition
 
 
 def transactions(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-import cordwood.report.undo  # noqa: F401 - so that a result can show itself
-from cordwood.arguments import AnyPath
+import cordwood.commands.report.undo  # noqa: F401 - so that a result can show itself
+from cordwood.common.arguments import AnyPath
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem

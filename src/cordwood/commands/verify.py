@@ -9,34 +9,34 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
-import cordwood.report.verify  # noqa: F401 - so that a result can show itself
-from cordwood.clock import Clock, system_clock
+import cordwood.commands.report.verify  # noqa: F401 - so that a result can show itself
+from cordwood.cleaning.engine import progress
+from cordwood.cleaning.engine.progress import OnProgress
+from cordwood.cleaning.proof.pairs import Pair, Side, ViolationKind
+from cordwood.cleaning.proof.violations import Violation
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import VerifyOptions
 from cordwood.commands.proving import verify_pairs
-from cordwood.engine import progress
-from cordwood.engine.progress import OnProgress
-from cordwood.errors import ConfigError, NotFoundError
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.errors import ConfigError, NotFoundError
+from cordwood.common.text import number
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.folders import temporary_directory
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled_store
-from cordwood.jobs.hanging import given_up_after
-from cordwood.jobs.jobs import paths_on_disk
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.listing import is_asked_for
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
-from cordwood.text import number
-from cordwood.verification.pairs import Pair, Side, ViolationKind
-from cordwood.verification.violations import Violation
+from cordwood.tasks.hanging import given_up_after
+from cordwood.tasks.tasks import paths_on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from cordwood.verification.result import VerifyResult
+from cordwood.cleaning.proof.result import VerifyResult
 
 #: An offset below all others: no part of the log was cleaned.
 _NOTHING = 0

@@ -35,9 +35,9 @@ from typing import Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.types import override
 from cordwood.fs.location import Location, location_in_this_process
-from cordwood.types import override
 
 #: Permissions that the owner of a copy gets, even if the original is read-only.
 OWNER_WRITES = 0o600

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.types import override
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
 from cordwood.fs.object_requests import is_object_url, place_of, refuse_secrets
 from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedTargetStore
-from cordwood.types import override
 
 #: A file URL with three slashes, or with one, as Spark writes it.
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
-from cordwood.types import override
 
 
 class CountedStore(WrappedStore):

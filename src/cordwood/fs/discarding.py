@@ -12,9 +12,9 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, File, FileInfo, Link, ReadableFile, TargetStore, view_of
 from cordwood.fs.wrapped import WrappedTargetStore
-from cordwood.types import override
 
 #: Suffix of the files whose bytes are discarded.
 _DISCARDED = ".log"

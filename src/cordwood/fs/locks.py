@@ -24,10 +24,10 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from cordwood.errors import LockedError, RequestError
+from cordwood.common.errors import LockedError, RequestError
+from cordwood.common.types import override
 from cordwood.fs.base import DirectoryLock, LocalFileSystem, LockHolder
 from cordwood.fs.users import user_name
-from cordwood.types import override
 
 _LOCKS = Path("/proc/locks")
 _MOUNTS = Path("/proc/self/mountinfo")

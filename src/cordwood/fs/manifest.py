@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 
 MANIFEST = ".cordwood-copy.json"
 RUN = ".cordwood-run.json"

@@ -20,7 +20,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from cordwood.errors import LockedError
+from cordwood.common.errors import LockedError
+from cordwood.common.types import override
 from cordwood.fs.base import (
     Bytes,
     DirectoryLock,
@@ -35,7 +36,6 @@ from cordwood.fs.base import (
 )
 from cordwood.fs.memory_journal import Change, Disk, Inode, Move, Name, Place, Resize, Set, Write
 from cordwood.fs.workspace import Workspace
-from cordwood.types import override
 
 _ROOT = 1
 

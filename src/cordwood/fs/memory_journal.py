@@ -30,7 +30,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from cordwood.types import override
+from cordwood.common.types import override
 
 #: A name in a directory: the directory's inode number, and the name.
 Place = tuple[int, str]

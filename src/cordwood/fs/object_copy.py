@@ -24,12 +24,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from cordwood.errors import LockedError, RequestError, StoreError
+from cordwood.common.errors import LockedError, RequestError, StoreError
+from cordwood.common.types import override
 from cordwood.fs.base import PutMode, Target
 from cordwood.fs.manifest import MANIFEST, OWN_NAMES, RUN, WORK, CopiedFile, Manifest
 from cordwood.fs.object_requests import normal_url
 from cordwood.fs.objects import ObjectStore
-from cordwood.types import override
 
 #: Runs of this process that are in progress.
 _at_work: set[str] = set()

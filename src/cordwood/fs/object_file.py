@@ -14,10 +14,10 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from cordwood.errors import StoreError
+from cordwood.common.errors import StoreError
+from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile
 from cordwood.fs.object_requests import Patience, client_of, explained, place_of, result_of
-from cordwood.types import override
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta

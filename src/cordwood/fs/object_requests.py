@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cordwood.errors import NotFoundError, RequestError, StoreAccessError, StoreError
-from cordwood.threads import ending, in_background
+from cordwood.common.errors import NotFoundError, RequestError, StoreAccessError, StoreError
+from cordwood.common.threads import ending, in_background
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 
 import crc32c
 
-from cordwood.errors import CorruptFileError, StoreError
+from cordwood.common.errors import CorruptFileError, StoreError
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, File, FileInfo, ReadableFile, Target, TargetStore, refuse_lock_file
 from cordwood.fs.manifest import CopiedFile
 from cordwood.fs.object_copy import ObjectCopy
@@ -31,7 +32,6 @@ from cordwood.fs.object_requests import Patience, answer, client_of, normal_url,
 from cordwood.fs.objects import ObjectLocation, ObjectStore
 from cordwood.fs.posix import PosixFile
 from cordwood.fs.wrapped import WrappedFile
-from cordwood.types import override
 
 if TYPE_CHECKING:
     from obstore import Attributes, PutResult

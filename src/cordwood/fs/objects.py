@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cordwood.errors import NotFoundError, RequestError, StoreAccessError, StoreError
+from cordwood.common.errors import NotFoundError, RequestError, StoreAccessError, StoreError
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store, refuse_lock_file, view_of
 from cordwood.fs.location import Location
 from cordwood.fs.manifest import (
@@ -38,7 +39,6 @@ from cordwood.fs.manifest import (
 )
 from cordwood.fs.object_file import FIRST_BYTES, REQUESTS, ObjectFile, asked_for
 from cordwood.fs.object_requests import Patience, Place, answer, client_of, normal_url, patiently, place_of
-from cordwood.types import override
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

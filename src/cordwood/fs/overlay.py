@@ -12,9 +12,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, FileInfo, PutMode, ReadableFile, Store
 from cordwood.fs.wrapped import WrappedStore
-from cordwood.types import override
 
 
 class Overlay(WrappedStore):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, File, ReadableFile, Store, TargetStore, view_of
 from cordwood.fs.wrapped import WrappedFile, WrappedReadableFile, WrappedStore, WrappedTargetStore
-from cordwood.types import override
 
 
 class Pace(Protocol):

@@ -18,10 +18,10 @@ import threading
 import weakref
 from collections import deque
 
+from cordwood.common.types import override
 from cordwood.fs.base import Bytes, File, LocalFileSystem, refuse_lock_file
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.types import override
 
 
 class PooledFileSystem(WrappedFileSystem):

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cordwood.common.types import override
 from cordwood.fs.base import (
     Bytes,
     CachedReads,
@@ -36,7 +37,6 @@ from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, reco
 from cordwood.fs.past_cache import PastCache, is_in_memory
 from cordwood.fs.temporary import make_held, release, remove_abandoned
 from cordwood.fs.workspace import Workspace
-from cordwood.types import override
 
 #: Linux only. Unlike fsync it does not commit the journal, so other writers need not wait.
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)

@@ -16,9 +16,9 @@ import bisect
 import threading
 from dataclasses import dataclass, field
 
+from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.fs.wrapped import WrappedReadableFile, WrappedStore
-from cordwood.types import override
 
 
 @dataclass(slots=True)

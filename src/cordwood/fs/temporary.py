@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 
-from cordwood.errors import NotFoundError
+from cordwood.common.errors import NotFoundError
 from cordwood.fs.locks import network_file_system
 
 _ENDING = ".held"

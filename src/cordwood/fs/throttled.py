@@ -30,12 +30,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
+from cordwood.common.types import override
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.paced import PacedStore, PacedTargetStore
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.types import override
 
 S = TypeVar("S", bound=Store)
 

@@ -16,11 +16,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.threads import in_parallel
+from cordwood.common.types import override
 from cordwood.fs.base import LocalFileSystem, Store, Target, TargetStore
 from cordwood.fs.folders import mode_of, remove_tree
-from cordwood.threads import in_parallel
-from cordwood.types import override
 
 
 class Workspace(Target):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
+from cordwood.common.types import override
 from cordwood.fs.base import File, Link, LocalFileSystem, ReadableFile, Store, Target, TargetStore
 from cordwood.fs.workspace import Workspace
-from cordwood.types import override
 
 _V = TypeVar("_V", bound=Callable[..., Any])
 

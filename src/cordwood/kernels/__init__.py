@@ -25,7 +25,7 @@ from numba.core.base import BaseContext
 from numba.core.caching import FunctionCache
 from numba.core.runtime.nrt import rtsys
 
-from cordwood import cache
+from cordwood.common import cache
 
 _log = logging.getLogger(__name__)
 

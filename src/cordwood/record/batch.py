@@ -12,7 +12,8 @@ from typing import NamedTuple, TypedDict, Unpack
 import crc32c
 import numpy as np
 
-from cordwood.errors import BatchProblem, CorruptBatchError
+from cordwood.common.errors import BatchProblem, CorruptBatchError
+from cordwood.common.types import NONE, Codec, TimestampType
 from cordwood.kernels.layout import (
     BATCH_ROW,
     CODEC_MASK,
@@ -32,7 +33,6 @@ from cordwood.kernels.layout import (
 )
 from cordwood.record.compression import compress
 from cordwood.record.record import Record, encode_record
-from cordwood.types import NONE, Codec, TimestampType
 
 #: The largest sequence number; the next one is 0 again.
 MAX_SEQUENCE = 2**31 - 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.common.types import Codec
 from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
 from cordwood.record.libdeflate import libdeflate
 from cordwood.record.libzstd import libzstd
-from cordwood.types import Codec
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -23,7 +23,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.common.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
+from cordwood.common.types import Codec
 from cordwood.fs.machine import memory_bytes
 from cordwood.kernels import decode as kernel
 from cordwood.kernels.layout import (
@@ -42,7 +43,6 @@ from cordwood.kernels.layout import (
 from cordwood.record.batch import codec_of
 from cordwood.record.bodies import decompress_bodies, has_fast_decompressor
 from cordwood.record.compression import FileBytes, Payload, decompress, decompress_stream, largest_batch_bytes
-from cordwood.types import Codec
 
 #: Decompressed bytes above which a batch is decoded in pieces.
 STREAM_BYTES = 4 << 20

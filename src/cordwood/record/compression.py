@@ -32,8 +32,8 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchProblem, BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
-from cordwood.types import Codec
+from cordwood.common.errors import BatchProblem, BatchTooLargeError, ConfigError, CorruptBatchError, MissingCodecError
+from cordwood.common.types import Codec
 
 DEFAULT_MAX_BATCH_BYTES = 2 << 30
 DEFAULT_WINDOW_BYTES = 1 << 20

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from struct import Struct
 
-from cordwood.errors import CorruptBatchError
+from cordwood.common.errors import CorruptBatchError
+from cordwood.common.types import NONE, ControlType, TimestampType
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.types import NONE, ControlType, TimestampType
 
 KEY = Struct(">hh")
 MARKER_VALUE = Struct(">hi")

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from cordwood.common.types import NONE
 from cordwood.record.record import Header, Record
-from cordwood.types import NONE
 
 #: pyarrow's names of the codecs, by the lowest three bits of a batch's attributes.
 _CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}

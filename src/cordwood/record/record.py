@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cordwood.common.types import NONE
 from cordwood.kernels.layout import RecordRows, U8Array
-from cordwood.types import NONE
 
 Header = tuple[str, bytes | None]
 

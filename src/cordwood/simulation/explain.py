@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import cordwood.report.explain  # noqa: F401 - so that a result can show itself
-from cordwood.cleaning.plan import Choices, Decision, PartitionPlan
-from cordwood.clock import Clock, system_clock
-from cordwood.commands.explain_options import ExplainOptions
+import cordwood.simulation.explain_report  # noqa: F401 - so that a result can show itself
+from cordwood.cleaning.rules.plan import Choices, Decision, PartitionPlan
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition
-from cordwood.config import (
+from cordwood.common.clock import Clock, system_clock
+from cordwood.common.config import (
     DAY_MS,
     SYNONYMS,
     TOPIC_CONFIGS,
@@ -31,21 +30,22 @@ from cordwood.config import (
     show,
     topic_of_override,
 )
-from cordwood.errors import NotFoundError, RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.text import bytes_text, names_text
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
+from cordwood.simulation.explain_options import ExplainOptions
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
 from cordwood.simulation.replay import Replay, Span, choose_span, rows_of
+from cordwood.simulation.sizing.explained import AtOnce, ExplainResult, ReplayedLog
+from cordwood.simulation.sizing.notes import compare, notes_on
+from cordwood.simulation.sizing.result import Outcome
+from cordwood.simulation.sizing.scale import RECORDS_MAX, Scale, choose_scale
+from cordwood.simulation.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
 from cordwood.simulation.trace import Trace, TraceRows, read_trace
 from cordwood.simulation.world import START_MS
-from cordwood.sizing.explained import AtOnce, ExplainResult, ReplayedLog
-from cordwood.sizing.notes import compare, notes_on
-from cordwood.sizing.result import Outcome
-from cordwood.sizing.scale import RECORDS_MAX, Scale, choose_scale
-from cordwood.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.text import bytes_text, names_text
 
 #: Receives the name of the current step and the finished share, 0 to 1.
 OnPart = Callable[[str, float], None]

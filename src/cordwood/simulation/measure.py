@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.offset_map import keys_max, slots_of
-from cordwood.config import (
+from cordwood.cleaning.rules.offset_map import keys_max, slots_of
+from cordwood.common.config import (
     BROKER_CONFIGS,
     DAY_MS,
     INT_MAX,
@@ -22,15 +22,15 @@ from cordwood.config import (
     TopicConfig,
     show,
 )
-from cordwood.service.log_cleaner import CleanerStats
-from cordwood.service.log_to_clean import LogToClean
+from cordwood.common.types import TopicPartition
+from cordwood.live.log_cleaner import CleanerStats
+from cordwood.live.log_to_clean import LogToClean
 from cordwood.simulation.recorder import State
+from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Point
+from cordwood.simulation.sizing.scale import Scale, scaled_configs
+from cordwood.simulation.sizing.workload import Keys, Workload
 from cordwood.simulation.traffic import Traffic
 from cordwood.simulation.world import START_MS, Member, World, Writer
-from cordwood.sizing.result import Cleans, Contents, Deletions, Outcome, Point
-from cordwood.sizing.scale import Scale, scaled_configs
-from cordwood.sizing.workload import Keys, Workload
-from cordwood.types import TopicPartition
 
 TOPIC = "topic"
 #: Maximum number of points in a history.

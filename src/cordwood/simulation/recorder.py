@@ -11,11 +11,11 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.live.log import Log
+from cordwood.live.segment import LogSegment
 from cordwood.record.columns import decode
-from cordwood.service.log import Log
-from cordwood.service.segment import LogSegment
 from cordwood.simulation.batches import Written
-from cordwood.sizing.stays import NEVER, Stay
+from cordwood.simulation.sizing.stays import NEVER, Stay
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.config import DAY_MS, TopicConfig
+from cordwood.common.config import DAY_MS, TopicConfig
 from cordwood.simulation.batches import Appender, Records, Room, Written
 from cordwood.simulation.trace import Trace, TraceRows, last_of_keys
 

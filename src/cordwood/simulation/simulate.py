@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import cordwood.report.simulation  # noqa: F401 - so that a result can show itself
-from cordwood.commands.simulate_options import SimulateOptions
-from cordwood.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
-from cordwood.errors import ConfigError, NotFoundError, RequestError
+import cordwood.simulation.report  # noqa: F401 - so that a result can show itself
+from cordwood.common.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_workload
-from cordwood.sizing.notes import compare, notes_on
-from cordwood.sizing.result import SimulationResult
-from cordwood.sizing.scale import choose_scale
+from cordwood.simulation.options import SimulateOptions
+from cordwood.simulation.sizing.notes import compare, notes_on
+from cordwood.simulation.sizing.result import SimulationResult
+from cordwood.simulation.sizing.scale import choose_scale
 from cordwood.storage.log.files import read_file
 
 

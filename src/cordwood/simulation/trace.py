@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
 from cordwood.kernels.layout import HEADER, BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
 from cordwood.record.headers import is_control

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cordwood.simulation.batches import Appender, Records, Room, Written
-from cordwood.sizing.workload import Keys, Workload
+from cordwood.simulation.sizing.workload import Keys, Workload
 
 #: Records to encode at once when all keys are preloaded.
 _PRELOAD_RECORDS = 4096

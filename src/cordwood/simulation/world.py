@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Protocol, Self
 
-from cordwood.config import BROKER_DELETES, Layer
+from cordwood.common.config import BROKER_DELETES, Layer
+from cordwood.common.types import TopicPartition
 from cordwood.fs.memory import MemoryFileSystem
-from cordwood.service.log import Log
-from cordwood.service.log_cleaner import CleanerStats
-from cordwood.service.log_manager import LogManager
-from cordwood.service.log_to_clean import LogToClean
-from cordwood.service.scheduler import SteppedScheduler
+from cordwood.live.log import Log
+from cordwood.live.log_cleaner import CleanerStats
+from cordwood.live.log_manager import LogManager
+from cordwood.live.log_to_clean import LogToClean
+from cordwood.live.scheduler import SteppedScheduler
 from cordwood.simulation.batches import LEADER_EPOCH, Room, Written
 from cordwood.simulation.disk import DiskMeter
 from cordwood.simulation.recorder import Recorder
-from cordwood.sizing.result import Rolls
-from cordwood.types import TopicPartition
+from cordwood.simulation.sizing.result import Rolls
 
 #: Start of each simulation; any constant works.
 START_MS = 1_735_689_600_000

@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordwood.cleaning.key_table import BoolArray
-from cordwood.cleaning.latest import LatestOffsets
+from cordwood.cleaning.rules.key_table import BoolArray
+from cordwood.cleaning.rules.latest import LatestOffsets
+from cordwood.common.types import NONE
 from cordwood.record.columns import OnDamage, RecordColumns
 from cordwood.storage.log.transactions import READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView
-from cordwood.types import NONE
 
 #: Size in bytes of the record type at the start of a coordinator's key.
 TYPE_BYTES = 2

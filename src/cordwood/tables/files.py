@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from cordwood.errors import RequestError
-from cordwood.json_text import json_text, real_text
+from cordwood.common.errors import RequestError
+from cordwood.common.json_text import json_text, real_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

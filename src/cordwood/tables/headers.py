@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.engine.progress import CountedLog
+from cordwood.cleaning.engine.progress import CountedLog
+from cordwood.common.types import NONE
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.segment import gap_error
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.windows import Gap, GapKind, read_headers
-from cordwood.types import NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.cleaning.key_table import Int64Array
-from cordwood.cleaning.superseded import Chunk, SegmentOutcomes
-from cordwood.engine.exchange import BlobFolder, LogScan, RunOutcomes, merge_missing, scan_missing
-from cordwood.engine.readahead import records_of, segment_windows_from
-from cordwood.engine.scan import merge_chunks
-from cordwood.engine.sections import LostSectionError
-from cordwood.engine.task import Failure, FailureKind
+from cordwood.cleaning.engine.exchange import BlobFolder, LogScan, RunOutcomes, merge_missing, scan_missing
+from cordwood.cleaning.engine.readahead import records_of, segment_windows_from
+from cordwood.cleaning.engine.scan import merge_chunks
+from cordwood.cleaning.engine.sections import LostSectionError
+from cordwood.cleaning.engine.task import Failure, FailureKind
+from cordwood.cleaning.rules.key_table import Int64Array
+from cordwood.cleaning.rules.superseded import Chunk, SegmentOutcomes
+from cordwood.common.threads import Each
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.windows import Checks, compute_crcs
 from cordwood.tables.runs import TableRun
-from cordwood.threads import Each
 
 #: Attempts to run the tasks, if blobs from other tasks are lost.
 _ATTEMPTS = 3

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cordwood.decoders.decoder import Decoder
-from cordwood.decoders.decoder import undecodable as undecodable_error
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.arrow import byte_strings, in_calendar, numbers
+from cordwood.tables.decoders.decoder import Decoder
+from cordwood.tables.decoders.decoder import undecodable as undecodable_error
 from cordwood.tables.newest import NewestTask
 from cordwood.tables.runs import TableRun
 

@@ -16,16 +16,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from cordwood.cleaning.key_table import BoolArray, Int64Array
-from cordwood.cleaning.superseded import NEVER, Chunk, ScannedRun
-from cordwood.engine.by_index import Mark
-from cordwood.engine.exchange import MANY_RANGES, RANGES, RunTask
-from cordwood.engine.progress import CountedLog
-from cordwood.engine.scan import KeyScan, scan_part
+from cordwood.cleaning.engine.by_index import Mark
+from cordwood.cleaning.engine.exchange import MANY_RANGES, RANGES, RunTask
+from cordwood.cleaning.engine.progress import CountedLog
+from cordwood.cleaning.engine.scan import KeyScan, scan_part
+from cordwood.cleaning.rules.key_table import BoolArray, Int64Array
+from cordwood.cleaning.rules.superseded import NEVER, Chunk, ScannedRun
+from cordwood.common.types import override
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.tables.headers import SegmentHeaders
-from cordwood.types import override
 
 #: Records of a chunk, whose arrays need less than 60 MB.
 CHUNK_RECORDS = 1 << 20

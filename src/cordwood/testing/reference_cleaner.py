@@ -1,8 +1,8 @@
 """Kafka's cleaning rules in plain Python, a batch and a record at a time: slow and obvious; tests compare the fast
 implementation with them.
 
-Nothing here shares code with `cordwood.cleaning`. The input is decoded batches, the output the bytes of kept batches.
-The caller decides which segments are merged into one.
+Nothing here shares code with `cordwood.cleaning.rules`. The input is decoded batches, the output the bytes of kept
+batches. The caller decides which segments are merged into one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cordwood.common.types import NONE, ControlType, TimestampType
 from cordwood.record.batch import Batch, encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.types import NONE, ControlType, TimestampType
 
 
 @dataclass(frozen=True)

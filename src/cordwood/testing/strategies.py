@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from cordwood.common.types import Codec, TimestampType
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
-from cordwood.types import Codec, TimestampType
 
 #: Short enough to shrink well, long enough for sizes of more than one byte.
 payloads = st.one_of(st.none(), st.binary(max_size=8), st.binary(min_size=60, max_size=200))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.opening import recovery_settings
-from cordwood.engine.task import Failure, FailureKind
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
+from cordwood.common.threads import in_parallel
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load
@@ -16,7 +17,6 @@ from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import Recovered
-from cordwood.threads import in_parallel
 
 _NOT_RECORDED = "its clean could not be recorded"
 _WITHOUT = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cordwood.cleaning.plan import PartitionPlan, Plan
+from cordwood.cleaning.engine.task import Failure, FailureKind
+from cordwood.cleaning.proof.retention import RetentionLimits, retention_faults
+from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger
 from cordwood.commands.plan import retain_after
-from cordwood.config import TopicConfig
-from cordwood.engine.task import Failure, FailureKind
+from cordwood.common.config import TopicConfig
+from cordwood.common.threads import in_parallel
+from cordwood.common.types import NONE
 from cordwood.storage.changes.swap import drop_segments
-from cordwood.threads import in_parallel
-from cordwood.types import NONE
-from cordwood.verification.retention import RetentionLimits, retention_faults
 
 
 def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:

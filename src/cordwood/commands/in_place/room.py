@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-from cordwood.cleaning.waves import Load, ProofDisk, Waves, disk_bytes, schedule
+from cordwood.cleaning.engine.task import Failure, FailureKind
+from cordwood.cleaning.rules.waves import Load, ProofDisk, Waves, disk_bytes, schedule
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Work
 from cordwood.commands.options import InPlaceOptions
 from cordwood.commands.proving import FOLDERS
-from cordwood.engine.task import Failure, FailureKind
+from cordwood.common.types import NONE
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.temporary import remove_abandoned, temporary_root
-from cordwood.jobs.jobs import Jobs
-from cordwood.jobs.proof_room import proof_bytes
-from cordwood.types import NONE
+from cordwood.tasks.proof_room import proof_bytes
+from cordwood.tasks.tasks import Jobs
 
 #: Free space that outputs must leave for checkpoints, the manifest of a keep folder, and other programs.
 RESERVE_BYTES = 8 << 20

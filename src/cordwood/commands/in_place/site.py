@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.changes.backup import KeepFolder
@@ -15,7 +16,6 @@ from cordwood.storage.formats.filenames import INDEX_FOLDER, WORK_FOLDER
 from cordwood.storage.log.files import clear_work_folder, make_work_folder, write_file
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import TopicPartition
 
 #: The folder of task counters within a work folder.
 PROGRESS = "progress"

@@ -7,16 +7,19 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from cordwood.cleaning.waves import Wave
+from cordwood.cleaning.engine.partition import GroupRange
+from cordwood.cleaning.engine.progress import Counters, total
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
+from cordwood.cleaning.proof.violations import Verdict
+from cordwood.cleaning.rules.waves import Wave
 from cordwood.commands.in_place.site import Site
 from cordwood.commands.in_place.work import Ledger, Work
 from cordwood.commands.proving import verify_pairs
-from cordwood.engine.partition import GroupRange
-from cordwood.engine.progress import Counters, total
-from cordwood.engine.task import Failure, FailureKind, Output, PartitionTask
-from cordwood.errors import NoSpaceError
+from cordwood.common.errors import NoSpaceError
+from cordwood.common.threads import in_parallel
+from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.jobs.jobs import Jobs
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
@@ -28,10 +31,7 @@ from cordwood.storage.index.files import (
     remove_indexes,
     take_over_indexes,
 )
-from cordwood.threads import in_parallel
-from cordwood.types import TopicPartition
-from cordwood.verification.pairs import Count, Pair, Side, ViolationKind
-from cordwood.verification.violations import Verdict
+from cordwood.tasks.tasks import Jobs
 
 
 def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, verify: bool) -> None:

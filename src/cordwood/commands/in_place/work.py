@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.cleaning.plan import Compaction, Decision, PartitionPlan, Plan
+from cordwood.cleaning.engine.partition import Cleaned
+from cordwood.cleaning.engine.task import Failure, Indexes, PartitionTask, tasks_of
+from cordwood.cleaning.rules.plan import Compaction, Decision, PartitionPlan, Plan
 from cordwood.commands.options import IndexOptions
-from cordwood.engine.partition import Cleaned
-from cordwood.engine.task import Failure, Indexes, PartitionTask, tasks_of
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.index.build import SEGMENT_SHARE
 

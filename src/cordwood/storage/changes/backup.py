@@ -32,7 +32,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cordwood.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
+from cordwood.common.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.folders import mode_of
 from cordwood.fs.workspace import is_within
@@ -42,7 +43,6 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovered import files_after_swaps
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
-from cordwood.types import TopicPartition
 
 MANIFEST = "manifest.jsonl"
 #: Files of a log directory itself that a clean may change.

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cordwood.errors import LockedError, NoSpaceError, RequestError
+from cordwood.common.errors import LockedError, NoSpaceError, RequestError
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, Link, TargetStore
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats import checkpoints, filenames, offset_index, properties, time_index
@@ -31,7 +32,6 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import TopicPartition
 
 _SPACE_ADVICE = "name a folder on another disk, or clean some topics' partitions at a time by naming their directories"
 _BLOCK_BYTES = 4096

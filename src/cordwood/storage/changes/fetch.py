@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cordwood.errors import BadNameError, NoSpaceError, NotFoundError
+from cordwood.common.errors import BadNameError, NoSpaceError, NotFoundError
+from cordwood.common.presentable import Presentable
+from cordwood.common.threads import in_parallel
 from cordwood.fs.base import FileInfo, TargetStore
-from cordwood.presentable import Presentable
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
-from cordwood.threads import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.users import User, group_name, user_name
 from cordwood.storage.formats.filenames import OFFSET_CHECKPOINTS, WORK_FOLDER

@@ -38,7 +38,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file

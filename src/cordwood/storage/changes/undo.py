@@ -24,10 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError, RequestError
+from cordwood.common.errors import CorruptFileError, RequestError
+from cordwood.common.presentable import Presentable
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.folders import remove_tree
-from cordwood.presentable import Presentable
 from cordwood.storage.changes.backup import (
     MANIFEST,
     KeptDirectory,
@@ -44,7 +45,6 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
 from cordwood.storage.log.files import clear_work_folder, make_work_folder
 from cordwood.storage.log.recovery import SEGMENT_KINDS
-from cordwood.types import TopicPartition
 
 #: Folder in a partition's work folder for links to kept files, before they are renamed into the partition.
 _UNDO = "undo"

@@ -16,7 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import BatchProblem, BatchTooLargeError, DataError
+from cordwood.common.errors import BatchProblem, BatchTooLargeError, DataError
+from cordwood.common.types import Codec, ControlType
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import CODEC_MASK, HEADER, TRANSACTIONAL, BatchRows
 from cordwood.record.columns import BatchWindow, crc_error, decode, is_valid
@@ -25,7 +26,6 @@ from cordwood.storage.check.findings import CUTS, FINDINGS_MAX, STOPS, Behind, F
 from cordwood.storage.check.records import BoolArray, RecordCheck
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, WindowReader
 from cordwood.storage.node.start import Effect
-from cordwood.types import Codec, ControlType
 
 #: Size of the longest log file that a broker opens.
 SEGMENT_BYTES_MAX = 2**31 - 1

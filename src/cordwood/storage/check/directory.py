@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.clock import system_clock
-from cordwood.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
+from cordwood.common.clock import system_clock
+from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
+from cordwood.common.presentable import Presentable
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import FileInfo, Store
-from cordwood.presentable import Presentable
 from cordwood.storage.check.findings import CLEANER_ENDS, STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
@@ -47,7 +48,6 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 from cordwood.storage.node.start import NOT_SERVED, Effect, Event, Served, Start
-from cordwood.types import NONE, TopicPartition
 
 #: Effect of a well-formed checkpoint with an impossible value on a broker, by file name.
 _WRONG_VALUE = {

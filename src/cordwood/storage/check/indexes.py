@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
+from cordwood.common.types import NONE, ControlType
 from cordwood.kernels.layout import CODEC_MASK, BatchRows
 from cordwood.storage.check.findings import FINDINGS_MAX, KINDS, Finding, Findings, Kind, Severity
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.log.transactions import steps
-from cordwood.types import NONE, ControlType
 
 _REBUILT = "the next load reads the segment through and rebuilds its indexes"
 

@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
 from cordwood.record.headers import has_flag

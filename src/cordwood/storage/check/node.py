@@ -15,8 +15,9 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cordwood.config import TopicConfig, resolve
-from cordwood.errors import ConfigError, NotFoundError
+from cordwood.common.config import TopicConfig, resolve
+from cordwood.common.errors import ConfigError, NotFoundError
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.record.columns import is_valid
 from cordwood.storage.check.findings import (
@@ -40,7 +41,6 @@ from cordwood.storage.log.windows import Gap
 from cordwood.storage.node.directory import LogDirectory, Partition, twice_in_cleaner_offsets
 from cordwood.storage.node.node import read_metadata, snapshot_offsets
 from cordwood.storage.node.start import Effect
-from cordwood.types import NONE, TopicPartition
 
 #: No log directory has an id below this: Kafka uses such ids for replicas whose directory is lost or not assigned yet.
 _RESERVED_IDS = 100

@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable
 
-from cordwood.errors import CorruptFileError, NotFoundError, TextProblem
+from cordwood.common.errors import CorruptFileError, NotFoundError, TextProblem
+from cordwood.common.types import NONE, ControlType
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.headers import is_control
@@ -40,7 +41,6 @@ from cordwood.storage.log.recovery import INDEX_KINDS, Reason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import NO_FOOTER, snapshot_offsets
-from cordwood.types import NONE, ControlType
 
 
 class PartitionCheck:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError, TextProblem
+from cordwood.common.errors import CorruptFileError, TextProblem
+from cordwood.common.types import NONE, ControlType
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.batch import advance_sequence
 from cordwood.record.headers import is_control, is_transactional_data
@@ -26,7 +27,6 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.entries import Int64Array
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs, assign
 from cordwood.storage.formats.producer_state import ProducerEntry, ProducerRows
-from cordwood.types import NONE, ControlType
 
 #: If a log has more changes of the leader epoch than this, its epochs are not compared; real logs have fewer.
 _RUNS_MAX = 10_000

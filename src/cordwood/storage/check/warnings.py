@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.errors import CordwoodError
+from cordwood.common.errors import CordwoodError
 from cordwood.fs.base import Store
 from cordwood.storage.check.findings import NO_START, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import nodes_of

@@ -16,10 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Bytes, LocalFileSystem, Store
 from cordwood.storage.formats.filenames import Temporary
 from cordwood.storage.formats.text import SPACE, decode_checkpoint, encode_checkpoint, entry_number
-from cordwood.types import TopicPartition
 
 #: A topic that can be read back from its line. Surrogates represent bytes of a directory name that are not UTF-8.
 _FITS_A_LINE = re.compile(f"[^{SPACE}\ud800-\udfff]+")

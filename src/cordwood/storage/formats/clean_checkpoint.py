@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from crc32c import crc32c
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 
 VERSION = 1

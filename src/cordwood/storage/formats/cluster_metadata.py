@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cordwood.config import Layer, Source, SourceKind
-from cordwood.errors import CorruptBatchError, CorruptMessageError, DataError
+from cordwood.common.config import Layer, Source, SourceKind
+from cordwood.common.errors import CorruptBatchError, CorruptMessageError, DataError
 from cordwood.storage.formats.messages import codec, metadata_records
 from cordwood.storage.formats.messages.schema import Message
 from cordwood.storage.formats.messages.topics import read_frame

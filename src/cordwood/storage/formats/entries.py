@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 
 Int64Array = npt.NDArray[np.int64]

@@ -27,9 +27,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cordwood.errors import BadNameError
+from cordwood.common.errors import BadNameError
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.text import SPACE, parse_integer, shown
-from cordwood.types import NONE, TopicPartition
 
 #: Files in a log directory.
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

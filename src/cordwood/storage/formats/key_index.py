@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes, ReadableFile
 from cordwood.kernels.layout import HEADER_BYTES, MIN_ENTRY_BYTES, U8Array
 

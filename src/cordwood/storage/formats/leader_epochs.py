@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError, TextProblem
+from cordwood.common.errors import CorruptFileError, TextProblem
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.text import decode_checkpoint, encode_checkpoint, entry_number
 

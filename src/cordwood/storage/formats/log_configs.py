@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cordwood.config import TOPIC_CONFIGS
-from cordwood.errors import ConfigError, CorruptFileError
+from cordwood.common.config import TOPIC_CONFIGS
+from cordwood.common.errors import ConfigError, CorruptFileError
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.properties import decode_properties
 from cordwood.storage.formats.text import parse_integer, shown

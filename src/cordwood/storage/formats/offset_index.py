@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.entries import Int64Array, incomplete_entry, put_together, relative, take_apart
 

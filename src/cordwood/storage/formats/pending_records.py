@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from crc32c import crc32c
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 from cordwood.kernels.layout import U8Array
 

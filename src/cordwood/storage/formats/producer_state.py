@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import Bytes
 
 VERSION = 1

@@ -27,10 +27,10 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from cordwood import java_properties
-from cordwood.errors import CorruptFileError, TextProblem
+from cordwood.common import java_properties
+from cordwood.common.errors import CorruptFileError, TextProblem
+from cordwood.common.java_properties import Properties, PropertiesError
 from cordwood.fs.base import Bytes
-from cordwood.java_properties import Properties, PropertiesError
 from cordwood.storage.formats.text import SPACE, lines, parse_integer, parse_json, shown, split
 
 # ── Topic and directory ids ──────────────────────────────────────────────────────────────────────────────────────────

@@ -13,11 +13,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.types import NONE
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.properties import NO_ID, decode_id, encode_id
 from cordwood.storage.formats.text import lines, parse_json, shown
-from cordwood.types import NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 
-from cordwood.errors import CorruptFileError, TextProblem
+from cordwood.common.errors import CorruptFileError, TextProblem
 from cordwood.fs.base import Bytes
 
 SPACE = " \t\n\x0b\f\r"

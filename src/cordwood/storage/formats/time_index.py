@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
+from cordwood.common.types import NONE
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.entries import Int64Array, incomplete_entry, put_together, relative, take_apart
-from cordwood.types import NONE
 
 ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 assert ENTRY.itemsize == 12

@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes
 from cordwood.storage.formats.entries import Int64Array, incomplete_entry, put_together
 

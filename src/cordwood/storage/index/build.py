@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import DataError
+from cordwood.common.errors import DataError
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.layout import BATCH_ROW, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows

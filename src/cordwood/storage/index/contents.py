@@ -29,7 +29,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
 from cordwood.record.headers import is_control

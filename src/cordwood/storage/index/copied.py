@@ -6,7 +6,7 @@ import contextlib
 import posixpath
 from collections.abc import Collection, Sequence
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import TargetStore
 from cordwood.storage.formats.filenames import FileKind, index_folder, key_index_name, parse_file, parse_key_index
 from cordwood.storage.formats.key_index import KeyIndex

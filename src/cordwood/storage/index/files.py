@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES

@@ -18,7 +18,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError, NotFoundError
+from cordwood.common.errors import CorruptFileError, NotFoundError
+from cordwood.common.types import ControlType
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import DELETE_HORIZON
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
@@ -30,7 +31,6 @@ from cordwood.storage.log.segment import Segment, gap_error, locate_damage
 from cordwood.storage.log.transactions import steps
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
-from cordwood.types import ControlType
 
 _SECRET_BYTES = 16
 _ATTEMPTS = 5

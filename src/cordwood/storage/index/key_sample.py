@@ -24,7 +24,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes

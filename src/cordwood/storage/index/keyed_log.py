@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cordwood.arguments import checked
+from cordwood.common.arguments import checked
 from cordwood.storage.log.view import LogView
 
 if TYPE_CHECKING:

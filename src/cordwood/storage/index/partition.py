@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.presentable import Presentable
 from cordwood.fs.base import LocalFileSystem
-from cordwood.presentable import Presentable
 from cordwood.storage.formats.key_index import Header
 from cordwood.storage.index.build import build, is_worth_keeping, new_secret
 from cordwood.storage.index.files import indexes_in, read_index, remove_indexes, write_index

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import Store
 from cordwood.fs.workspace import is_within
 from cordwood.storage.formats.filenames import index_folder

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.hashing import hash_keys

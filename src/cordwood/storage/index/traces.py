@@ -21,8 +21,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from cordwood.config import LONG_MAX
-from cordwood.errors import CorruptFileError, DataError
+from cordwood.common.config import LONG_MAX
+from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid

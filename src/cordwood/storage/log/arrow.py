@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cordwood.errors import BatchTooLargeError
+from cordwood.common.errors import BatchTooLargeError
+from cordwood.common.types import TopicPartition
 from cordwood.kernels.gather import gather, lay_out, list_headers
 from cordwood.kernels.layout import U8Array
 from cordwood.record.columns import RecordColumns
-from cordwood.types import TopicPartition
 
 Int32Array = npt.NDArray[np.int32]
 

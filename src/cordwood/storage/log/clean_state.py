@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.storage.formats import clean_checkpoint, pending_records
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint, CleanSegment
 from cordwood.storage.formats.filenames import clean_checkpoint_path, pending_path

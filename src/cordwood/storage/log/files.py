@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import posixpath
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.formats import filenames

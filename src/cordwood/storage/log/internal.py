@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cordwood.errors import CorruptMessageError, RequestError
+from cordwood.common.errors import CorruptMessageError, RequestError
 from cordwood.record.columns import OnDamage, RecordColumns
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import PartitionDirectory

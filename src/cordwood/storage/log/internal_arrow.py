@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cordwood.errors import RequestError
+from cordwood.common.errors import RequestError
 from cordwood.record.columns import OnDamage, RecordColumns
 from cordwood.storage.formats.messages.schema import Field, RecordType
 from cordwood.storage.formats.messages.topics import InternalTopic

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptBatchError
+from cordwood.common.errors import CorruptBatchError
+from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, MIN_ENTRY_BYTES
 from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
-from cordwood.types import override
 
 #: Maximum bytes of a segment to join. Larger ones are read from their own file, whose blocks an output can share.
 PART_BYTES_MAX = 256 << 10

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cordwood.common.types import Isolation
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.types import Isolation
 
 
 def start_of_last(

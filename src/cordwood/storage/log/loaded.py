@@ -27,7 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError, IndexProblem
+from cordwood.common.errors import CorruptFileError, IndexProblem
+from cordwood.common.types import NONE
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import offset_index, time_index
@@ -35,7 +36,6 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
-from cordwood.types import NONE
 
 #: Bytes at the end of a rebuilt segment in which checksums are verified; before them only headers are read. A load
 #: verifies all checksums, which takes seconds per segment; `check` does so, too.

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import itertools
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.types import NONE, ControlType
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow
 from cordwood.record.headers import is_transactional_data
@@ -30,7 +31,6 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.transactions import Transactions, steps
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks
-from cordwood.types import NONE, ControlType
 
 
 def outcomes(log: LogView, end_offset: int, *, flushed_below: int) -> Transactions:

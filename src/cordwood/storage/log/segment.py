@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cordwood.common.threads import in_parallel
+from cordwood.common.types import NONE
 from cordwood.fs.base import File, ReadableFile, TargetStore
 from cordwood.fs.direct import Appender
 from cordwood.kernels import encode
@@ -21,8 +23,6 @@ from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.windows import MAX_OFFSETS
-from cordwood.threads import in_parallel
-from cordwood.types import NONE
 
 _FIRST_ROOM = 1024
 

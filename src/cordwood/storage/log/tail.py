@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from cordwood.errors import CorruptBatchError, NotFoundError
+from cordwood.common.errors import CorruptBatchError, NotFoundError
+from cordwood.common.types import Isolation
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import crc_error, is_valid
@@ -27,7 +28,6 @@ from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
-from cordwood.types import Isolation
 
 #: Number of attempts to read a log whose files vanish meanwhile.
 _ATTEMPTS = 5

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.common.types import ControlType, Isolation
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
-from cordwood.types import ControlType, Isolation
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 READ_COMMITTED = Isolation.READ_COMMITTED

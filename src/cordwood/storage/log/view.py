@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.arguments import checked, shown
-from cordwood.errors import CorruptFileError, NotFoundError
+from cordwood.common.arguments import checked, shown
+from cordwood.common.errors import CorruptFileError, NotFoundError
+from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage, report_wrong
@@ -35,7 +36,6 @@ from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
-from cordwood.types import Isolation
 
 if TYPE_CHECKING:
     import pyarrow as pa

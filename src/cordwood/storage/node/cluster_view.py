@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cordwood.errors import DataError
-from cordwood.presentable import Presentable
+from cordwood.common.errors import DataError
+from cordwood.common.presentable import Presentable
+from cordwood.common.text import number
 from cordwood.storage.formats.cluster_metadata import Broker, Topic
-from cordwood.text import number
 
 #: A config is secret if its name contains one of these; its value is replaced by `HIDDEN`.
 _SECRET = ("password", "secret", "jaas.config", "keystore.key", "token")

@@ -26,15 +26,15 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from cordwood.errors import BadNameError, CorruptFileError, DataError, NotFoundError, RequestError, TextProblem
+from cordwood.common.errors import BadNameError, CorruptFileError, DataError, NotFoundError, RequestError, TextProblem
+from cordwood.common.text import printable
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, LockHolder, Store
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionDirectory, parse_directory, parse_file
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.view import LogView
-from cordwood.text import printable
-from cordwood.types import TopicPartition
 
 T = TypeVar("T")
 

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from cordwood.errors import DataError
-from cordwood.presentable import Presentable
+from cordwood.common.errors import DataError
+from cordwood.common.presentable import Presentable
+from cordwood.common.text import number
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.messages.consumer_protocol import ASSIGNMENT, CONSUMER, read
 from cordwood.storage.formats.messages.topics import DecodedRecord
-from cordwood.text import number
-from cordwood.types import NONE, TopicPartition
 
 
 class GroupType(StrEnum):

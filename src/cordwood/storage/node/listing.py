@@ -21,10 +21,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from cordwood.config import SourceKind
-from cordwood.errors import ConfigError, CorruptFileError, DataError, NotFoundError
+from cordwood.common.config import SourceKind
+from cordwood.common.errors import ConfigError, CorruptFileError, DataError, NotFoundError
+from cordwood.common.presentable import Presentable
+from cordwood.common.types import Codec, TopicPartition
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
-from cordwood.presentable import Presentable
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import (
@@ -45,7 +46,6 @@ from cordwood.storage.log.windows import Gap, GapKind, read_headers
 from cordwood.storage.node.directory import LogDirectory, is_wanted, nothing_selected
 from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.types import Codec, TopicPartition
 
 #: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20

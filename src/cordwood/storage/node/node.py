@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cordwood.config import (
+from cordwood.common.config import (
     Layer,
     Source,
     SourceKind,
@@ -28,7 +28,9 @@ from cordwood.config import (
     resolve,
     server_properties,
 )
-from cordwood.errors import CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError, NotFoundError, RequestError
+from cordwood.common.text import names_text
+from cordwood.common.types import ControlType, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
 from cordwood.record.headers import is_control
@@ -50,8 +52,6 @@ from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look, twice_in_cleaner_offsets
-from cordwood.text import names_text
-from cordwood.types import ControlType, TopicPartition
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cordwood.text import names_text, number, printable
-from cordwood.types import TopicPartition
+from cordwood.common.text import names_text, number, printable
+from cordwood.common.types import TopicPartition
 
 
 class Effect(StrEnum):

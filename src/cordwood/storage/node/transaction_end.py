@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cordwood.presentable import Presentable
+from cordwood.common.presentable import Presentable
+from cordwood.common.text import number
 from cordwood.record.control import Marker
 from cordwood.storage.node.transactions import OpenInLog, TransactionalId
-from cordwood.text import number
 
 
 @dataclass(frozen=True, slots=True)

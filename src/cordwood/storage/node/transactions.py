@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cordwood.errors import DataError
-from cordwood.presentable import Presentable
+from cordwood.common.errors import DataError
+from cordwood.common.presentable import Presentable
+from cordwood.common.text import number
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.messages.topics import DecodedRecord
 from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.groups import Coverage
-from cordwood.text import number
-from cordwood.types import NONE, TopicPartition
 
 
 class Outlook(StrEnum):

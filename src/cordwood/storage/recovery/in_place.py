@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from cordwood.errors import CorruptBatchError, DataError
+from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ALL_READ_AND_WRITE, FileInfo, LocalFileSystem
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import Keep, finish_interrupted, swap_in

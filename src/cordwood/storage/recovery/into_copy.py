@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import ALL_READ_AND_WRITE, OWNER_WRITES, Link, TargetStore
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import leader_epochs, producer_state

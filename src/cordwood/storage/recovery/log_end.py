@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.config import LONG_MAX
-from cordwood.errors import CorruptBatchError, NotFoundError, RequestError
+from cordwood.common.config import LONG_MAX
+from cordwood.common.errors import CorruptBatchError, NotFoundError, RequestError
+from cordwood.common.types import NONE, ControlType
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.record.control import Marker
@@ -30,7 +31,6 @@ from cordwood.storage.log.windows import Gap
 from cordwood.storage.recovery.into_copy import leader_epochs_of
 from cordwood.storage.recovery.rebuild import coordinator_epochs
 from cordwood.storage.recovery.replay import Producers, newest_snapshot
-from cordwood.types import NONE, ControlType
 
 #: The fields of a batch that are equal on all replicas; `crc` covers all other fields except the leader epoch.
 _SAME = ("base_offset", "last_offset", "size_bytes", "leader_epoch", "crc")

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cordwood.common.types import NONE
 from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem
 from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, BatchRows, U8Array
@@ -35,7 +36,6 @@ from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder, write_file
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.recovery.log_end import LogEnd, MarkerBatch
-from cordwood.types import NONE
 
 #: Folder within the work folder for the new files, until they are renamed.
 _FOLDER = "marker"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
-from cordwood.errors import CorruptBatchError, DataError, IllegalArgumentError, LogSegmentOffsetOverflowError
+from cordwood.common.errors import CorruptBatchError, DataError, IllegalArgumentError, LogSegmentOffsetOverflowError
+from cordwood.common.types import NONE
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.control import coordinator_epoch
@@ -23,7 +24,6 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import SegmentIndexes, SegmentWriter
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader
 from cordwood.storage.recovery.replay import Producers
-from cordwood.types import NONE
 
 
 def rewrite_segment(

@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError
+from cordwood.common.types import NONE, ControlType, override
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 from cordwood.record.batch import MAX_SEQUENCE, Batch
 from cordwood.record.headers import is_control
@@ -34,7 +35,6 @@ from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
-from cordwood.types import NONE, ControlType, override
 
 #: `producer.id.expiration.ms`
 DEFAULT_EXPIRATION_MS = 86_400_000

@@ -27,7 +27,7 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, NamedTuple
 
-from cordwood.errors import CorruptMessageError
+from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.messages.schema import Field, Message, uuid_text
 
 #: Key in a struct's dict for tagged fields that its message does not have, as tag to bytes. Absent without such fields.

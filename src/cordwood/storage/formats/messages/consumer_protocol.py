@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any
 
-from cordwood.errors import CorruptMessageError
+from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.messages.codec import decode
 from cordwood.storage.formats.messages.schema import Message, read_table
 

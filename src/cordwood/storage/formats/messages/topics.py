@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from cordwood.errors import CorruptMessageError
+from cordwood.common.errors import CorruptMessageError
+from cordwood.common.types import ControlType
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
 from cordwood.storage.formats.messages import (
     consumer_offsets,
@@ -30,7 +31,6 @@ from cordwood.storage.formats.messages import (
 )
 from cordwood.storage.formats.messages.codec import decode, read_short, read_uvarint
 from cordwood.storage.formats.messages.schema import RecordType
-from cordwood.types import ControlType
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"

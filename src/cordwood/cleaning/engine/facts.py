@@ -1,0 +1,299 @@
+"""Collect the facts of a log without decoding records: sizes, times, producers, transactions, batch headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.rules.plan import HeaderFacts, HighWatermark, LogFacts, OpenTransaction, SegmentFacts
+from cordwood.cleaning.rules.rewrite import ActiveProducers
+from cordwood.common.errors import CorruptBatchError, RequestError
+from cordwood.common.types import NONE
+from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
+from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.clean_state import believed_checkpoint
+from cordwood.storage.log.joined import joined, part_numbers, parts_of
+from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
+from cordwood.storage.log.recovery import next_offset
+from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, read_headers
+from cordwood.storage.node.node import LocatedPartition
+from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
+
+
+def segment_facts(segment: Segment) -> SegmentFacts:
+    """Return the facts of a segment whose indexes are complete, like those of a clean's outputs."""
+    return loaded_facts(trusted(segment))
+
+
+def loaded_facts(segment: LoadedSegment) -> SegmentFacts:
+    """Return the facts of a segment as a load leaves it."""
+    files = segment.segment.files
+    return SegmentFacts(
+        segment.segment.base_offset,
+        segment.size_bytes,
+        segment.index_bytes,
+        segment.time_index_bytes,
+        segment.mtime_ms,
+        segment.largest_timestamp,
+        sum(info.disk_bytes for info in (files.log, *files.indexes.values())),
+    )
+
+
+def cleanable_facts(log: LogView, first_uncleanable: int, now_ms: int) -> list[SegmentFacts]:
+    """Return the facts of the segments that a clean may rewrite; a load has already repaired them if necessary."""
+    some = [segment for segment in log.segments if segment.base_offset < first_uncleanable]
+    return [loaded_facts(loaded_segment(segment, now_ms)) for segment in some]
+
+
+def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
+    """Return the producer state at the end of a log: its newest readable snapshot plus the batches after it."""
+    # A snapshot above the end belongs to truncated batches; a broker removes it when it loads the log.
+    end = log.next_offset if log.recovery.snapshots else 0
+    producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
+    for batches in headers_from(log, start):
+        producers.replay(batches)
+    return producers
+
+
+def active_producers(producers: Producers) -> ActiveProducers:
+    """Convert the producers to columns."""
+    rows = producers.rows()
+    columns = (rows[name].astype(np.int64) for name in ("producer_id", "last_offset", "producer_epoch"))
+    return ActiveProducers(*columns)
+
+
+def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:
+    """Return the transaction indexes' entries for aborted transactions that reach into [from_offset, upper_bound).
+
+    Without an upper bound, use the end of the segment that holds `from_offset`; finding that end takes time.
+    """
+    found: list[AbortedTransaction] = []
+    for segment in log.transaction_indexed_from(from_offset):
+        index = segment.transaction_index()
+        if index is not None:
+            upper_bound = segment_end_offset(log.segments_from(from_offset)[0]) if upper_bound is None else upper_bound
+            some, complete = index.aborted(log.log_start_offset, upper_bound)
+            found += some
+            if complete:
+                break
+    return found
+
+
+def first_timestamp(segment: Segment) -> int:
+    """Return the largest timestamp of a segment's first batch, by which it rolls; NONE without batches."""
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset, search=False):
+            return NONE if isinstance(item, Gap) else int(item["max_timestamp"][0])
+    return NONE
+
+
+#: In segments up to this size all old batches are counted; in larger ones only those before the first younger batch.
+_COUNTED_BYTES = 16 << 20
+
+
+def old_bytes(segment: Segment, horizon_ms: int) -> int:
+    """Return the bytes of batches whose newest record is older than a time; see `_COUNTED_BYTES`."""
+    start = 0
+    with segment.open() as file:
+        is_small = segment.size_bytes <= _COUNTED_BYTES
+        if not is_small:
+            times = segment.time_index()
+            at = 0 if times is None else int(np.searchsorted(times.timestamps, horizon_ms))
+            if times is None or not at:
+                return 0
+            start = segment.position_of(file, int(times.offsets[at - 1]))
+        found = start
+        for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
+            if isinstance(item, Gap):
+                break
+            is_old = (item["max_timestamp"] >= 0) & (item["max_timestamp"] < horizon_ms)
+            if not is_small and not is_old.all():
+                return found + int(item["size_bytes"][: int(np.argmin(is_old))].sum())
+            found += int(item["size_bytes"][is_old].sum())
+    return found
+
+
+def segment_end_offset(segment: Segment) -> int:
+    """Return the offset after the last batch of a segment, found by reading from its last index entry on."""
+    with segment.open() as file:
+        start = segment.position_of(file, segment.base_offset + MAX_OFFSETS)
+    return next_offset(segment.fs, segment.path, segment.base_offset, start)
+
+
+# ---- facts of one log ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Replay:
+    """Producers at the high watermark, from the newest readable snapshot below it and the batches after that."""
+
+    producers: Producers
+    start: int
+    end: int
+
+    @classmethod
+    def from_snapshot(cls, log: LogView, end: int, now_ms: int) -> _Replay:
+        producers, start = newest_snapshot(log, end, now_ms=now_ms)
+        return cls(producers, start, end)
+
+    def add(self, batches: BatchRows) -> None:
+        self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        found = [OpenTransaction(one.transaction_start, id) for id, one in self.producers.by_id.in_transaction()]
+        return tuple(sorted(found, key=lambda one: (one.first_offset, one.producer_id)))
+
+
+def log_facts(
+    place: LocatedPartition, loaded: LoadedLog, mark: HighWatermark, now_ms: int, *, headers: bool
+) -> LogFacts:
+    """Collect the facts of a log.
+
+    Args:
+        loaded: the partition's log, with at least one segment.
+        now_ms: the time of the plan.
+        headers: read batch headers; retention alone does not need them.
+    """
+    log, end = loaded.log, loaded.log_end_offset
+    segments = tuple(map(loaded_facts, loaded.segments))
+    if not headers:
+        nothing = (HeaderFacts(),) * len(segments)
+        return LogFacts(segments, nothing, log.log_start_offset, end, mark)
+    replay = _Replay.from_snapshot(log, mark.offset, now_ms)
+    read = _header_facts(loaded, replay, now_ms)
+    assert place.name is not None, "what is not named like a partition is left alone"
+    open_transactions = replay.open_transactions()
+    return LogFacts(
+        segments,
+        tuple(read),
+        log.log_start_offset,
+        end,
+        mark,
+        place.directory.cleaner_offsets.get(place.name.topic_partition),
+        open_transactions,
+        _first_unstable_offset(log, open_transactions[0]) if open_transactions else None,
+        believed_checkpoint(log),
+    )
+
+
+def _first_unstable_offset(log: LogView, transaction: OpenTransaction) -> int | None:
+    """Return the base offset of the first batch at or after both a transaction's start and the log start, or None.
+
+    Source: Kafka UnifiedLog.maybeIncrementFirstUnstableOffset, which reads a batch there and takes its offset.
+    """
+    windows = log.windows(start_offset=max(transaction.first_offset, log.log_start_offset), checks=Checks.HEADERS)
+    return next((int(item.batches["base_offset"][0]) for _, item in windows if not isinstance(item, Gap)), None)
+
+
+#: Number of batch headers that are summed up at once, so that small segments need no arrays of their own.
+_ROWS_AT_ONCE = 8192
+
+
+class _HeaderTable:
+    """Totals over the batch headers of each segment, by the index of the segment: see `HeaderFacts`."""
+
+    def __init__(self, segments: int, replay: _Replay, now_ms: int) -> None:
+        """`replay`: also receives all batches."""
+        self._replay = replay
+        self._now_ms = now_ms
+        self._waiting: list[tuple[npt.NDArray[np.int64], BatchRows]] = []
+        self._rows = 0
+        self._first = np.full(segments, NONE)
+        self._is_seen = np.zeros(segments, bool)
+        self._sums = {name: np.zeros(segments, np.int64) for name in _SUMS}
+        self._largest = {name: np.full(segments, NONE) for name in _LARGEST}
+        self.damage = [""] * segments
+
+    def add(self, indexes: npt.NDArray[np.int64], rows: BatchRows) -> None:
+        """Add the next headers, each with the index of its segment; call it in log order."""
+        self._waiting.append((indexes, rows.copy()))  # the rows are views of a buffer for a whole window
+        self._rows += rows.size
+        if self._rows >= _ROWS_AT_ONCE:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        if not self._waiting:
+            return
+        owners, rows = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting, self._rows = [], 0
+        self._replay.add(rows)
+        starts = np.flatnonzero(np.diff(owners, prepend=NONE))
+        owners = owners[starts]
+        is_new = ~self._is_seen[owners]
+        self._first[owners[is_new]] = rows["max_timestamp"][starts[is_new]]
+        self._is_seen[owners] = True
+        count, size = np.maximum(rows["record_count"], 0), rows["size_bytes"]
+        old = rows["magic"] < 2
+        packed = rows["attributes"] & CODEC_MASK != 0
+        hidden, control = old & packed, is_control(rows)
+        has_horizon = ~old & (rows["attributes"] & DELETE_HORIZON != 0)
+        due = has_horizon & (rows["base_timestamp"] <= self._now_ms)
+        waiting = has_horizon & ~due
+        values = {
+            "records": np.where(hidden, 1, np.where(control, 0, count)),
+            "wrappers": hidden,
+            "legacy": old,
+            "compressed_bytes": np.where(packed, size, 0),
+            "plain_records": np.where(packed, 0, np.where(old, 1, count)),
+            "markers": control,
+            "transactional_batches": control | is_transactional_data(rows),
+            "expired_batches": due,
+            "expired_bytes": np.where(due, size, 0),
+            "waiting_bytes": np.where(waiting, size, 0),
+        }
+        for name, sums in self._sums.items():
+            sums[owners] += np.add.reduceat(values[name].astype(np.int64), starts)
+        times = {"last_horizon_ms": np.where(waiting, rows["base_timestamp"], NONE)}
+        for name, largest in self._largest.items():
+            largest[owners] = np.maximum(largest[owners], np.maximum.reduceat(times[name], starts))
+
+    def facts(self) -> list[HeaderFacts]:
+        """Return the facts of all segments."""
+        self._add_up()
+        columns = {"first_timestamp": self._first.tolist(), "damage": self.damage}
+        columns |= {name: values.tolist() for name, values in (self._sums | self._largest).items()}
+        columns |= {name: [bool(value) for value in columns[name]] for name in ("wrappers", "legacy")}
+        rows = zip(*columns.values(), strict=True)
+        return [HeaderFacts(**dict(zip(columns, row, strict=True))) for row in rows]
+
+
+_LARGEST = ("last_horizon_ms",)
+_SUMS = tuple(field.name for field in fields(HeaderFacts) if field.name not in ("first_timestamp", "damage", *_LARGEST))
+
+
+def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[HeaderFacts]:
+    """Return the facts of each segment, and replay its batches."""
+    log, table = loaded.log, _HeaderTable(len(loaded.segments), replay, now_ms)
+    indexes = {one.segment.base_offset: index for index, one in enumerate(loaded.segments)}
+    # Bytes that a load cuts off are not read.
+    ends = {one.segment.base_offset: one.size_bytes for one in loaded.segments if one.cut_bytes}
+    *closed, active = (one.segment for one in loaded.segments)
+
+    def read(segment: Segment) -> None:
+        first, end = indexes[segment.base_offset], ends.get(segment.base_offset)
+        try:
+            with segment.open() as file:
+                for item in read_headers(file, base_offset=segment.base_offset, end=end, search=not log.live):
+                    if not isinstance(item, Gap):
+                        table.add(first + part_numbers(segment, item["position"]), item)
+                    # At the log's end the gap may be a normal effect of a stop.
+                    elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
+                        table.damage[first] = table.damage[first] or str(gap_error(segment, item))
+        except RequestError as error:
+            table.damage[first] = str(error)
+
+    for segment in joined(closed, apart=ends):
+        try:
+            read(segment)
+        except CorruptBatchError:
+            for part in parts_of(segment):
+                read(part)
+    # For the active segment only open transactions matter.
+    if replay.start < replay.end:
+        read(active)
+    return table.facts()

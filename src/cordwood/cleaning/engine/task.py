@@ -1,0 +1,363 @@
+"""A clean of one partition as a value that any scheduler can run: task, outcome, execution."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from uuid import uuid4
+
+from cordwood.cleaning.engine import check
+from cordwood.cleaning.engine.facts import segment_facts
+from cordwood.cleaning.engine.indexing import IndexMaker
+from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, KeySource
+from cordwood.cleaning.engine.progress import Counted
+from cordwood.cleaning.engine.rounds import clean_in_rounds
+from cordwood.cleaning.engine.sections import LostSectionError
+from cordwood.cleaning.engine.settings import CleanSettings, clean_settings
+from cordwood.cleaning.rules.key_table import MemoryShare
+from cordwood.cleaning.rules.plan import Choices, Compaction, Decision, Plan, SegmentFacts
+from cordwood.cleaning.rules.waves import disk_bytes
+from cordwood.common.errors import CordwoodError, DataError, MemoryNeed, RequestError, StoreError, TooLittleMemoryError
+from cordwood.fs.base import Store, TargetStore, is_full
+from cordwood.fs.checked import WantedLocation
+from cordwood.fs.discarding import DiscardingStore
+from cordwood.fs.location import Location
+from cordwood.fs.machine import memory_bytes
+from cordwood.fs.read_once import ReadOnceStore
+from cordwood.storage.changes.copy import Replacement
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file
+from cordwood.storage.index.build import new_secret
+from cordwood.storage.index.files import secret_of_most
+from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
+
+#: Name of the folder, in a task's own folder, for its progress reports.
+PROGRESS = "progress"
+
+
+class Indexes(Enum):
+    """Which partitions get key indexes."""
+
+    NONE = "none"
+    KEPT_UP = "kept up"  # partitions that already have some
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTask:
+    """All that a task needs to clean a partition.
+
+    Attributes:
+        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
+            fresh_secret, garbage_share, restart: see `CleanRequest`.
+        size_bytes: approximate bytes to read.
+        records: maximum number of records to read; None if unknown.
+        dirty_part: approximate dirty share of the log; 1 if unknown.
+        index_root: see `LogView`.
+        transactional: whether there are markers, or data of transactions.
+        read_memory_bytes: bytes of the log that are read once, and stay in memory for the second pass.
+        work: the task's own folder for outputs, with a folder `PROGRESS` in it; its removal means that the result is
+            no longer wanted. None for the folder of all tasks' outputs, or the partition's work folder.
+    """
+
+    location: Location[TargetStore]
+    path: str
+    log_start_offset: int
+    first_dirty: int
+    first_uncleanable: int
+    now_ms: int
+    settings: CleanSettings
+    size_bytes: int = 0
+    part: GroupRange | None = None
+    records: int | None = None
+    dirty_part: float = 1.0
+    transactional: bool = True
+    read_memory_bytes: int = 0
+    scanned: KeySource | None = None
+    probing: bool = False
+    index_secret: bytes | None = field(default=None, repr=False)
+    fresh_secret: bytes | None = field(default=None, repr=False)
+    index_root: str | None = None
+    garbage_share: float = 0.0
+    restart: int | None = None
+    producers: Producers | None = None
+    work: str | None = None
+
+    @property
+    def end(self) -> int:
+        """Upper bound of the last output's end."""
+        return self.first_uncleanable if self.part is None else self.part.end
+
+    @property
+    def makes_index(self) -> bool:
+        """Whether key indexes are made of the clean's outputs."""
+        return self.fresh_secret is not None
+
+    @property
+    def request(self) -> CleanRequest:
+        """The range to clean, and the rules."""
+        return CleanRequest(
+            first_dirty=self.first_dirty,
+            first_uncleanable=self.first_uncleanable,
+            now_ms=self.now_ms,
+            settings=self.settings,
+            producers=self.producers,
+            part=self.part,
+            scanned=self.scanned,
+            probing=self.probing,
+            index_secret=self.index_secret,
+            fresh_secret=self.fresh_secret,
+            garbage_share=self.garbage_share,
+            restart=self.restart,
+        )
+
+    def log(self, fs: Store) -> LogView:
+        """Open the partition's log through a file system."""
+        return LogView(self.path, fs=fs, log_start_offset=self.log_start_offset, index_root=self.index_root)
+
+    def leaving_no_garbage(self) -> PartitionTask:
+        """Return the task as Kafka would clean: it leaves no garbage, and ignores the state of an earlier clean.
+
+        If earlier parts of this clean left garbage, it removes no tombstone: see `CleanState.spares`.
+        """
+        first_dirty = self.first_dirty if self.restart is None else self.restart
+        settings = self.settings
+        if self.part is not None and self.part.carried is not None and self.part.carried.spares:
+            settings = replace(settings, deletes_for_good=False)
+        return replace(self, first_dirty=first_dirty, settings=settings, garbage_share=0.0, restart=None)
+
+    def folder(self, outputs: str | None) -> str:
+        """Return the parent folder of its outputs; `outputs`: the folder for all tasks, if there is one."""
+        return self.work or outputs or f"{self.path}/{WORK_FOLDER}"
+
+    def progress(self, of_all: str) -> str:
+        """Return the folder for its progress reports; `of_all`: the folder for tasks without their own."""
+        return of_all if self.work is None else f"{self.work}/{PROGRESS}"
+
+    def at(self, location: Location[TargetStore]) -> PartitionTask:
+        """Return the task on another file system. It ends once the task's own folder is removed."""
+        return replace(self, location=location if self.work is None else WantedLocation(location, self.work))
+
+
+class FailureKind(StrEnum):
+    """Why a partition was not cleaned."""
+
+    DAMAGE = "damage"
+    FULL = "full"  # no space on the target disk
+    MEMORY = "memory"  # its keys need more memory than its task may use
+    LOST = "lost"  # another task's output for it is missing or damaged
+    STORE = "store"  #: the object store failed
+    OTHER = "other"
+    BUG = "bug"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A partition that could not be cleaned. Its outputs are invalid.
+
+    Attributes:
+        what: the error in words, with the place.
+        detail: the place in our code, for a bug.
+        memory: memory needed, if there was too little.
+        bytes_needed: space needed on a disk that is too small, if known.
+        lost: path of the missing or damaged blob.
+        for_all: the part of `what` that is the same for other partitions, which may be reported once for all.
+        error: the raised error, if it is a type that users handle.
+    """
+
+    kind: FailureKind
+    what: str
+    detail: str = ""
+    memory: MemoryNeed | None = None
+    bytes_needed: int | None = None
+    lost: str = ""
+    for_all: str = ""
+    error: Exception | None = field(default=None, repr=False, compare=False)
+
+    def exception(self) -> Exception:
+        """Return the exception to raise where a failure cannot be returned as a value."""
+        return self.error or RuntimeError(self.detail or self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A partition that was cleaned.
+
+    Attributes:
+        folder: folder of the new segments.
+        files: (name, bytes) of each file.
+        segments: facts about them, as planning needs them.
+        indexes: paths of key indexes, of the outputs and of segments that stay.
+    """
+
+    cleaned: Cleaned
+    folder: str
+    files: tuple[tuple[str, int], ...]
+    segments: tuple[SegmentFacts, ...] = ()
+    indexes: tuple[str, ...] = ()
+
+    @property
+    def replacement(self) -> Replacement:
+        """Return all written files as one replacement in the partition."""
+        cleaned = self.cleaned
+        return Replacement(
+            self.folder,
+            tuple(name for name, _ in self.files),
+            frozenset(base for replaced, _ in cleaned.written for base in replaced),
+            frozenset(base for _, outputs in cleaned.written for base in outputs),
+            cleaned.end_offset,
+        )
+
+    def by_group(self) -> Iterator[Replacement]:
+        """Yield one replacement per written group, in order."""
+        for replaced, outputs in self.cleaned.written:
+            names = tuple(name for name, _ in self.files if _offset_of(name) in outputs)
+            yield Replacement(self.folder, names, frozenset(replaced), frozenset(outputs), self.cleaned.end_offset)
+
+    def group_bytes(self) -> Iterator[int]:
+        """Yield the size of each group's outputs on disk; 0 for groups that were not written."""
+        for outputs in self.cleaned.outputs:
+            yield disk_bytes([size for name, size in self.files if _offset_of(name) in outputs])
+
+
+def _offset_of(name: str) -> int | None:
+    file = parse_file(name)
+    return None if file is None else file.offset
+
+
+def read_bytes(compaction: Compaction) -> int:
+    """Return the bytes that the tasks of a partition read: once to find superseded records, once to copy the
+    survivors.
+    """
+    return 2 * compaction.total_bytes
+
+
+def whole_memory(choices: Choices) -> int:
+    """Return the bytes of memory for the keys of all tasks of a machine."""
+    return memory_bytes() // 4 if choices.memory is None else choices.memory
+
+
+def tasks_of(
+    plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
+) -> list[PartitionTask]:
+    """Return tasks for the plan's partitions that are to be cleaned, in the file system at a location.
+
+    Args:
+        index_root: see `LogView`.
+    """
+    tasks = []
+    memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
+    for one in plan.with_decision(Decision.CLEAN):
+        assert one.compaction is not None, "or there would be nothing to clean"
+        compaction = one.compaction
+        known = secret_of_most(fs, one.path, index_root)
+        makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
+        task = PartitionTask(
+            location=location,
+            path=one.path,
+            log_start_offset=one.log_start_offset,
+            first_dirty=compaction.range.first_dirty_offset,
+            first_uncleanable=compaction.range.first_uncleanable_offset,
+            now_ms=plan.now_ms,
+            settings=replace(clean_settings(one, plan.choices), memory=memory),
+            size_bytes=read_bytes(compaction),
+            records=compaction.bounds.records_max,
+            dirty_part=compaction.dirty_part,
+            transactional=compaction.transactional_batches > 0,
+            index_secret=None if plan.choices.read_all else known,
+            fresh_secret=new_secret() if makes_index else None,
+            index_root=index_root,
+            garbage_share=compaction.garbage_share,
+            restart=compaction.restart,
+        )
+        # Garbage has to be recorded beside the key indexes, and Kafka's offset map cleans a log in rounds.
+        may_leave = makes_index and task.settings.offset_map_slots is None
+        tasks.append(task if may_leave else task.leaving_no_garbage())
+    return tasks
+
+
+def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard: bool = False) -> Output | Failure:
+    """Clean one partition into a new folder; or only count the output, with `discard`.
+
+    Each attempt at a task gets a new folder, so an abandoned attempt that still runs does no harm.
+
+    Args:
+        outputs: parent of that folder, unless the task has a folder; None for the work folder of the partition.
+        progress: folder for progress reports, unless the task has a folder.
+    """
+    attempt = uuid4().hex
+    fs = task.location.open()
+    folder = f"{task.folder(outputs)}/{attempt}"
+    # A further round reads the outputs of the previous one.
+    kept = not discard or task.settings.offset_map_slots is not None
+    written = fs if kept else DiscardingStore(fs, folder)
+    counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
+    try:
+        written.make_directory(folder)
+        log = task.log(_read_once(counted, task.read_memory_bytes))
+        request = task.request
+        secret = None if discard else request.new_index_secret
+        indexes = None
+        if secret is not None and task.makes_index:
+            indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
+        cleaned = clean_in_rounds(written, log, folder, request, indexes)
+        # Names of outputs need not be durable: the files are renamed into the partition, where the names are synced.
+        counted.flush()
+        files = tuple((info.name, info.size_bytes) for info in written.list(folder))
+        after = LogView(folder, fs=written, log_start_offset=0)
+        made = () if indexes is None else indexes.paths
+        return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)), made)
+    except Exception as error:
+        trace = error.__traceback__
+        failure = failure_of(error, task.path)
+        # The traceback keeps the key table alive; release it now, as the next task needs its memory.
+        traceback.clear_frames(trace)
+        return failure
+
+
+def _read_once(store: Store, memory_bytes: int) -> Store:
+    return ReadOnceStore(store, memory_bytes, suffix=FileKind.LOG) if memory_bytes else store
+
+
+def failure_of(error: Exception, path: str) -> Failure:
+    """Convert an error of a task to a value."""
+    # Other errors may not be picklable. Without its traceback, an error does not keep frames and their objects alive.
+    is_known = isinstance(error, DataError | RequestError | StoreError | LostSectionError | OSError)
+    bare = error.with_traceback(None) if is_known else None
+    match error:
+        case LostSectionError():
+            return Failure(FailureKind.LOST, str(error), lost=error.where, error=bare)
+        case DataError():
+            return Failure(FailureKind.DAMAGE, str(error), error=bare)
+        case TooLittleMemoryError():
+            return Failure(FailureKind.MEMORY, str(error), memory=error.need, error=bare)
+        case StoreError():
+            return Failure(FailureKind.STORE, str(error), error=bare)
+        case CordwoodError():
+            return Failure(FailureKind.OTHER, str(error), error=bare)
+        case OSError():
+            kind = FailureKind.FULL if is_full(error) else FailureKind.OTHER
+            return Failure(kind, f"{error.strerror or error}: {error.filename or path}", error=bare)
+        case _:
+            return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
+    """Check another process's output for a task; return a failure if it differs from the reported figures."""
+    if isinstance(outcome, Failure):
+        return outcome
+    try:
+        found = next(
+            check.faults(task.location.open(), outcome.folder, outcome.files, outcome.cleaned, task.end),
+            None,
+        )
+    except StoreError as error:
+        return failure_of(error, task.path)
+    except Exception as error:
+        return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
+    if found is None:
+        return outcome
+    what = f"{task.path}: what was written for it is not what it should be, so it is not used: {found}"
+    return Failure(FailureKind.BUG, what)

@@ -1,0 +1,206 @@
+"""The careful pass over a range: it handles batches of any kind, and reports each violation.
+
+It reads both states side by side, in windows, in offset order, each once, and decodes them to rows of records. Keys,
+values and headers are compared as bytes, large values by keyed digests (see `large`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from cordwood.cleaning.proof.facts import BoolArray, Int64Array, Piece
+from cordwood.cleaning.proof.judging import Judge
+from cordwood.cleaning.proof.large import Digests
+from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.producers import ProducerNotes
+from cordwood.cleaning.proof.reading import RangeWindows
+from cordwood.cleaning.proof.sampling import Sample
+from cordwood.common.errors import DataError
+from cordwood.common.types import NONE
+from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.kernels.side_by_side import look_over
+from cordwood.record.columns import BatchWindow, RecordColumns, crc_error, decode, is_valid
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
+
+#: Windows and decoded buffers larger than this are freed before the other state is read.
+_LARGE_BYTES = 32 << 20
+
+
+class _Stream:
+    """One state of a range, read step by step.
+
+    Attributes:
+        upto: all records up to and including this offset have been read.
+        last_known: last offset before damage that ends the reading; MAX_OFFSET without such damage.
+        newest: base offsets of batches, and the newest timestamp of their records. A batch whose records arrive in
+            several pieces occurs several times.
+    """
+
+    def __init__(self, windows: RangeWindows, digests: Digests) -> None:
+        self.upto = windows.part.start - 1
+        self.last_known = MAX_OFFSET
+        self.newest: list[tuple[Int64Array, Int64Array]] = []
+        self._windows = windows
+        self._facts = windows.facts
+        self._digests = digests
+        self._batches: deque[BatchRows] = deque()
+        self._records: deque[Piece] = deque()
+        self._last = -1
+        self._sample = Sample(windows.facts)
+        self._steps = self._read()
+
+    def read_on(self) -> None:
+        """Read the next window, or the next decoded part of it."""
+        try:
+            if next(self._steps, None) is None:
+                self.upto = MAX_OFFSET
+        except (DataError, OSError) as error:
+            at = error.offset if isinstance(error, DataError) else None
+            self._facts.broken(self._windows.damage, self.upto + 1 if at is None else at)
+            self.last_known, self.upto = self.upto, MAX_OFFSET
+
+    def take_batches(self, bound: int) -> BatchRows:
+        """Remove and return all batches that end at or below an offset."""
+        batches = []
+        while self._batches and (below := self._batches[0]["last_offset"] <= bound).any():
+            rows = self._batches.popleft()
+            batches.append(rows[below])
+            if not below.all():
+                self._batches.appendleft(rows[~below])
+                break
+        return np.concatenate(batches) if batches else np.empty(0, BATCH_ROW)
+
+    def take_records(self, bound: int) -> list[Piece]:
+        """Remove and return all records at or below an offset."""
+        records = []
+        while self._records and self._records[0].rows["offset"][0] <= bound:
+            piece = self._records.popleft()
+            offsets = piece.rows["offset"]
+            count = offsets.size if offsets[-1] <= bound else int(np.searchsorted(offsets, bound, side="right"))
+            records.append(piece.part(0, count))
+            if count < piece.rows.size:
+                self._records.appendleft(piece.part(count, piece.rows.size))
+                break
+        return records
+
+    def drop(self) -> None:
+        """Drop all batches and records that were read."""
+        self._batches.clear()
+        self._records.clear()
+        self.newest.clear()
+
+    def _read(self) -> Iterator[bool]:
+        for segment, item in self._windows:
+            batches = self._windows.batches_of(item)
+            if not batches.size:
+                continue
+            # Batches before a damaged one are usable, but `decode` would report the damage first.
+            damaged = batches[~is_valid(batches)]
+            if damaged.size:
+                batches = batches[batches["position"] < damaged["position"][0]]
+            self._batches.append(batches)
+            window = BatchWindow(item.position, item.data, batches, item.read)
+            try:
+                for columns in decode(window):
+                    is_large = columns.data.size > _LARGE_BYTES
+                    has_records = self._take_in(columns, segment, window)
+                    del columns
+                    # Do not yield while a large buffer is in memory: the other state may be read next.
+                    if has_records and not is_large:
+                        yield True
+            except DataError as error:
+                raise error.at(segment.path) from None
+            if batches.size:
+                self.upto = max(self.upto, int(batches["last_offset"].max()))
+            if damaged.size:
+                raise crc_error(damaged[0]).at(segment.path)
+            is_large = item.data.size > _LARGE_BYTES
+            del item, window
+            if not is_large:
+                yield True
+
+    def _take_in(self, columns: RecordColumns, segment: Segment, window: BatchWindow) -> bool:
+        """Check the order of records, and keep them until they are compared; return whether there are any."""
+        rows, batches = columns.rows, columns.batches
+        ascend = np.empty(rows.size, np.bool_)
+        firsts, counts, newest = (np.empty(rows.size, np.int64) for _ in range(3))
+        found, wrong = look_over(rows, self._last, ascend, firsts, counts, newest)
+        self.newest.append((batches["base_offset"][rows["batch"][firsts[:found]]], newest[:found]))
+        for at in self._sample.choose(int(found)):
+            self._sample.check(columns, window, rows[firsts[at] : firsts[at] + counts[at]])
+        data, rows = self._digests.replace(columns.data, rows)
+        piece = Piece(data, rows, batches, segment.mtime_ms)
+        if wrong:
+            offsets = rows["offset"]
+            before = np.maximum.accumulate(np.concatenate([np.array([self._last]), offsets[:-1]]))
+            self._facts.broken_records(ViolationKind.TWICE, piece, offsets == before)
+            self._facts.broken_records(ViolationKind.ORDER, piece, offsets < before)
+            piece = Piece(data, rows[ascend], batches, segment.mtime_ms)
+        if not piece.rows.size:
+            return False
+        self._last = int(piece.rows["offset"][-1])
+        self._records.append(piece)
+        self.upto = max(self.upto, self._last)
+        return True
+
+
+def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
+    """Compare both states of a range; without `after`, they have the same files."""
+    if after is None:
+        _compare_same(before, judge, notes)
+    else:
+        _compare_both(before, after, judge, notes)
+
+
+def _compare_same(windows: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
+    state = _Stream(windows, Digests())
+    while state.upto < MAX_OFFSET:
+        state.read_on()
+        batches = state.take_batches(state.upto)
+        state.newest.clear()
+        judge.facts.count(Count.UNCHANGED_BYTES, batches["size_bytes"].sum())
+        notes.add(batches, batches)
+        for piece in state.take_records(state.upto):
+            for count in (Count.RECORDS_SAME, Count.RECORDS_BEFORE, Count.RECORDS_AFTER):
+                judge.facts.count(count, piece.rows.size)
+            judge.records(piece, np.ones(piece.rows.size, np.bool_))
+
+
+def _compare_both(was: RangeWindows, now: RangeWindows, judge: Judge, notes: ProducerNotes) -> None:
+    digests = Digests()
+    before, after = _Stream(was, digests), _Stream(now, digests)
+    done = was.part.start - 1
+    while done < before.last_known:
+        (before if before.upto <= after.upto else after).read_on()
+        before.newest.clear()
+        bound = min(before.upto, after.upto, before.last_known)
+        if bound > done:
+            judge.records_of_both(before.take_records(bound), after.take_records(bound))
+            batches = before.take_batches(bound)
+            # Batches rewritten from a wrapper may end below the wrapper's last offset. Hold them back until the wrapper
+            # itself has been read.
+            ended = int(batches["last_offset"][-1]) if batches.size else NONE
+            theirs = after.take_batches(bound if bound == before.last_known else ended)
+            judge.batches(batches, theirs, *_newest_of(theirs, after))
+            notes.add(batches, theirs)
+            done = bound
+    # Offsets after damage in the state before cannot be compared, but the state after may be damaged there, too.
+    while after.upto < MAX_OFFSET:
+        after.drop()
+        after.read_on()
+
+
+def _newest_of(after: BatchRows, state: _Stream) -> tuple[Int64Array, BoolArray]:
+    """Return each batch's newest record timestamp, and whether it is known; keep the timestamps of later batches."""
+    if not state.newest:
+        return np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
+    bases, which = np.unique(np.concatenate([bases for bases, _ in state.newest]), return_inverse=True)
+    times = np.full(bases.size, np.iinfo(np.int64).min)
+    np.maximum.at(times, which, np.concatenate([times for _, times in state.newest]))
+    at = np.minimum(np.searchsorted(bases, after["base_offset"]), bases.size - 1)
+    later = bases > (after["base_offset"].max() if after.size else NONE)
+    state.newest = [(bases[later], times[later])] if later.any() else []
+    return times[at], bases[at] == after["base_offset"]

@@ -1,0 +1,279 @@
+"""Checks that the last committed value of each key survived a clean, however large the log is.
+
+Tasks that read ranges of offsets make an entry for each record, and divide the entries by hash range. Other tasks then
+merge and judge some hash ranges each: memory holds one table, with the keys of one hash range. `kernels.last_records`
+defines the entries and the table.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
+from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.scratch import Kept, Reader, Scratch, Writer, kept_here
+from cordwood.kernels.last_records import (
+    ENTRY,
+    FREE,
+    MAY_GO,
+    NO_VALUE,
+    PRIME,
+    SLOT,
+    THERE,
+    TOMBSTONE,
+    WENT,
+    divide,
+    enter_records,
+    keep_last,
+    merge_entries,
+    move_slots,
+)
+from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
+
+#: Number of entries that are divided at a time, 12 MB.
+CHUNK_ENTRIES = 1 << 19
+#: Records per hash range, so that the table of its keys fits into a processor's cache.
+_RANGE_RECORDS = 1 << 16
+#: Largest number of hash ranges; in larger logs each range has more records.
+_RANGES_MAX = 1 << 10
+_RANGE_RECORDS_MAX = 1 << 20
+#: Number of entries up to which several hash ranges are read at once, 24 MB.
+_READ_ENTRIES = 1 << 20
+_SLOTS_MIN, _SLOTS_MAX = 1 << 10, 1 << 16
+_FULL = 0.6
+_GROWTH = 4
+
+Slots = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRules:
+    """The fingerprints and hash ranges for the keys of a pair; the same in all tasks.
+
+    Attributes:
+        points: two random points for the fingerprints of one proof.
+        hash_ranges: number of hash ranges.
+    """
+
+    points: tuple[int, int]
+    hash_ranges: int
+
+    @classmethod
+    def of(cls, records_max: int) -> KeyRules:
+        """Return the rules for a log of up to this number of records."""
+        wanted = max(-(-records_max // _RANGE_RECORDS), 1)
+        most = max(_RANGES_MAX, -(-records_max // _RANGE_RECORDS_MAX))
+        return cls((secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))), min(wanted, most))
+
+
+@dataclass(slots=True)
+class KeyEntries:
+    """Makes entries for records, and divides them.
+
+    Attributes:
+        between: int64[2]: only records in [low, high) count.
+        chunk_entries: number of entries that are divided at a time.
+        points: uint64[2], the points of the rules.
+    """
+
+    rules: KeyRules
+    writer: Writer
+    between: Int64Array
+    chunk_entries: int = CHUNK_ENTRIES
+    points: npt.NDArray[np.uint64] = field(init=False)
+    _entries: npt.NDArray[np.void] = field(init=False)
+    _used: int = field(default=0, init=False)
+    _all_committed: bool = field(default=True, init=False)
+    _chunks: list[Kept] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.points = np.array(self.rules.points, np.uint64)
+        self._entries = np.empty(self.chunk_entries, ENTRY)
+
+    def add(self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray) -> None:
+        """Add records of the state before; `rules` and `there` as for `enter_records`."""
+        for start in range(0, piece.rows.size, self.chunk_entries):
+            rows, known = (one[start : start + self.chunk_entries] for one in (piece.rows, there))
+            entries, used = self.room_for(rows.size)
+            used = enter_records(piece.data.ctypes.data, rows, rules, known, self.between, self.points, entries, used)
+            self.entered(used, piece.batches)
+
+    def room_for(self, records: int) -> tuple[npt.NDArray[np.void], int]:
+        """Return the array for entries, ENTRY[all], and its used count, with room for up to `chunk_entries` records."""
+        if self._used + records > self.chunk_entries:
+            self._chunks.append(self.writer.write(*self._divided()))
+        return self._entries, self._used
+
+    def entered(self, used: int, batches: BatchRows) -> None:
+        """Set the used count after new entries were made; `batches` are the batches of their records."""
+        self._used = used
+        self._all_committed &= not (batches["attributes"] & TRANSACTIONAL).any()
+
+    def finish(self, *, here_max: int) -> list[Kept]:
+        """Return all entries, as ENTRY in two sections per hash range: removed records, then remaining ones.
+
+        Up to `here_max` entries stay in memory, without a file.
+        """
+        if self._used <= here_max and not self._chunks:
+            return [kept_here(*self._divided())] if self._used else []
+        if self._used:
+            self._chunks.append(self.writer.write(*self._divided()))
+        return self._chunks
+
+    def _divided(self) -> tuple[npt.NDArray[np.void], Int64Array]:
+        target = np.empty(self._used, ENTRY)
+        starts = np.zeros(2 * self.rules.hash_ranges + 1, np.int64)
+        divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
+        self._used = 0
+        went = int(np.diff(starts)[::2].max())
+        # Only a later task decides whether a transactional record counts. If it does not, an older record may be the
+        # last of its key, so keep older records, too.
+        if self._all_committed and went:
+            target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
+        self._all_committed = True
+        return target, starts
+
+
+@dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """Offsets of records that do not count, because their transaction was aborted or is open.
+
+    Attributes:
+        firsts, lasts: int64[ranges], ascending, ends included.
+    """
+
+    firsts: Int64Array
+    lasts: Int64Array
+
+    @classmethod
+    def none(cls) -> Uncommitted:
+        """Return an instance without offsets: all records count."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(slots=True)
+class KeyTable:
+    """A growing hash table from a key's fingerprint to its last record."""
+
+    uncommitted: Uncommitted
+    expected: int = 0
+    _table: Slots = field(init=False)
+    _used: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        slots = _SLOTS_MIN
+        while slots < min(2 * self.expected, _SLOTS_MAX):
+            slots *= 2
+        self._table = _empty(slots)
+
+    def merge(self, pieces: Sequence[npt.NDArray[np.void]], *, insert: bool) -> None:
+        """Merge entries, ENTRY[n] each; keys that are not in the table are skipped, unless `insert`."""
+        addresses = np.array([entries.ctypes.data for entries in pieces], np.int64)
+        counts = np.array([entries.size for entries in pieces], np.int64)
+        piece = start = 0
+        hidden = self.uncommitted
+        while True:
+            room = int(_FULL * self._table.size) if insert else self._table.size
+            piece, start, self._used = merge_entries(
+                *(addresses, counts, piece, start, hidden.firsts, hidden.lasts),
+                *(insert, self._table, self._used, room),
+            )
+            if piece == counts.size:
+                return
+            larger = _empty(_GROWTH * self._table.size)
+            moved = move_slots(self._table, larger)
+            assert moved == self._used, "all keys have moved"
+            self._table = larger
+
+    def slots(self) -> Slots:
+        """Return all keys, SLOT[keys]."""
+        found: Slots = self._table[self._table["last"] != FREE]
+        return found
+
+
+def _empty(slots: int) -> Slots:
+    table = np.empty(slots, SLOT)
+    table["last"] = FREE
+    return table
+
+
+def judge_hash_ranges(
+    chunks: Sequence[Kept],
+    hash_ranges: int,
+    scratch: Scratch,
+    uncommitted: Uncommitted,
+    read_entries: int = _READ_ENTRIES,
+) -> Facts:
+    """Merge and judge some hash ranges.
+
+    Args:
+        chunks: entries of all tasks, with only the sections of these hash ranges.
+        uncommitted: records that do not count.
+        read_entries: approximate number of entries in memory at a time.
+    """
+    facts = Facts()
+    entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
+    at_once = max(1, hash_ranges * read_entries // max(entries, 1))
+    with scratch.reader() as reader:
+        for first in range(0, hash_ranges, at_once):
+            end = min(first + at_once, hash_ranges)
+            some = [chunk.sections(2 * first, 2 * end) for chunk in chunks]
+            if at_once > 1:
+                some = [reader.load(chunk, ENTRY) for chunk in some]
+            for number in range(end - first):
+                judge(_merged(some, number, reader, uncommitted, read_entries), facts)
+    return facts
+
+
+def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Uncommitted, read_entries: int) -> Slots:
+    went, there = 2 * number, 2 * number + 1
+    counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
+    if not counts[went]:
+        return np.empty(0, SLOT)
+    first, second = (went, there) if counts[went] <= counts[there] else (there, went)
+    table = KeyTable(uncommitted, counts[first])
+    for section in (first, second):
+        for pieces in _pieces(chunks, section, reader, read_entries):
+            table.merge(pieces, insert=section == first or second == went)
+    return table.slots()
+
+
+def _pieces(
+    chunks: Sequence[Kept], section: int, reader: Reader, read_entries: int
+) -> Iterator[list[npt.NDArray[np.void]]]:
+    """Yield the entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
+    pieces: list[npt.NDArray[np.void]] = []
+    count = 0
+    for chunk in chunks:
+        size = chunk.size(section)
+        if pieces and count + size > read_entries:
+            yield pieces
+            pieces, count = [], 0
+        if size:
+            pieces.append(reader.read(chunk, section, ENTRY))
+            count += size
+    if pieces:
+        yield pieces
+
+
+def judge(slots: Slots, facts: Facts) -> None:
+    """Judge merged keys, SLOT[keys].
+
+    A key is correct if its last record is still there, or if that record is a tombstone that may be removed and the
+    state after has no value of the key. An older value without the tombstone would bring the deleted key back. A key
+    counts only if the clean removed a record of it.
+    """
+    slots = slots[slots["low"] & WENT != 0]
+    there, may_go, tombstone = (slots["high"] & flag != 0 for flag in (THERE, MAY_GO, TOMBSTONE))
+    gone = ~there & may_go
+    no_value = slots["value_there"] == NO_VALUE
+    facts.count(Count.KEYS_KEPT, int(there.sum()))
+    facts.count(Count.KEYS_DELETED, int((gone & no_value).sum()))
+    facts.broken_at(ViolationKind.CAME_BACK, slots["value_there"][gone & ~no_value])
+    facts.broken_at(ViolationKind.TOMBSTONE_LOST, slots["last"][~there & ~may_go & tombstone])
+    facts.broken_at(ViolationKind.VALUE_LOST, slots["last"][~there & ~may_go & ~tombstone])

@@ -1,0 +1,197 @@
+"""Predict what will happen to a record next, by its topic's configs: which clean removes it, or what delays that.
+
+offsets   0 ……… first dirty ……… end of the cleanable range ……… active segment
+if the key has a newer record in the cleanable range, between the two inner bounds: the next clean removes the older one
+if all newer records are above the cleanable range: the removal waits
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from cordwood.cleaning.rules.plan import Bound, CleanRange, utc
+from cordwood.common.config import TopicConfig
+from cordwood.common.text import bytes_text
+from cordwood.storage.index.history import KeyRecord, Outcome
+
+_NEVER_MS = 2**63 - 1
+
+
+class StepKind(StrEnum):
+    """The next event of a record."""
+
+    STAYS = "stays"  # newest value of its key
+    CLEAN = "clean"  #: the next clean removes it
+    WAITS = "waits"  #: a clean will remove it, but not yet
+    HORIZON = "horizon"  # a tombstone; a clean removes it after its delete horizon
+    OPEN = "open"  #: its transaction has to end first
+    RETENTION = "retention"  # deleted together with its segment
+    CUT = "cut"  #: the next load of the log cuts it off
+    KEPT = "kept"  # no known event removes it
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """The next event of a record.
+
+    Attributes:
+        what: the event in words.
+        from_ms: earliest time; None if it is unknown or the event could happen now.
+        by_ms: time when the configs make a clean due; None if they never do.
+    """
+
+    kind: StepKind
+    what: str
+    from_ms: int | None = None
+    by_ms: int | None = None
+
+
+_UNTIL: Mapping[Bound, str] = {
+    Bound.ACTIVE_SEGMENT: "from there on is the active segment, which has to roll first",
+    Bound.HIGH_WATERMARK: "what is there may not be replicated yet (high watermark)",
+    Bound.LAST_STABLE_OFFSET: "a transaction is open there",
+    Bound.MIN_COMPACTION_LAG: "what is there is younger than min.compaction.lag.ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """When retention deletes a segment. Retention deletes the oldest first, so a segment waits for all earlier ones.
+
+    Attributes:
+        from_ms: when `retention.ms` has passed; None if that limit is not set.
+        more_bytes: number of further bytes in the log until `retention.bytes` deletes the segment; None if that limit
+            is not set, or does not delete the segment.
+        is_active: whether it is still appended to, so that each further record delays its end.
+    """
+
+    from_ms: int | None
+    more_bytes: int | None
+    is_active: bool
+
+    def step(self, now_ms: int) -> NextStep:
+        """Return the next step of its records."""
+        if self.more_bytes is not None and self.more_bytes <= 0:
+            return NextStep(
+                StepKind.RETENTION, "goes with its segment in the next retention run (retention.bytes)", now_ms
+            )
+        ends = []
+        if self.more_bytes is not None:
+            ends.append(f"after {bytes_text(self.more_bytes)} more (retention.bytes)")
+        if self.from_ms is not None:
+            later = ", which is still written and goes as a whole" if self.is_active else ""
+            ends.append(f"from {utc(self.from_ms)} on (retention.ms){later}")
+        what = f"goes with its segment {', or '.join(ends)}"
+        is_sure = self.more_bytes is None and not self.is_active
+        at_once = None if self.more_bytes is not None else self.from_ms
+        return NextStep(StepKind.RETENTION, what, at_once, self.from_ms if is_sure else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """What cleans and retention will do to the records of one log.
+
+    Attributes:
+        cleaned: range of a clean; None if the log is not cleaned.
+        why_not: why the log is not cleaned; empty if it is.
+        ends: by base offset of each segment, when retention deletes it; empty if unknown.
+        config: the topic's config; None without one.
+        now_ms: time of these facts.
+        left_below: a clean with `--min-dead` left superseded records below this offset; 0 without such a clean.
+        cut: ranges of offsets that the next load truncates; the end of an open range is None.
+    """
+
+    cleaned: CleanRange | None
+    why_not: str
+    ends: Mapping[int, SegmentEnd]
+    config: TopicConfig | None
+    left_below: int = 0
+    now_ms: int = 0
+    cut: tuple[tuple[int, int | None], ...] = ()
+
+    def steps(self, records: Sequence[KeyRecord]) -> list[NextStep]:
+        """Return what happens next to each record of one key.
+
+        Args:
+            records: all records of the key, in offset order.
+        """
+        committed = [one for one in records if one.outcome is Outcome.COMMITTED and not self._is_cut(one.offset)]
+        return [self._step(self._after_the_cut(record, committed), committed) for record in records]
+
+    def _is_cut(self, offset: int) -> bool:
+        return any(start <= offset and (end is None or offset < end) for start, end in self.cut)
+
+    def _after_the_cut(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> KeyRecord:
+        """Return the record as it will be after a load truncates the log: its superseding record may be cut off."""
+        if record.superseded_by is None or not self._is_cut(record.superseded_by):
+            return record
+        at = bisect.bisect_right(committed, record.offset, key=lambda one: one.offset)
+        return replace(record, superseded_by=None if at == len(committed) else committed[at].offset)
+
+    def _step(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
+        if self._is_cut(record.offset):
+            return NextStep(
+                StepKind.CUT,
+                "lost at the next start, which cuts the log in front of it; for the reason: cordwood check",
+            )
+        found = self._by_clean(record, committed)
+        end = self.ends.get(record.segment)
+        if end is None or found.kind is StepKind.CLEAN:
+            return found
+        return end.step(self.now_ms)
+
+    def _by_clean(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
+        if record.outcome is Outcome.OPEN:
+            return NextStep(StepKind.OPEN, "its transaction is open")
+        if self.cleaned is None:
+            is_value = record.outcome is Outcome.COMMITTED and record.superseded_by is None and not record.is_tombstone
+            what = "the value of its key" if is_value else f"kept: {self.why_not}"
+            return NextStep(StepKind.STAYS if is_value else StepKind.KEPT, what)
+        if record.outcome is Outcome.ABORTED:
+            return self._removed(record, record.offset, "aborted")
+        if record.superseded_by is not None:
+            # In a clean, only dirty records supersede others.
+            least = max(self.cleaned.first_dirty_offset, record.offset + 1)
+            at = bisect.bisect_left(committed, least, key=lambda one: one.offset)
+            if at == len(committed):
+                what = "superseded, but the cleaner has passed both: a clean with --first-dirty removes it"
+                return NextStep(StepKind.KEPT, what)
+            if record.superseded_by < self.left_below:
+                by = f"superseded by offset {record.superseded_by}, and left by a clean with --min-dead"
+                return NextStep(
+                    StepKind.CLEAN, f"{by}; a clean without it removes it", by_ms=self._due_ms(committed[at])
+                )
+            return self._removed(committed[at], committed[at].offset, f"superseded by offset {record.superseded_by}")
+        if record.is_tombstone:
+            return self._expires(record)
+        return NextStep(StepKind.STAYS, "the value of its key")
+
+    def _removed(self, cause: KeyRecord, offset: int, why: str) -> NextStep:
+        assert self.cleaned is not None, "it is asked for logs that are cleaned"
+        by_ms = self._due_ms(cause)
+        if offset < self.cleaned.first_uncleanable_offset:
+            return NextStep(StepKind.CLEAN, f"{why}; the next clean removes it", by_ms=by_ms)
+        end = self.cleaned.first_uncleanable_offset
+        what = f"{why}, but only offsets below {end} can be cleaned: {_UNTIL[self.cleaned.bound]}"
+        return NextStep(StepKind.WAITS, what, by_ms=by_ms)
+
+    def _expires(self, record: KeyRecord) -> NextStep:
+        assert self.cleaned is not None, "it is asked for logs that are cleaned"
+        if record.delete_horizon_ms is not None:
+            when = utc(record.delete_horizon_ms)
+            what = f"a tombstone, which cleans remove from {when} on"
+            return NextStep(StepKind.HORIZON, what, record.delete_horizon_ms)
+        assert self.config is not None, "a log that is cleaned has configs"
+        later = f"delete.retention.ms={self.config.integer('delete.retention.ms')}"
+        if record.offset < self.cleaned.first_uncleanable_offset:
+            what = f"a tombstone: the next clean lets it expire after {later}, and a later one removes it"
+            return NextStep(StepKind.HORIZON, what, by_ms=self._due_ms(record))
+        return self._removed(record, record.offset, "a tombstone")
+
+    def _due_ms(self, record: KeyRecord) -> int | None:
+        """Return when `max.compaction.lag.ms` makes a clean due because of this record."""
+        lag_ms = _NEVER_MS if self.config is None else self.config.integer("max.compaction.lag.ms")
+        return None if lag_ms == _NEVER_MS or record.timestamp < 0 else record.timestamp + lag_ms

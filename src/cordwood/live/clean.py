@@ -1,0 +1,266 @@
+"""Cleans one live log: the engine writes new segments beside it, and they replace the old ones.
+
+    task      the segments of the range are closed and do not change; the producers come from memory
+    run       in this thread, or as tasks of an engine: see `clean_runner`. All output is in this clean's own folder
+    check     reads the output once more
+    swap      group by group, under the log's lock; an abort takes effect between groups
+    index     installs key indexes of the new segments, for the next clean; see `key_indexes`
+    remember  records the remaining garbage, if the clean may leave any; see `garbage`
+
+An abort or a failure leaves the log unchanged, or with some groups swapped in, each of them whole. Then the folder is
+removed, which ends tasks that still write there. Every clean of a log has a new folder.
+
+Source: Kafka Cleaner.doClean, LogCleaner.CleanerThread.cleanLog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Self
+
+from cordwood.cleaning.engine.division import with_probing
+from cordwood.cleaning.engine.progress import total
+from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.task import PROGRESS, Failure, Output, PartitionTask, check_output, run_task
+from cordwood.cleaning.rules.key_table import MemoryShare
+from cordwood.cleaning.rules.offset_map import SLOT_BYTES, slots_of
+from cordwood.cleaning.rules.plan import Threshold
+from cordwood.cleaning.rules.rewrite import Counts
+from cordwood.common.config import LONG_MAX, BrokerConfig
+from cordwood.common.errors import CleanFailedError
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.checked import Check, checked
+from cordwood.fs.machine import memory_bytes
+from cordwood.fs.throttled import Limit, throttled
+from cordwood.live import garbage, key_indexes, work_folder
+from cordwood.live.log import Log
+from cordwood.live.log_to_clean import LogToClean
+from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
+from cordwood.storage.index.build import new_secret
+from cordwood.storage.index.files import remember_clean, secret_of_most
+from cordwood.storage.log.segment_writer import IndexLimits
+from cordwood.storage.recovery.replay import Producers
+
+_log = logging.getLogger(__name__)
+
+#: Bytes of a log that a clean in a thread keeps in memory between its two passes, beside the keys.
+READ_MEMORY_BYTES = 64 << 20
+
+#: Returns a context manager for a `with` block in which the clean cannot be aborted.
+Changing = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMemory:
+    """The memory limit for the keys of one clean.
+
+    Attributes:
+        load_factor: fill limit of Kafka's offset map, which ends a round once this share of it is full. Set only if
+            `log.cleaner.dedupe.buffer.size` is set explicitly; None: a key table without a limit on the number of keys.
+    """
+
+    size_bytes: int = 1 << 62
+    load_factor: float | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> Self:
+        """Return the memory of one cleaner thread; by default, all threads share a quarter of the machine's memory."""
+        threads, buffer = config.integer("log.cleaner.threads"), config["log.cleaner.dedupe.buffer.size"]
+        if not buffer.explicit:
+            return cls(memory_bytes() // 4 // threads)
+        slots = slots_of(config.integer("log.cleaner.dedupe.buffer.size") // threads)
+        return cls(SLOT_BYTES * slots, config.real("log.cleaner.io.buffer.load.factor"))
+
+    def applied_to(self, settings: CleanSettings) -> CleanSettings:
+        """Return the settings with this memory as their limit."""
+        if self.load_factor is None:
+            return replace(settings, memory=MemoryShare(self.size_bytes))
+        slots = self.size_bytes // SLOT_BYTES
+        return replace(settings, offset_map_slots=slots, offset_map_load_factor=self.load_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedLog:
+    """The result of a clean of a live log.
+
+    Attributes:
+        checkpoint: first dirty offset for Kafka's checkpoint file: `end_offset`, or lower if garbage remains, because
+            Kafka's cleaner does not read `left`.
+        key_share: the used part of the memory for keys, at most 1.0.
+        left: start of the next clean, and the remaining garbage; None if no garbage remains.
+    """
+
+    end_offset: int
+    checkpoint: int
+    counts: Counts
+    key_share: float
+    left: CleanCheckpoint | None = None
+
+
+class LiveClean:
+    """One clean of a live log, for a `with` block: its folder, its task, and the swap of its output.
+
+    Attributes:
+        found: the range of the clean; the log's state is "in progress".
+        check: raises an error once the clean must stop.
+    """
+
+    def __init__(
+        self,
+        fs: LocalFileSystem,
+        found: LogToClean,
+        now_ms: int,
+        check: Check,
+        memory: KeyMemory = KeyMemory(),
+        *,
+        strict_kafka: bool = False,
+        index: bool = False,
+    ) -> None:
+        """Prepare the task; create no files yet.
+
+        Args:
+            strict_kafka: fail where every clean of Kafka's cleaner fails; see `Rules`.
+            index: write key indexes even if the log has none.
+        """
+        self.found = found
+        self.check = check
+        self._fs = fs
+        self._memory = memory
+        self.folder = work_folder.new_folder(found.log.directory)
+        self.task = replace(
+            task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka, index=index),
+            work=self.folder,
+        )
+        self._counted_bytes = 0
+
+    def __enter__(self) -> Self:
+        work_folder.make(self._fs, self.folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Remove the folder; tasks that still run fail because it is missing."""
+        work_folder.remove(self._fs, self.folder)
+
+    def newly_read_bytes(self) -> int:
+        """Return the bytes of the log that the tasks have read since the last call."""
+        before, self._counted_bytes = self._counted_bytes, max(self._counted_bytes, self.bytes_read())
+        return self._counted_bytes - before
+
+    def bytes_read(self) -> int:
+        """Return the bytes of the log that the tasks have reported as read; 0 once the folder is removed."""
+        with contextlib.suppress(FileNotFoundError):
+            return total(self._fs, f"{self.folder}/{PROGRESS}")
+        return 0
+
+    def finish(self, outcome: Output | Failure, changing: Changing = nullcontext) -> CleanedLog:
+        """Swap in the output of the task.
+
+        Args:
+            changing: wraps the change of each group; raises once the clean must stop.
+
+        Raises:
+            LogCleaningAbortedError: the clean must stop. The task may have failed for this reason.
+            CleanFailedError: the log cannot be cleaned, with the reason.
+            KafkaStorageError: the disk failed while the new segments were swapped in.
+        """
+        self.check()
+        if isinstance(outcome, Failure):
+            if outcome.detail:
+                _log.error("%s", outcome.detail)
+            raise CleanFailedError(outcome.what, outcome.kind)
+        log = self.found.log
+        with changing():
+            garbage.forget(self._fs, log.directory)
+        for replacement in outcome.by_group():
+            with changing():
+                key_indexes.forget(self._fs, log.directory, replacement.replaced)
+                log.swap_in(replacement)
+        if self.task.makes_index:
+            with changing():
+                bases = [segment.base_offset for segment in log.log_segments]
+                key_indexes.take_over(self._fs, log.directory, outcome.indexes, bases)
+        cleaned = outcome.cleaned
+        with changing():
+            left = remember_clean(self._fs, log.directory, cleaned.own_checkpoint)
+        share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
+        return CleanedLog(cleaned.end_offset, cleaned.checkpoint, cleaned.counts, share, left)
+
+
+def run_here(
+    task: PartitionTask, check: Check, limit: Limit | None = None, read_memory_bytes: int = READ_MEMORY_BYTES
+) -> Output | Failure:
+    """Run the task of a clean in this thread, and check its output.
+
+    Args:
+        check: called at least every few MiB; an error that it raises fails the task.
+        read_memory_bytes: bytes of the log that are kept in memory and so read only once; at most a quarter of the key
+            memory. 0 with Kafka's offset map, as each of its rounds reads other files.
+    """
+    work = task.work
+    assert work is not None, "a clean has a folder"
+    fs = checked(throttled(task.location.open(), limit), check)
+    settings = task.settings
+    if settings.offset_map_slots is not None:
+        read_memory_bytes = 0
+    elif settings.memory is not None:
+        read_memory_bytes = min(read_memory_bytes, settings.memory.size_bytes // 4)
+    task = replace(task, location=fs.location(), read_memory_bytes=read_memory_bytes)
+    return check_output(task, run_task(task, None, work))
+
+
+def task_of(
+    fs: LocalFileSystem,
+    found: LogToClean,
+    now_ms: int,
+    memory: KeyMemory,
+    *,
+    strict_kafka: bool = False,
+    index: bool = False,
+) -> PartitionTask:
+    """Return the clean as a task; see `LiveClean`."""
+    log = found.log
+    config = log.config
+    settings = CleanSettings(
+        delete_retention_ms=config.delete_retention_ms,
+        segment_bytes=config.segment_bytes,
+        index=IndexLimits(interval_bytes=config.index_interval_bytes, size_bytes=config.segment_index_bytes),
+        deletes_for_good=log.deletes_for_good,
+        threshold=Threshold(
+            cleanable_ratio=config.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=config.min_compaction_lag_ms,
+            max_compaction_lag_ms=config.max_compaction_lag_ms,
+        ),
+        strict_kafka=strict_kafka,
+    )
+    known = secret_of_most(fs, log.directory)
+    task = PartitionTask(
+        location=fs.location(),
+        path=log.directory,
+        log_start_offset=log.log_start_offset,
+        first_dirty=found.first_dirty_offset,
+        first_uncleanable=found.first_uncleanable_offset,
+        now_ms=now_ms,
+        settings=memory.applied_to(settings),
+        size_bytes=2 * found.total_bytes,
+        dirty_part=found.cleanable_ratio,
+        index_secret=known,
+        fresh_secret=new_secret() if index or known is not None else None,
+        garbage_share=found.garbage_share,
+        restart=found.restart,
+        producers=producers_of(log),
+    )
+    may_leave = task.makes_index and task.settings.offset_map_slots is None
+    return with_probing(task if may_leave else task.leaving_no_garbage(), 1)
+
+
+def producers_of(log: Log) -> Producers:
+    """Return the current producers of the log, except expired ones."""
+    # At time 0 no producer is expired: a periodic task of the log has removed the expired ones.
+    return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)

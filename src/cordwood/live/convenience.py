@@ -1,0 +1,243 @@
+"""Short calls for a live log: append pairs, read records, write transactions as `with` blocks.
+
+For a log without other replicas: appended records are readable at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cordwood.common.arguments import check_number
+from cordwood.common.config import LONG_MAX
+from cordwood.common.errors import InvalidTxnStateError, LogError
+from cordwood.common.types import NONE
+from cordwood.fs.base import LocalFileSystem
+from cordwood.live import turns
+from cordwood.live.local_log import FetchData
+from cordwood.live.pairs import Pairs, batches_of, to_records
+from cordwood.live.producer_state import MAX_EPOCH, NO_GUARD, AppendOrigin
+from cordwood.live.unified_log import UnifiedLog
+from cordwood.live.validation import check_crc, read_batches, records_of
+from cordwood.record.batch import MAX_SEQUENCE, Batch, encode_batch
+from cordwood.record.control import Marker, encode_marker
+from cordwood.record.record import Record
+from cordwood.storage.index.history import KeyRecord
+from cordwood.storage.index.keyed_log import KeyedLog
+
+_READ_BYTES = 1 << 20
+#: Adjacent batches up to this many bytes are decoded in one call; an append waits for at most one such call.
+_RUN_BYTES = 1 << 16
+_FOLLOW_SECONDS = 0.05
+
+
+def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer: Producing | None = None) -> int:
+    """Append records; see `Log.append`."""
+    records = to_records(pairs, log.now_ms() if timestamp_ms is None else timestamp_ms)
+    if not records:
+        return log.log_end_offset
+    if producer is None:
+        if len(records) == 1 and (offset := log.append_record(records[0])) is not None:
+            return offset
+        producer = Producing(NONE, NONE)
+    epoch, first_offset = log.leader_epochs.latest_epoch or 0, None
+    limit = min(log.config.max_message_bytes, log.config.segment_bytes)
+    for batch in batches_of(records, producer.batch, limit):
+        info = log.append_as_leader(batch, epoch, guard=producer.guard)
+        producer.has_appended(info.last_offset - info.first_offset + 1)
+        first_offset = info.first_offset if first_offset is None else first_offset
+        log.commit_all()
+    assert first_offset is not None
+    return first_offset
+
+
+def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
+    """Return the records of a key; see `Log.get`."""
+    view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
+    return view.get(key, last=last)
+
+
+@dataclass
+class Producing:
+    """The producer of an append: a transactional producer, or NONE."""
+
+    producer_id: int
+    epoch: int
+    sequence: int = NONE
+    guard: int = NO_GUARD
+    has_begun: bool = False
+
+    @classmethod
+    def of(cls, log: UnifiedLog, producer_id: int, epoch: int) -> Producing:
+        """Return a producer that continues after its last sequence in this log."""
+        known = log.producers.of(producer_id)
+        goes_on = known is not None and known.epoch == epoch and known.last_sequence != NONE
+        sequence = (known.last_sequence + 1) % (MAX_SEQUENCE + 1) if known is not None and goes_on else 0
+        guard = NO_GUARD
+        if log.asks_for_verification:
+            guard = log.maybe_start_transaction_verification(producer_id, sequence, epoch, supports_epoch_bump=True)
+        return cls(producer_id, epoch, sequence, guard)
+
+    def batch(self, records: list[Record]) -> bytes:
+        """Return a batch of its next records, with offsets from 0 on."""
+        if records[0].offset:  # not the first batch
+            records = [replace(record, offset=at) for at, record in enumerate(records)]
+        return encode_batch(
+            records,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequence,
+            transactional=self.producer_id != NONE,
+        )
+
+    def has_appended(self, count: int) -> None:
+        """Advance the sequence by this number of appended records."""
+        self.has_begun = True
+        if self.sequence != NONE:
+            self.sequence = (self.sequence + count) % (MAX_SEQUENCE + 1)
+
+    def end(self, log: UnifiedLog, *, committed: bool) -> None:
+        """Write a marker, with the coordinator epoch of the producer's last marker."""
+        known = log.producers.of(self.producer_id)
+        coordinator = 0 if known is None else max(known.coordinator_epoch, 0)
+        marker = Marker(0, log.now_ms(), self.producer_id, self.epoch, committed, coordinator)
+        log.append_as_leader(encode_marker(marker), log.leader_epochs.latest_epoch or 0, AppendOrigin.COORDINATOR)
+        log.commit_all()
+
+
+class Transaction:
+    """An open transaction; see `Log.transaction`. Threads that append to it take turns."""
+
+    def __init__(self, log: UnifiedLog, producing: Producing) -> None:
+        self._log = log
+        self._producing = producing
+        self._has_ended = False
+        #: Acquired before the log's lock, so that each batch gets the sequence that follows the previous batch.
+        self._turn = threading.Lock()
+
+    def append(self, pairs: Pairs, *, timestamp_ms: int | None = None) -> int:
+        """Append records, which become readable once the transaction is committed; see `Log.append`.
+
+        Raises:
+            InvalidTxnStateError: the transaction has ended.
+        """
+        log, producing = self._log, self._producing
+        with self._turn:
+            if self._has_ended:
+                raise InvalidTxnStateError(
+                    f"the transaction of producer {producing.producer_id} in {log.name} has ended; begin another one "
+                    "with log.transaction()"
+                )
+            return append(log, pairs, timestamp_ms, producer=producing)
+
+    def end(self, *, committed: bool) -> None:
+        """Write the marker, unless the transaction has no records."""
+        with self._turn:
+            self._has_ended = True
+            if self._producing.has_begun:
+                self._producing.end(self._log, committed=committed)
+
+
+@contextlib.contextmanager
+def transaction(log: UnifiedLog, producer_id: int, epoch: int) -> Iterator[Transaction]:
+    """Begin a transaction that is committed at the end of the block; see `Log.transaction`."""
+    check_number("producer_id", producer_id, 0, LONG_MAX)
+    check_number("epoch", epoch, 0, MAX_EPOCH)
+    with log.unchanged():
+        _check_free(log, producer_id, epoch)
+        begun = Transaction(log, Producing.of(log, producer_id, epoch))
+        log.producers_in_use.add(producer_id)
+    try:
+        try:
+            yield begun
+        except BaseException:
+            begun.end(committed=False)
+            raise
+        begun.end(committed=True)
+    finally:
+        log.producers_in_use.discard(producer_id)
+
+
+def _check_free(log: UnifiedLog, producer_id: int, epoch: int) -> None:
+    """Raise InvalidTxnStateError if the producer is in a transaction; abort an abandoned one with a lower epoch."""
+    if producer_id in log.producers_in_use:
+        raise InvalidTxnStateError(
+            f"producer {producer_id} is in a transaction in {log.name} already; end that first, or take another "
+            "producer_id"
+        )
+    known = log.producers.of(producer_id)
+    if known is None or known.transaction_start == NONE:
+        return
+    if epoch <= known.epoch:
+        raise InvalidTxnStateError(
+            f"producer {producer_id} has left a transaction open in {log.name}, from offset {known.transaction_start} "
+            f"on; log.transaction({producer_id}, epoch={known.epoch + 1}) aborts it and begins anew"
+        )
+    Producing(producer_id, epoch).end(log, committed=False)
+
+
+def records(
+    log: UnifiedLog,
+    start: int | None,
+    *,
+    follow: bool = False,
+    timeout_seconds: float | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[Record]:
+    """Yield the committed records of a log; see `Log.records`."""
+    at = log.log_start_offset if start is None else start
+    stop, since = stop or threading.Event(), time.monotonic()
+    while not stop.is_set():
+        data, behind = log.read_committed(at, _READ_BYTES), at
+        for run, end in _runs(data):
+            if run:
+                yield from (record for record in records_of(data.records, run) if record.offset >= at)
+            behind = end
+        if behind > at:
+            at, since = behind, time.monotonic()
+        elif follow and (timeout_seconds is None or time.monotonic() - since < timeout_seconds):
+            log.check_open()
+            stop.wait(_FOLLOW_SECONDS)
+        else:
+            return
+
+
+def _runs(data: FetchData) -> Iterator[tuple[list[Batch], int]]:
+    """Yield runs of adjacent committed batches from one read, each with the offset after it.
+
+    A run may be empty. Batches before a damaged batch are yielded before its error is raised.
+    """
+    run: list[Batch] = []
+    size, behind = 0, NONE
+    try:
+        for batch, is_committed in _batches(data):
+            if run and (not is_committed or size + batch.size_bytes > _RUN_BYTES):
+                yield run, behind
+                run, size = [], 0
+            if is_committed:
+                run.append(batch)
+                size += batch.size_bytes
+            behind = batch.last_offset + 1
+    except LogError:
+        yield run, behind
+        raise
+    yield run, behind
+
+
+def _batches(data: FetchData) -> Iterator[tuple[Batch, bool]]:
+    """Yield each batch of a read, and whether it holds committed records."""
+    aborted = sorted(data.aborted or (), key=lambda one: one.first_offset)
+    open_ids: set[int] = set()
+    for batch in read_batches(data.records):
+        turns.give_way()
+        check_crc(data.records, batch)
+        while aborted and aborted[0].first_offset <= batch.last_offset:
+            open_ids.add(aborted.pop(0).producer_id)
+        if batch.is_control:
+            open_ids.discard(batch.producer_id)
+            yield batch, False
+        else:
+            yield batch, not (batch.is_transactional and batch.producer_id in open_ids)

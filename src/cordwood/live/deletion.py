@@ -1,0 +1,156 @@
+"""Removes logs from a manager: deletes them in two steps, or sets aside stray logs.
+
+The directory of a deleted log is renamed at once; its files are removed after `log.segment.delete.delay.ms`, or after
+the next start. A stray log is closed, and its files stay.
+
+Source: Kafka LogManager.asyncDelete, LogManager.deleteLogs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cordwood.common.errors import KafkaStorageError, LogError
+from cordwood.common.text import bytes_text
+from cordwood.common.types import TopicPartition
+from cordwood.live.checkpointing import Checkpoints
+from cordwood.live.log import Log
+from cordwood.live.pool import LogPool, check_partition
+from cordwood.storage.formats.filenames import DirectoryState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A deleted log whose directory is not removed yet; `since_ms` is on the scheduler's clock."""
+
+    log: Log
+    since_ms: int
+
+
+class Deletion:
+    """Removes logs.
+
+    Attributes:
+        stray: directories of stray logs, which do not belong on this broker.
+        waiting: logs whose directories are not removed yet, the oldest first.
+    """
+
+    def __init__(self, pool: LogPool, checkpoints: Checkpoints) -> None:
+        self.stray: dict[TopicPartition, str] = {}
+        self.waiting: deque[Deleted] = deque()
+        self._pool = pool
+        self._checkpoints = checkpoints
+
+    def async_delete(
+        self, partition: TopicPartition, *, is_future: bool = False, is_stray: bool = False, checkpoint: bool = True
+    ) -> Log | None:
+        """Remove a log, and delete its files later; return it, or None if it is not here.
+
+        Args:
+            is_future: remove the log that was to replace the current one.
+            is_stray: the log does not belong here: rename its directory and keep its files.
+
+        Raises:
+            KafkaStorageError: the disk failed, or an offline directory may have the log.
+            IllegalStateError: another thread waits until a clean of the log has stopped, so the log stays; or the
+                manager does not run.
+        """
+        check_partition(partition)
+        pool, cleaner = self._pool, self._pool.cleaner
+        pool.directories.check_running()
+        with pool.creation:
+            with pool.lock:
+                log = pool.of(is_future=is_future).pop(partition, None)
+            if log is None:
+                if pool.directories.offline:
+                    raise KafkaStorageError(f"Failed to delete log for {partition} because it may be in an offline dir")
+                return None
+            if cleaner is not None and not is_future:
+                try:
+                    cleaner.abort_cleaning(partition)
+                except LogError:  # another thread waits for an abort
+                    with pool.lock:
+                        pool.of(is_future=is_future)[partition] = log
+                    raise
+                cleaner.manager.update_checkpoints(log.parent_directory, remove=partition)
+                # A later log of the same name is a different log, so forget that this one could not be cleaned.
+                cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
+            if is_stray:
+                self.set_aside(partition, log)
+            else:
+                self.delete_later(partition, log)
+        if checkpoint:
+            self._checkpoints.write_offsets(log.parent_directory)
+        return log
+
+    def async_delete_all(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        is_stray: bool = False,
+        on_error: Callable[[TopicPartition, Exception], None],
+    ) -> None:
+        """Remove many logs and their future logs; write each directory's checkpoints once.
+
+        Args:
+            partitions: partitions to remove; unknown ones are skipped.
+            on_error: called with each failure; the other partitions are still removed.
+        """
+        touched: set[str] = set()
+        for partition in partitions:
+            for is_future in (False, True):
+                if self._pool.get(partition, is_future=is_future) is None:
+                    continue
+                try:
+                    log = self.async_delete(partition, is_future=is_future, is_stray=is_stray, checkpoint=False)
+                    touched |= set() if log is None else {log.parent_directory}
+                except LogError as error:
+                    on_error(partition, error)
+        self._checkpoints.write_offsets(*touched)
+
+    def set_aside(self, partition: TopicPartition, log: Log) -> None:
+        """Close a log that does not belong here, and rename its directory so that no start loads it."""
+        path = self._renamed(partition, log, DirectoryState.STRAY)
+        _log.warning("Log of %s is stray, and set aside as %s", partition, path)
+        log.close()
+        with self._pool.lock:
+            self.stray[partition] = path
+
+    def delete_later(self, partition: TopicPartition, log: Log) -> None:
+        """Rename the directory of a removed log, which takes no more appends; its files are deleted later."""
+        log.refuse_changes()
+        self._renamed(partition, log, DirectoryState.DELETED)
+        offsets = f"offsets {log.log_start_offset} to {log.log_end_offset - 1}, {bytes_text(log.size_bytes)}"
+        _log.info("%s was deleted, %s; its files go later", partition, offsets)
+        self.wait(log)
+
+    def wait(self, log: Log) -> None:
+        """Let `delete_logs` remove a log whose directory is already renamed, after the delay."""
+        self.waiting.append(Deleted(log, self._pool.scheduler.clock()))
+
+    def _renamed(self, partition: TopicPartition, log: Log, state: DirectoryState) -> str:
+        path = self._pool.directories.locked[log.parent_directory].place_for(partition, state)
+        log.rename_directory(path)
+        return path
+
+    def forget_all_in(self, path: str) -> None:
+        """Forget the logs whose removal waits in a failed directory."""
+        self.waiting = deque(one for one in self.waiting if one.log.parent_directory != path)
+
+    def delete_logs(self) -> None:
+        """Remove the logs that were deleted long enough ago, and schedule the next run."""
+        scheduler = self._pool.scheduler
+        delay_ms = self._pool.configs.broker.integer("log.segment.delete.delay.ms")
+        while self.waiting and scheduler.clock() - self.waiting[0].since_ms >= delay_ms:
+            deleted = self.waiting.popleft()
+            try:
+                deleted.log.delete()
+            except Exception:  # one failure must not prevent the removal of other logs
+                _log.exception("Exception while deleting %s", deleted.log.name)
+        left_ms = delay_ms - (scheduler.clock() - self.waiting[0].since_ms) if self.waiting else delay_ms
+        scheduler.schedule("kafka-delete-logs", self.delete_logs, delay_ms=max(left_ms, 1))

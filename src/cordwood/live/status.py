@@ -1,0 +1,183 @@
+"""The state of each live log, with its reason: for users, and for the health of all logs.
+
+The reasons for a compacted log are the same as in `plan`: the same rules decide, applied to the segments in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cordwood.cleaning.rules import selection
+from cordwood.cleaning.rules.plan import (
+    Choices,
+    Decision,
+    HeaderFacts,
+    HighWatermark,
+    LogFacts,
+    OpenTransaction,
+    Reason,
+    SegmentFacts,
+)
+from cordwood.common.config import TopicConfig, show
+from cordwood.common.errors import LogError
+from cordwood.common.types import NONE, TopicPartition
+from cordwood.live.cleaner_manager import LogCleanerManager
+from cordwood.live.log import Log
+from cordwood.live.log_cleaner import CleanerThread, LogCleaner
+from cordwood.live.log_manager import LogManager
+from cordwood.live.report import PartitionStatus, ThreadState, ThreadStatus
+from cordwood.live.segment import SegmentGoneError
+
+
+def statuses(
+    manager: LogManager,
+    now_ms: int,
+    left_alone: Mapping[str, Reason],
+    only_compacted: Mapping[str, Reason],
+    waiting_for: Callable[[str], None] = lambda _: None,
+) -> list[PartitionStatus]:
+    """Return the status of each current log, sorted by partition.
+
+    Args:
+        left_alone: reasons by topic, for topics without any compaction or retention; see `ExplicitConfigs`.
+        only_compacted: reasons by topic, for topics whose limits of time and size are ignored.
+        waiting_for: called before each step that may take long, with the step's name.
+    """
+    waiting_for("the cleaner's checkpoints")
+    cleaner = None if manager.cleaner is None else manager.cleaner.manager
+    known = {} if cleaner is None else cleaner.all_cleaner_checkpoints()
+    configs: dict[str, TopicConfig] = {}
+    found = []
+    for partition, log in sorted(manager.logs.items()):
+        if partition.topic not in configs:
+            configs[partition.topic] = manager.topic_config(partition.topic)
+        config = configs[partition.topic]
+        waiting_for(f"the log {partition}")
+        one = _status(partition, log, config, cleaner, left_alone.get(partition.topic))
+        if log.config.compact and cleaner is not None:
+            one = _with_compaction(one, log, config, cleaner, known.get(partition), now_ms)
+        elif log.config.delete and partition.topic in only_compacted:
+            one = replace(one, reason=only_compacted[partition.topic])
+        found.append(one)
+    return found
+
+
+def _status(
+    partition: TopicPartition,
+    log: Log,
+    config: TopicConfig,
+    cleaner: LogCleanerManager | None,
+    left_alone: Reason | None,
+) -> PartitionStatus:
+    policy = config["cleanup.policy"]
+    reason = left_alone
+    if reason is None and log.config.compact:
+        reason = Reason("log.cleaner.enable is false: no log is compacted")
+    if reason is None:
+        reason = Reason("old segments are deleted" if log.config.delete else "everything is kept", str(policy.source))
+    state = None if cleaner is None else cleaner.cleaning_state(partition)
+    uncleanable = None if cleaner is None else cleaner.uncleanable(partition)
+    if cleaner is not None and uncleanable is not None:
+        seconds = cleaner.seconds_to_retry(uncleanable)
+        until = "" if seconds is None else f"tried again in {seconds} s"
+        reason = Reason(f"the last clean failed: {uncleanable.reason}", until=until)
+    return PartitionStatus(
+        partition=partition,
+        directory=log.directory,
+        policy=show(policy.value),
+        segments=len(log.log_segments),
+        size_bytes=log.size_bytes,
+        appended_bytes=log.appended_bytes,
+        deleted_bytes=log.deleted_bytes,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=log.high_watermark,
+        cleanable_ratio=None,
+        state=None if state is None else str(state),
+        is_due=False,
+        failures=0 if uncleanable is None else uncleanable.failures,
+        failure_kind="" if uncleanable is None else uncleanable.kind,
+        reason=reason,
+    )
+
+
+def _with_compaction(
+    status: PartitionStatus,
+    log: Log,
+    config: TopicConfig,
+    cleaner: LogCleanerManager,
+    checkpoint: int | None,
+    now_ms: int,
+) -> PartitionStatus:
+    status = replace(status, seconds_since_clean=cleaner.seconds_since_clean(status.partition))
+    try:
+        own = None if cleaner.garbage is None else cleaner.garbage.checkpoint(log)
+        facts = replace(_facts(log, checkpoint), own_checkpoint=own)
+    except LogError as error:  # its directory has failed, or it is just being deleted
+        return replace(status, reason=Reason(str(error)))
+    except SegmentGoneError:
+        return replace(status, reason=Reason("its segments are just being replaced"))
+    except OSError as error:
+        return replace(status, reason=Reason(f"cannot be read: {error}"))
+    choices = Choices(min_dead=None if cleaner.garbage is None else cleaner.garbage.share)
+    compaction = selection.plan_compaction(facts, config, choices, now_ms)
+    decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
+    if status.failures:
+        reason = status.reason
+    if "--" in reason.until:  # an option of another command
+        reason = replace(reason, until="")
+    return replace(
+        status,
+        cleanable_ratio=compaction.cleanable_ratio or 0.0,
+        dirty_bytes=compaction.cleanable_bytes,
+        is_due=decision is Decision.CLEAN,
+        reason=reason,
+    )
+
+
+def _facts(log: Log, checkpoint: int | None) -> LogFacts:
+    """Return a live log's facts for planning, with the headers only of segments that decide when it is due."""
+    segments = log.log_segments
+    first_dirty, _ = selection.first_dirty_offset(checkpoint, log.log_start_offset, log.log_end_offset)
+    first = max([one.base_offset for one in segments if one.base_offset <= first_dirty], default=0)
+    is_dirty = {one.base_offset: one.base_offset >= first for one in segments}
+    asks = log.config.min_compaction_lag_ms > 0
+    return LogFacts(
+        segments=tuple(
+            SegmentFacts(
+                *(one.base_offset, one.size_bytes, 0, 0, 0),
+                one.largest_timestamp if asks and is_dirty[one.base_offset] else NONE,
+            )
+            for one in segments
+        ),
+        headers=tuple(
+            HeaderFacts(first_timestamp=one.first_timestamp if is_dirty[one.base_offset] else NONE) for one in segments
+        ),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=HighWatermark(log.high_watermark, ""),
+        checkpoint=checkpoint,
+        open_transactions=tuple(
+            OpenTransaction(offset, producer_id) for offset, producer_id in log.open_transactions()
+        ),
+        first_unstable_offset=log.first_unstable_offset,
+    )
+
+
+def thread_statuses(cleaner: LogCleaner | None) -> tuple[ThreadStatus, ...]:
+    """Return the current work of each thread of a cleaner, with its progress."""
+    return () if cleaner is None else tuple(_thread_status(thread) for thread in cleaner.threads)
+
+
+def _thread_status(thread: CleanerThread) -> ThreadStatus:
+    record, running = thread.record, thread.record.running
+    last = "" if record.stats is None else str(record.stats)
+    if thread.is_dead:
+        return ThreadStatus(thread.name, ThreadState.DEAD, last=last)
+    if running is None:
+        return ThreadStatus(thread.name, ThreadState.WAITING, last=last)
+    return ThreadStatus(
+        *(thread.name, ThreadState.CLEANING, running.clean.found.partition, running.seconds),
+        *(running.clean.bytes_read(), running.clean.task.size_bytes, last),
+    )

@@ -1,0 +1,60 @@
+"""The options of `simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from cordwood.cleaning.rules.sparing import check_share
+from cordwood.common.errors import RequestError
+from cordwood.common.option import SEED, Option
+from cordwood.simulation.sizing.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """The options of `simulate`."""
+
+    workload: Workload = field(default_factory=Workload)
+    overrides: Annotated[
+        Sequence[str],
+        Option("Set a config of the topic or of the broker: KEY=VALUE.", flag="--config", metavar="KEY=VALUE"),
+    ] = ()
+    against: Annotated[
+        Sequence[str],
+        Option("Compare with a second set of configs, which has this config in addition.", metavar="KEY=VALUE"),
+    ] = ()
+    min_dead: Annotated[
+        float | None,
+        Option(
+            "Compare with Cordwood's cleaner that leaves superseded records of up to this share of a log, such as 10%.",
+            metavar="SHARE",
+        ),
+    ] = None
+    server_properties: Annotated[
+        str | None,
+        Option("The broker's server.properties file, for configs that --config does not set.", metavar="FILE"),
+    ] = None
+    days: Annotated[float, Option("How long to simulate. Default: 30.", metavar="DAYS")] = 30.0
+    scale: Annotated[
+        float | None,
+        Option(
+            "Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the "
+            "simulation takes some seconds.",
+            metavar="FACTOR",
+        ),
+    ] = None
+    seed: Annotated[int, SEED] = 7
+
+    def __post_init__(self) -> None:
+        """Validate numbers and combinations."""
+        check_share(self.min_dead)
+        if self.min_dead is not None and self.against:
+            raise RequestError("--min-dead and --against: each compares with a second set, so give one of them")
+        if not 0.001 <= self.days <= 3660:
+            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
+        if self.scale is not None and not 1 <= self.scale < float("inf"):
+            raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
+        if self.seed < 0:
+            raise RequestError(f"--seed {self.seed}: give 0 or more")

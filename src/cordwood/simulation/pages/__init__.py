@@ -1,0 +1,1 @@
+"""The pages of a simulation and of a what-if."""

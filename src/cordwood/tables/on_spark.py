@@ -1,0 +1,64 @@
+"""The last value of each key as a Spark DataFrame: its tasks decode the records that `tables.newest` found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cordwood.common import errors
+from cordwood.common.errors import DataError, NotFoundError
+from cordwood.tables.newest import NewestTask
+from cordwood.tables.rows import TableFormat
+from cordwood.tasks.packing import pack
+from cordwood.tasks.spark.session import cores
+from cordwood.tasks.spark.worker import by_number
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Last line of a task's traceback: the class and its message.
+_LAST_LINE = re.compile(r"^cordwood\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_format: TableFormat) -> DataFrame:
+    """Return the rows of a table.
+
+    Args:
+        rows_format: the table's columns and decoders.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(rows_format.schema, prefer_timestamp_ntz=False)
+    if not tasks:
+        return spark.createDataFrame([], schema)
+    packs = [[tasks[at] for at in chosen] for chosen in pack([task.run.size_bytes for task in tasks], cores(spark))]
+    read = by_number(lambda number: rows_format.batches(packs[number]))
+    return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, schema)
+
+
+def reason_of(error: Exception) -> str | None:
+    """Return the first line of an error from Spark or a Java class it called, or None for any other error."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        text = str(cause.toString())
+    elif isinstance(error, PySparkException):
+        text = f"{error}"
+    else:
+        return None
+    return text.strip().partition("\n")[0]
+
+
+def raise_data_error(error: Exception) -> None:
+    """Raise a task's error again if it is about the data. Spark provides only its text, in the error of the job."""
+    found = _LAST_LINE.search(f"{error}")
+    if found is None:
+        return
+    kind = getattr(errors, found[1], None)
+    if isinstance(kind, type) and issubclass(kind, DataError | NotFoundError):
+        raise kind(found[2]) from error

@@ -1,0 +1,183 @@
+"""Run the tasks of a command, and let another process check the output of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeGuard, TypeVar
+
+from cordwood.cleaning.engine import progress
+from cordwood.cleaning.engine.division import is_staged, with_probing
+from cordwood.cleaning.engine.progress import OnProgress
+from cordwood.cleaning.engine.staged import clean_staged
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.common.errors import NoSpaceError, StoreError
+from cordwood.fs.base import Store, TargetStore
+from cordwood.tasks.hanging import given_up_after
+from cordwood.tasks.packing import checking, cleaning, doing, pack, share_memory, shared_by
+from cordwood.tasks.runner import InThisProcess, Runner, Start
+
+T = TypeVar("T")
+
+
+class Jobs:
+    """Runs tasks with a runner, which starts with the first task and ends with the `with` block.
+
+    Attributes:
+        seconds: total duration of the tasks, without the start of the runner.
+    """
+
+    def __init__(
+        self,
+        fs: TargetStore,
+        progress_folder: str,
+        start: Start,
+        on_progress: OnProgress | None,
+        *,
+        task_timeout: float | None = None,
+    ) -> None:
+        """Set up without starting the runner.
+
+        Args:
+            fs: the file system of the tasks, and of the progress folder.
+            start: starts the runner. If no other process can open the file system, this process runs the tasks.
+            on_progress: called with the number of bytes read so far.
+            task_timeout: seconds without progress after which tasks are cancelled; None for no limit.
+        """
+        self.seconds = 0.0
+        self.fs = fs
+        self.location = fs.location()
+        self.progress = progress_folder
+        self._start = start
+        self._task_timeout = task_timeout
+        self._on_progress = on_progress
+        self._runner: Runner | None = InThisProcess() if self.location.in_this_process else None
+        self._is_checked = False
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def runner(self, sizes: Sequence[int] = ()) -> Runner:
+        """Return the runner; the first call starts it, for tasks that read `sizes` bytes."""
+        if self._runner is None:
+            self._runner = self._open.enter_context(self._start(sizes))
+            if self._task_timeout is not None:
+                self._open.enter_context(given_up_after(self.fs, self.progress, self._task_timeout))
+            self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
+        return self._runner
+
+    def each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+        """See `threads.Each`."""
+        return run_each(self.runner(sizes), do, items, sizes) if items else []
+
+    def clean(
+        self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
+    ) -> list[Output | Failure]:
+        """Run tasks, and check their output in another process.
+
+        If no other process can open the file system, this process does both.
+
+        Args:
+            discard: count the bytes of the output instead of writing it; then nothing is checked.
+        """
+        if not tasks:
+            return []
+        runner = self.runner([task.size_bytes for task in tasks])
+        if not self._is_checked:
+            runner.check(self.fs, self.progress, paths_on_disk(self.fs, (task.path for task in tasks)))
+            self._is_checked = True
+        started = time.monotonic()
+        cores = runner.cores
+        tasks = share_memory([with_probing(task.at(self.location), cores) for task in tasks], cores)
+        total = sum(task.size_bytes for task in tasks)
+        staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
+        with progress.Watch(self.fs, self.progress, self._on_progress if self.location.in_this_process else None):
+            found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
+            # Divide partitions with many records in few bytes: their key table did not fit in one task's memory.
+            staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
+            found |= self._clean_staged(tasks, sorted(staged), outputs, discard, cores)
+        assert len(found) == len(tasks), "every task answers"
+        self.seconds += time.monotonic() - started
+        return [found[at] for at in range(len(tasks))]
+
+    def _clean_whole(
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool
+    ) -> dict[int, Output | Failure]:
+        """Clean the chosen partitions, each by one task."""
+        if not chosen:
+            return {}
+        runner = self.runner()
+        own = {at: tasks[at] for at in chosen}
+        sizes = [task.size_bytes for task in own.values()]
+        packs = [[(chosen[at], tasks[chosen[at]]) for at in one] for one in pack(sizes, runner.cores)]
+        steps = [cleaning(outputs, self.progress, at_a_time=self.fs.concurrency, discard=discard)]
+        if not discard:
+            steps.append(checking(own))
+        return runner.run(packs, steps)
+
+    def _clean_staged(
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool, cores: int
+    ) -> dict[int, Output | Failure]:
+        """Clean the chosen partitions, each by many tasks, or by one task where staging turns out impossible."""
+        if not chosen:
+            return {}
+
+        def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
+            found = self._clean_whole(parts, range(len(parts)), outputs, discard)
+            return [found[at] for at in range(len(parts))]
+
+        # Each task sees only its part of the garbage, too little to decide which garbage to leave, so it removes all.
+        own = shared_by([tasks[at].leaving_no_garbage() for at in chosen], cores)
+        outcomes = clean_staged(self.fs, own, outputs, self.progress, self.each, clean_each, cores, discard=discard)
+        found = dict(zip(chosen, outcomes, strict=True))
+        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
+        return {at: one for at, one in found.items() if one is not None} | alone
+
+
+def run_each(runner: Runner, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+    """Run a function on each item, as tasks of a runner; see `threads.Each`."""
+    if not items:
+        return []
+    packs = [[(at, items[at]) for at in one] for one in pack(sizes, runner.cores)]
+    found = runner.run(packs, [doing(do)])
+    return [found[at] for at in range(len(items))]
+
+
+def paths_on_disk(store: Store, paths: Iterable[str]) -> list[str]:
+    """Return the paths that are on a disk, as other programs see them; drop the other paths."""
+    return [found for path in paths if (found := store.path_on_disk(path)) is not None]
+
+
+def _lacks_memory(outcome: Output | Failure) -> bool:
+    return isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY
+
+
+def _may_be_staged(task: PartitionTask) -> bool:
+    return task.settings.offset_map_slots is None
+
+
+def is_full(outcome: Output | Failure) -> TypeGuard[Failure]:
+    """Return whether a task failed because the disk was full."""
+    return isinstance(outcome, Failure) and outcome.kind is FailureKind.FULL
+
+
+def stop_if_lost(outcomes: Iterable[Output | Failure], consequence: str) -> None:
+    """Raise the first failure that concerns all tasks; a message about a full disk ends with `consequence`.
+
+    Raises:
+        NoSpaceError: the disk is full.
+        StoreError: the object store failed.
+    """
+    for outcome in outcomes:
+        if isinstance(outcome, Failure) and outcome.kind is FailureKind.STORE:
+            raise StoreError(outcome.what)
+        if is_full(outcome):
+            raise NoSpaceError(f"{outcome.what}. {consequence}")

@@ -1,0 +1,152 @@
+"""Common parts of all pages: head, navigation, foot, tables, lists of facts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import version
+
+from cordwood.common.text import Column, number
+from cordwood.view.pages.links import Navigation
+from cordwood.view.pages.markup import Content, Markup, document, join, raw, tag
+
+#: A cell with more letters than this wraps.
+_LINE_MAX = 48
+#: Maximum number of listed names; further names are only counted.
+NAMES_MAX = 6
+
+
+@cache
+def style() -> str:
+    """Return the style sheet of all pages."""
+    data = pkgutil.get_data(__package__, "style.css")
+    assert data is not None, "it is part of the package"
+    return data.decode()
+
+
+def style_hash() -> str:
+    """Return the hash by which a Content-Security-Policy allows an embedded style sheet."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()}"
+
+
+def page(
+    title: str,
+    links: Navigation,
+    *body: Content,
+    document_link: str | None = None,
+    refresh_seconds: int | None = None,
+) -> str:
+    """Make a page of a server.
+
+    Args:
+        document_link: address of the page's JSON.
+        refresh_seconds: delay before an incomplete page reloads itself.
+    """
+    head = [
+        tag("link", rel="stylesheet", href="/style.css"),
+        tag("link", rel="icon", href="data:,"),
+        None if refresh_seconds is None else tag("meta", http_equiv="refresh", content=str(refresh_seconds)),
+    ]
+    as_json = None if document_link is None else tag("a", "this page as JSON", href=document_link)
+    return document(f"{title} · Cordwood", head, _around(links, body, as_json))
+
+
+def one_file(title: str, links: Navigation, *body: Content) -> str:
+    """Make a page as one file, which loads no other file and runs no script."""
+    policy = f"default-src 'none'; style-src '{style_hash()}'; base-uri 'none'; form-action 'none'"
+    head = [
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("style", raw(style())),
+    ]
+    return document(f"{title} · Cordwood", head, _around(links, body, None))
+
+
+def _around(links: Navigation, body: Content, as_json: Content) -> Markup:
+    pages = links.pages()
+    return join(
+        [
+            tag("a", "Skip to the content", href="#content", class_="skip"),
+            tag(
+                "header",
+                tag(
+                    "nav",
+                    tag("a", "Cordwood", href=pages[0][1] if pages else None, class_="brand"),
+                    [tag("a", name, href=address) for name, address in pages],
+                    as_json,
+                    aria_label="Pages",
+                ),
+            ),
+            "\n",
+            tag("main", body, id="content"),
+            "\n",
+            tag("footer", f"cordwood {version('cordwood')}; this page changes nothing."),
+        ]
+    )
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def section(title: str, *content: Content, id: str | None = None) -> Markup:
+    """Make a part of a page under a heading."""
+    return join(["\n", tag("section", tag("h2", title), content, id=id)])
+
+
+def table(caption: str, columns: Sequence[Column], rows: Sequence[Sequence[Content]]) -> Markup:
+    """Make a table that scrolls by itself if the screen is too narrow."""
+    head = tag("tr", [tag("th", column.title, scope="col", class_=_side(column)) for column in columns])
+    lines = [
+        tag("tr", [tag("td", cell, class_=_class(column, cell, at == 0)) for at, (column, cell) in enumerate(cells)])
+        for cells in (list(zip(columns, row, strict=True)) for row in rows)
+    ]
+    inner = tag(
+        "table", tag("caption", caption), tag("thead", head), "\n", tag("tbody", [[one, "\n"] for one in lines])
+    )
+    return tag("div", inner, class_="scroll", role="region", aria_label=caption, tabindex="0")
+
+
+def _side(column: Column) -> str | None:
+    return "right" if column.right else None
+
+
+def _class(column: Column, cell: Content, is_first: bool) -> str | None:
+    if column.right:
+        return "right"
+    if is_first:
+        return "name"
+    is_long = len(cell) > _LINE_MAX if isinstance(cell, str) else cell is not None
+    return "text" if is_long and not isinstance(cell, Markup) else None
+
+
+def figures(*pairs: tuple[str, str]) -> Markup:
+    """List the most important numbers of a page."""
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs], class_="figures")
+
+
+def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:
+    """Make a list of names and values."""
+    return tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in pairs], class_="facts")
+
+
+def paragraph(*content: Content, class_: str | None = None, role: str | None = None) -> Markup:
+    """Make a paragraph."""
+    return tag("p", *content, class_=class_, role=role)
+
+
+def link_or_text(words: str, href: str | None) -> Content:
+    """Make a link, or plain text without a target."""
+    return words if href is None else tag("a", words, href=href)
+
+
+def linked_names(names: Sequence[tuple[str, str | None]], total: int) -> Content:
+    """List names with links, and the number of names not listed."""
+    shown = [[", " if at else None, link_or_text(*name)] for at, name in enumerate(names)]
+    return [shown, f" and {total - len(names):,} more" if total > len(names) else None]
+
+
+def cut(shown: int, total: int, noun: str) -> str:
+    """Return the caption of a table that may be cut."""
+    return number(total, noun) if shown == total else f"the first {shown:,} of {number(total, noun)}"

@@ -1,0 +1,362 @@
+"""The pages of live logs: health, current cleaner activity, history, each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from cordwood.cleaning.rules.plan import utc
+from cordwood.common.text import (
+    Cells,
+    Column,
+    bytes_text,
+    cells_of,
+    duration_text,
+    number,
+    printable,
+    rounded,
+    time_text,
+)
+from cordwood.live import report as report
+from cordwood.live.report import (
+    PARTITION_COLUMNS,
+    SPANS,
+    Health,
+    LiveLook,
+    PartitionStatus,
+    Sample,
+    Span,
+    ThreadStatus,
+    worst_first,
+)
+from cordwood.view.pages.drawing import share_bar
+from cordwood.view.pages.frame import cut, figures, page, paragraph, section, table
+from cordwood.view.pages.links import LiveLinks
+from cordwood.view.pages.listed import Wanted, page_links, search_form
+from cordwood.view.pages.markup import Content, Markup, tag
+from cordwood.view.pages.time_chart import Line, TimeChart
+
+_LINKS = LiveLinks()
+#: Maximum number of table rows on the start page.
+_ROWS_MAX = 20
+#: Seconds until the page reloads, by the name in the URL; the first is the default.
+_REFRESH: Mapping[str, int | None] = {"5s": 5, "30s": 30, "never": None}
+#: Sort orders of the list of partitions; the first is the default.
+_ORDERS: Mapping[str, Callable[[Sequence[PartitionStatus]], list[PartitionStatus]]] = {
+    "worst first": worst_first,
+    "name": lambda found: sorted(found, key=lambda status: status.partition),
+    "size": lambda found: sorted(found, key=lambda status: -status.size_bytes),
+    "dirty": lambda found: sorted(found, key=lambda status: -(status.cleanable_ratio or 0)),
+    "appended": lambda found: sorted(found, key=lambda status: -status.appended_bytes),
+}
+
+
+def document(look: LiveLook, samples: Sequence[Sample], span: Span) -> dict[str, Any]:
+    """Return the start page as one JSON value."""
+    return {**report.document(look, samples), "span": span}
+
+
+def partitions_document(look: LiveLook, wanted: Wanted) -> dict[str, Any]:
+    """Return a page of the list of partitions as one JSON value."""
+    found = _found(look, wanted)
+    return {
+        "partitions_found": len(found),
+        "page": wanted.page,
+        "partitions": [report.partition_document(one) for one in wanted.cut(found)],
+    }
+
+
+def loading_page(health: Health, waiting: str) -> str:
+    """Make the page that is shown until the logs are loaded."""
+    status = tag(
+        "div",
+        paragraph("The logs are being loaded. This page loads again by itself."),
+        paragraph(f"Waits for {printable(waiting)}", class_="quiet"),
+        class_="under-way",
+        role="status",
+    )
+    return page("Live logs", _LINKS, tag("h1", "Live logs"), status, _health(health), refresh_seconds=1)
+
+
+def live_page(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -> str:
+    """Make the page with current cleaner activity and its history.
+
+    Args:
+        refresh: name of the reload interval in the URL.
+    """
+    refresh = refresh if refresh in _REFRESH else next(iter(_REFRESH))
+    return page(
+        "Live logs",
+        _LINKS,
+        _body(look, samples, span, refresh),
+        document_link=_LINKS.document("live", {"span": span}),
+        refresh_seconds=_REFRESH[refresh],
+    )
+
+
+def _body(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -> Content:
+    failed = [one for one in look.partitions if one.failures]
+    return [
+        tag("h1", "Live logs"),
+        paragraph(", ".join(map(printable, look.directories)), f", as of {utc(look.now.time_ms)}", class_="quiet"),
+        _choices("This page loads again", [(name, _LINKS.live(span, name), name == refresh) for name in _REFRESH]),
+        _figures(look),
+        section("Health", _health(look.health)),
+        section("Cleaner threads", _threads(look.threads)),
+        section("Logs that cannot be cleaned", _failed(failed)),
+        section(
+            "Over time",
+            _choices("The last", [(SPANS[one][0], _LINKS.live(one, refresh), one is span) for one in Span]),
+            _over_time(samples, span),
+        ),
+        section(
+            "Partitions",
+            _first_partitions(look),
+            paragraph(tag("a", "All partitions, searched and sorted", href=_LINKS.partitions())),
+        ),
+    ]
+
+
+def _choices(label: str, choices: Sequence[tuple[str, str, bool]]) -> Markup:
+    """Make a row of links from words, address, and whether the link is the current choice."""
+    links = [tag("a", words, href=href, aria_current="true" if chosen else None) for words, href, chosen in choices]
+    return tag("nav", tag("span", f"{label}:", class_="quiet"), links, class_="pages", aria_label=label)
+
+
+def _figures(look: LiveLook) -> Markup:
+    now, problems = look.now, look.health.problems
+    per_byte = now.written_per_new_byte
+    return figures(
+        ("Health", number(len(problems), "problem") if problems else "well"),
+        ("Partitions", f"{len(look.partitions):,}"),
+        ("Size", bytes_text(now.size_bytes)),
+        ("Due for a clean", f"{now.due:,}"),
+        ("Appended", bytes_text(now.appended_bytes)),
+        ("Cleaned away", bytes_text(now.removed_bytes)),
+        ("Deleted", bytes_text(now.deleted_bytes)),
+        ("Written per new byte", "-" if per_byte is None else rounded(per_byte)),
+        ("Runs for", duration_text(now.uptime_ms)),
+    )
+
+
+def _health(health: Health) -> Content:
+    if health.is_well:
+        return paragraph("No problem was seen.")
+    return tag("ul", [tag("li", printable(problem), class_="wrong") for problem in health.problems])
+
+
+# ---- the cleaner -----------------------------------------------------------------------------------------------------
+
+
+def _threads(threads: Sequence[ThreadStatus]) -> Content:
+    if not threads:
+        return paragraph("There is none: log.cleaner.enable is false, and no log is compacted.")
+    columns = [
+        Column("THREAD"),
+        Column("DOES"),
+        Column("PARTITION"),
+        Column("FOR", right=True),
+        Column("PROGRESS"),
+        Column("READ", right=True),
+        Column("LAST CLEAN"),
+    ]
+    rows = [[one.name, one.state, *_running(one), printable(one.last) or "-"] for one in threads]
+    return [
+        table(number(len(threads), "cleaner thread"), columns, rows),
+        paragraph(
+            "A clean reads keys first, then what stays, unless that is still in memory or in a key index; so it may "
+            "end before the bar does. A thread that waits for a log that is due deletes old segments meanwhile.",
+            class_="quiet",
+        ),
+    ]
+
+
+def _running(thread: ThreadStatus) -> Sequence[Content]:
+    if thread.partition is None:
+        return ["-", "-", "-", "-"]
+    most = max(thread.bytes_max, 1)
+    share = min(thread.bytes_read / most, 1.0)
+    return [
+        printable(str(thread.partition)),
+        duration_text(round(1_000 * thread.seconds)),
+        share_bar(share, f"{share:.0%} read"),
+        f"{bytes_text(thread.bytes_read)} of up to {bytes_text(thread.bytes_max)}",
+    ]
+
+
+def _failed(failed: Sequence[PartitionStatus]) -> Content:
+    if not failed:
+        return paragraph("There is none.")
+    columns = [Column("PARTITION"), Column("SIZE", right=True), Column("FAILED CLEANS", right=True), Column("WHY")]
+    rows = [
+        [printable(str(one.partition)), bytes_text(one.size_bytes), f"{one.failures:,}", printable(str(one.reason))]
+        for one in failed[:_ROWS_MAX]
+    ]
+    return table(cut(len(rows), len(failed), "partition"), columns, rows)
+
+
+# ---- over time -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Two consecutive samples, for the changes between them and the state at the second."""
+
+    before: Sample
+    sample: Sample
+
+    def per_second(self, value: Callable[[Sample], int]) -> float:
+        """Return the growth rate of a counter."""
+        ms = max(self.sample.uptime_ms - self.before.uptime_ms, 1)
+        return max(0, value(self.sample) - value(self.before)) * 1_000 / ms
+
+
+def _speed(value: float) -> str:
+    return f"{bytes_text(round(value))}/s"
+
+
+def _fast(value: Callable[[Sample], int]) -> Callable[[_Interval], str]:
+    return lambda interval: _speed(interval.per_second(value))
+
+
+def _quotient(value: float | None) -> str:
+    return "-" if value is None else rounded(value)
+
+
+_INTERVAL_COLUMNS: Cells = (
+    (Column("TIME (UTC)"), lambda one: time_text(one.sample.time_ms)),
+    (Column("APPENDED", right=True), _fast(lambda sample: sample.appended_bytes)),
+    (Column("CLEANED AWAY", right=True), _fast(lambda sample: sample.removed_bytes)),
+    (Column("DELETED", right=True), _fast(lambda sample: sample.deleted_bytes)),
+    (Column("READ", right=True), _fast(lambda sample: sample.read_bytes)),
+    (Column("WRITTEN", right=True), _fast(lambda sample: sample.written_bytes)),
+    (Column("WRITTEN PER NEW BYTE", right=True), lambda one: _quotient(one.sample.written_per_new_byte)),
+    (Column("SIZE", right=True), lambda one: bytes_text(one.sample.size_bytes)),
+    (Column("DIRTIEST LOG", right=True), lambda one: f"{one.sample.dirtiest_ratio:.0%}"),
+    (Column("DUE", right=True), lambda one: f"{one.sample.due:,}"),
+    (Column("CANNOT BE CLEANED", right=True), lambda one: f"{one.sample.failed:,}"),
+)
+
+
+def _over_time(samples: Sequence[Sample], span: Span) -> Content:
+    intervals = [_Interval(before, after) for before, after in pairwise(samples)]
+    words, _, period_ms = SPANS[span]
+    if len(intervals) < 2:
+        return paragraph(f"Too early to say: there is a sample every {duration_text(period_ms)}.")
+    columns, rows = cells_of(_INTERVAL_COLUMNS, reversed(intervals))
+    return [
+        [chart.figure() for chart in _charts(intervals)],
+        tag(
+            "details",
+            tag("summary", "The figures of the charts"),
+            table(f"The last {words}, the newest first", columns, rows),
+        ),
+    ]
+
+
+def _charts(intervals: Sequence[_Interval]) -> list[TimeChart]:
+    times = [one.sample.time_ms for one in intervals]
+
+    def speeds(label: str, value: Callable[[Sample], int]) -> Line:
+        return Line(label, [one.per_second(value) for one in intervals])
+
+    def now(label: str, value: Callable[[Sample], float | None]) -> Line:
+        return Line(label, [value(one.sample) for one in intervals])
+
+    return [
+        TimeChart(
+            "What came, and what went",
+            times,
+            [
+                speeds("appended", lambda sample: sample.appended_bytes),
+                speeds("cleaned away", lambda sample: sample.removed_bytes),
+                speeds("deleted", lambda sample: sample.deleted_bytes),
+            ],
+            _speed,
+        ),
+        TimeChart(
+            "What the cleaner read and wrote",
+            times,
+            [
+                speeds("read", lambda sample: sample.read_bytes),
+                speeds("written", lambda sample: sample.written_bytes),
+            ],
+            _speed,
+        ),
+        TimeChart(
+            "Written by the cleaner for each byte that was new, since the start",
+            times,
+            [now("written per new byte", lambda sample: sample.written_per_new_byte)],
+            rounded,
+        ),
+        TimeChart(
+            "Size of all logs",
+            times,
+            [now("size", lambda sample: sample.size_bytes)],
+            lambda value: bytes_text(round(value)),
+        ),
+        TimeChart(
+            "Dirty ratio of the dirtiest log",
+            times,
+            [now("dirty", lambda sample: sample.dirtiest_ratio)],
+            lambda value: f"{value:.0%}",
+        ),
+    ]
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+def partitions_page(look: LiveLook, wanted: Wanted) -> str:
+    """Make the page of all logs: searched, sorted and cut."""
+    found = _found(look, wanted)
+    shown, total = wanted.cut(found), number(len(look.partitions), "partition")
+    which = f"{len(found):,} of {total}" if wanted.search else total
+    return page(
+        "Partitions",
+        _LINKS,
+        tag("h1", "Partitions"),
+        paragraph(f"As of {utc(look.now.time_ms)}", class_="quiet"),
+        search_form(wanted, list(_ORDERS), "/partitions"),
+        _partitions_table(shown, which) if shown else paragraph("No partition matches.", role="status"),
+        page_links(len(found), wanted, lambda at: _LINKS.partitions(wanted.search, wanted.sort, at)),
+        document_link=_LINKS.document("partitions", wanted.query),
+    )
+
+
+def _found(look: LiveLook, wanted: Wanted) -> list[PartitionStatus]:
+    found = wanted.matching(look.partitions, lambda status: str(status.partition))
+    order = _ORDERS.get(wanted.sort)
+    return worst_first(found) if order is None else order(found)
+
+
+def _first_partitions(look: LiveLook) -> Content:
+    shown = worst_first(look.partitions)[:_ROWS_MAX]
+    if not shown:
+        return paragraph("There is none.")
+    return _partitions_table(shown, f"{cut(len(shown), len(look.partitions), 'partition')}, the worst first")
+
+
+def _partitions_table(shown: Sequence[PartitionStatus], caption: str) -> Markup:
+    columns, rows = cells_of(PARTITION_COLUMNS, shown)
+    at = [column.title for column in columns].index("DIRTY") + 1
+    more = [
+        Column("OF THE LOG"),
+        Column("APPENDED", right=True),
+        Column("DELETED", right=True),
+        Column("OFFSETS", right=True),
+    ]
+    cells = [
+        [
+            *row[:at],
+            None if one.cleanable_ratio is None else share_bar(one.cleanable_ratio, f"{one.cleanable_ratio:.0%} dirty"),
+            bytes_text(one.appended_bytes),
+            bytes_text(one.deleted_bytes),
+            f"{one.log_start_offset} to {one.log_end_offset}",
+            *row[at:],
+        ]
+        for one, row in zip(shown, rows, strict=True)
+    ]
+    return table(caption, [*columns[:at], *more, *columns[at:]], cells)

@@ -1,0 +1,313 @@
+"""The page of a node: its disks, topics by size, removable data, problems, lagging groups, hanging transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cordwood.cleaning.rules.plan import utc
+from cordwood.commands.report import listing as listing_report
+from cordwood.commands.why.causes import CauseKind, WhyPartition, could_lose, sums
+from cordwood.common.text import Column, bytes_text, cells_of, number, printable
+from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing
+from cordwood.storage.node.transactions import Outlook
+from cordwood.view.node_look import NodeLook, Step
+from cordwood.view.pages import groups, transactions
+from cordwood.view.pages.drawing import WIDE, Bar, Tile, bars, both, share_bar, treemap
+from cordwood.view.pages.frame import (
+    NAMES_MAX,
+    cut,
+    figures,
+    link_or_text,
+    linked_names,
+    page,
+    paragraph,
+    section,
+    table,
+)
+from cordwood.view.pages.links import Links
+from cordwood.view.pages.markup import Content, Markup, tag
+from cordwood.view.pages.under_way import not_yet, progress, refresh_seconds
+
+#: Maximum number of rows of a table on this page.
+_ROWS_MAX = 20
+#: Maximum number of topics with their own tile.
+_TILES_MAX = 40
+#: Causes that need attention, the worst first.
+_WRONG = (
+    CauseKind.DAMAGED,
+    CauseKind.UNREADABLE,
+    CauseKind.OFFLINE,
+    CauseKind.DUPLICATE,
+    CauseKind.WRONG_CONFIG,
+    CauseKind.CLEANER_DEAD,
+    CauseKind.GIVEN_UP,
+    CauseKind.CLEANER_CHECKPOINT,
+    CauseKind.CLEANER_OFF,
+    CauseKind.HANGING_TRANSACTION,
+    CauseKind.LONG_TRANSACTION,
+    CauseKind.FUTURE_TIMES,
+    CauseKind.NULL_KEYS,
+    CauseKind.STRAY,
+    CauseKind.NO_PARTITION,
+)
+
+
+def document(look: NodeLook) -> dict[str, Any]:
+    """Return the page as one JSON value: the `--json` output of each command, or null if unknown or missing."""
+    return {
+        "began_ms": look.began_ms,
+        "step": look.step,
+        "partitions_done": look.partitions_done,
+        "partitions_all": look.partitions_all,
+        "failures": dict(look.failures),
+        "ls": None if look.listing is None else listing_report.document(look.listing, segments=False),
+        "why": None if look.why is None else look.why.document(),
+        "groups": None if look.groups is None else look.groups.document(),
+        "transactions": None if look.transactions is None else look.transactions.document(),
+    }
+
+
+def node_page(look: NodeLook, links: Links) -> str:
+    """Make the page, with the results of the scan so far."""
+    return page(
+        _title(look),
+        links,
+        body(look, links),
+        document_link=links.document("node", {}),
+        refresh_seconds=refresh_seconds(look),
+    )
+
+
+def body(look: NodeLook, links: Links) -> Content:
+    """Return the page's content."""
+    listing = look.listing
+    parts: list[Content] = [
+        tag("h1", _title(look), id="node"),
+        paragraph(", ".join(map(printable, look.paths)), f", as of {utc(look.began_ms)}", class_="quiet"),
+        progress(look),
+    ]
+    if listing is None:
+        return parts
+    return [
+        *parts,
+        _figures(look, listing),
+        section("Disks", _disks(listing)),
+        section("Topics by size", _topics(look, listing, links)),
+        section("What could go", _could_go(look, links)),
+        section("What is wrong", _wrong(look, listing, links)),
+        section("Groups that lag", groups.worst(look, links)),
+        section("Open transactions", transactions.worst(look, links)),
+    ]
+
+
+def _title(look: NodeLook) -> str:
+    ids = {one.node_id for one in (() if look.listing is None else look.listing.directories) if one.node_id is not None}
+    return f"Node {min(ids)}" if ids else "Node"
+
+
+# ---- disks, topics ---------------------------------------------------------------------------------------------------
+
+
+def _figures(look: NodeLook, listing: Listing) -> Markup:
+    could = None if look.why is None else could_lose(look.why.partitions)
+    hanging = None if look.transactions is None else len(look.transactions.with_outlook(Outlook.HANGING))
+    pairs = [
+        ("On disk", bytes_text(sum(one.disk_bytes for one in listing.partitions))),
+        ("Could go, at most", bytes_text(could)),
+        ("Partitions", f"{len(listing.partitions):,}"),
+        ("Topics", f"{len(listing.topics):,}"),
+        ("Segments", f"{sum(one.segment_count for one in listing.partitions):,}"),
+        ("Damaged partitions", f"{sum(bool(one.damage) for one in listing.partitions):,}"),
+        ("Hanging transactions", "-" if hanging is None else f"{hanging:,}"),
+    ]
+    return figures(*pairs)
+
+
+def _disks(listing: Listing) -> Content:
+    by_directory: dict[str, list[PartitionListing]] = {}
+    for one in listing.partitions:
+        by_directory.setdefault(one.path.rpartition("/")[0], []).append(one)
+    columns = [
+        Column("DIRECTORY"),
+        Column("STATE"),
+        Column("PARTITIONS", right=True),
+        Column("ON DISK", right=True),
+        Column("DISK", right=True),
+        Column("SHARE", right=True),
+        Column("OF THE DISK"),
+    ]
+    rows: list[Sequence[Content]] = []
+    for directory in listing.directories:
+        inside = by_directory.get(directory.path, [])
+        taken = directory.own_bytes + sum(one.disk_bytes for one in inside)
+        share = taken / directory.disk_size_bytes if directory.disk_size_bytes else None
+        words = "-" if share is None else f"{share:.1%}"
+        bar = None if share is None else share_bar(share, f"{words} of the disk")
+        counts = f"{len(inside):,}", bytes_text(taken), bytes_text(directory.disk_size_bytes)
+        rows.append([printable(directory.path), directory.summary, *counts, words, bar])
+    metadata = listing.metadata_path
+    known = "none, so policies are not known" if metadata is None else f"{printable(metadata)}"
+    return [table("Log directories", columns, rows), paragraph(f"Metadata log: {known}", class_="quiet")]
+
+
+def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
+    topics = sorted(listing.topics, key=lambda one: (-one.disk_bytes, one.name))
+    if not topics:
+        return paragraph("There is no topic.")
+    partitions: dict[str, list[WhyPartition]] = {}
+    for one in () if look.why is None else look.why.partitions:
+        if one.topic_partition is not None:
+            partitions.setdefault(one.topic_partition.topic, []).append(one)
+    could = {topic: could_lose(some) for topic, some in partitions.items()}
+    tiles = [_tile(one, could.get(one.name), links) for one in topics[:_TILES_MAX]]
+    others = topics[_TILES_MAX:]
+    if others:
+        size = sum(one.disk_bytes for one in others)
+        tiles.append(Tile(number(len(others), "more topic"), size, 0, bytes_text(size), links.partitions()))
+        tiles.sort(key=lambda tile: -tile.size)
+    label = "Topics by bytes on disk; the table below has the figures"
+    drawing = both(lambda width: treemap(tiles, label, width, 380 if width == WIDE else 420))
+    columns, rows = cells_of(listing_report.shown_columns(listing, by_topic=True), topics[:_ROWS_MAX])
+    linked = [
+        [link_or_text(row[0], links.partitions(search=topic.name)), *row[1:], bytes_text(could.get(topic.name))]
+        for topic, row in zip(topics, rows, strict=False)
+    ]
+    return [
+        tag(
+            "figure",
+            drawing,
+            tag(
+                "figcaption",
+                "Each rectangle is a topic, as large as what it takes on the disk. Yellow: what could go, at most.",
+            ),
+        ),
+        table(
+            f"Topics by size: {cut(len(rows), len(topics), 'topic')}",
+            [*columns, Column("COULD GO", right=True)],
+            linked,
+        ),
+    ]
+
+
+def _tile(topic: TopicListing, could_go: int | None, links: Links) -> Tile:
+    part = could_go / topic.disk_bytes if could_go and topic.disk_bytes else 0.0
+    words = bytes_text(topic.disk_bytes) + (f", up to {bytes_text(could_go)} could go" if could_go else "")
+    return Tile(printable(topic.name), topic.disk_bytes, min(part, 1.0), words, links.partitions(search=topic.name))
+
+
+# ---- removable data, problems ----------------------------------------------------------------------------------------
+
+
+def _could_go(look: NodeLook, links: Links) -> Content:
+    if look.why is None:
+        return not_yet(look, Step.WHY)
+    partitions = look.why.partitions
+    by_kind: dict[CauseKind, list[WhyPartition]] = {}
+    for one in partitions:
+        by_kind.setdefault(one.cause.kind, []).append(one)
+    ranked = sorted(((kind, *sums(some), some) for kind, some in by_kind.items()), key=lambda row: (-row[2], -row[1]))
+    chart = [
+        Bar(kind, size, could / size if size else 0, f"{bytes_text(could)} of {bytes_text(size)}")
+        for kind, size, could, _ in ranked[:_ROWS_MAX]
+    ]
+    causes = [
+        [
+            kind,
+            f"{len(some):,}",
+            bytes_text(size),
+            bytes_text(could),
+            _names(some, links),
+        ]
+        for kind, size, could, some in ranked
+    ]
+    first = partitions[:_ROWS_MAX]
+    rows = [
+        [
+            link_or_text(*_named(one, links)),
+            bytes_text(one.usage.total_bytes),
+            bytes_text(one.could_lose_disk_bytes),
+            printable(one.cause.what),
+            printable(one.cause.next_step) or "-",
+        ]
+        for one in first
+    ]
+    sizes = [Column("ON DISK", right=True), Column("COULD GO", right=True)]
+    return [
+        tag("figure", both(lambda width: bars(chart, "What could go, by its main cause", width))),
+        table(
+            "Main causes, those first that hold back most",
+            [Column("MAIN CAUSE"), Column("PARTITIONS", right=True), *sizes, Column("WHICH")],
+            causes,
+        ),
+        table(
+            f"Partitions that could lose most: {cut(len(first), len(partitions), 'partition')}",
+            [Column("PARTITION"), *sizes, Column("WHY"), Column("WHAT TO DO")],
+            rows,
+        ),
+        paragraph(_how_known(look), class_="quiet"),
+    ]
+
+
+def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:
+    return printable(partition.name), links.partition(partition.path)
+
+
+def _names(partitions: Sequence[WhyPartition], links: Links) -> Content:
+    """List the first few partitions, and the number of others."""
+    return linked_names([_named(one, links) for one in partitions[:NAMES_MAX]], len(partitions))
+
+
+def _how_known(look: NodeLook) -> str:
+    assert look.why is not None, "it is shown"
+    estimated = sum(one.keys is not None for one in look.why.partitions)
+    words = f"Keys were counted in {number(estimated, 'partition')}, by key indexes or a sample: an estimate"
+    if look.why.keys_not_counted:
+        more = number(len(look.why.keys_not_counted), "partition")
+        words += f"; of {more} they were not, and what could go there is an upper bound"
+    return words + "."
+
+
+def _wrong(look: NodeLook, listing: Listing, links: Links) -> Content:
+    rows: list[Sequence[Content]] = [
+        ["directory", printable(where), printable(what), "-"] for where, what in _of_directories(listing)
+    ]
+    if look.why is None:
+        damaged = [one for one in listing.partitions if one.damage or one.unreadable]
+        for one in damaged[:_ROWS_MAX]:
+            what = str(one.damage[0]) if one.damage else one.unreadable[0]
+            name = link_or_text(printable(one.name), links.partition(one.path))
+            rows.append(["damage" if one.damage else "unreadable", name, printable(what), "-"])
+    else:
+        rows += _wrong_causes(look.why.partitions, links)
+    columns = [Column("PROBLEM"), Column("WHERE"), Column("WHAT, OF THE FIRST"), Column("WHAT TO DO")]
+    checked = "Batch headers were read. cordwood check reads everything, and compares checksums."
+    return [
+        table("Problems, the worst first", columns, rows) if rows else paragraph("No problem was seen."),
+        None if look.why is not None else not_yet(look, Step.WHY),
+        paragraph(checked, class_="quiet"),
+    ]
+
+
+def _of_directories(listing: Listing) -> Iterator[tuple[str, str]]:
+    for directory in listing.directories:
+        yield from ((directory.path, str(problem)) for problem in directory.problems)
+    yield from ((listing.metadata_path or "", str(problem)) for problem in listing.metadata_problems[:1])
+
+
+def _wrong_causes(partitions: Iterable[WhyPartition], links: Links) -> Iterator[Sequence[Content]]:
+    by_kind: dict[CauseKind, list[tuple[WhyPartition, int]]] = {}
+    for partition in partitions:
+        for at, cause in enumerate(partition.causes):
+            by_kind.setdefault(cause.kind, []).append((partition, at))
+    for kind in _WRONG:
+        found = by_kind.get(kind, [])
+        if found:
+            first, at = found[0]
+            cause = first.causes[at]
+            yield [
+                kind,
+                _names([one for one, _ in found], links),
+                printable(cause.what),
+                printable(cause.next_step) or "-",
+            ]

@@ -1,0 +1,37 @@
+"""The page of each kind of result, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cordwood.cleaning.engine.results import CleanResult
+from cordwood.cleaning.proof.result import VerifyResult
+from cordwood.commands.why.found_keys import ErasureResult
+from cordwood.common.presentable import Paged, register_page
+from cordwood.simulation.pages import explain, simulation
+from cordwood.simulation.sizing.explained import ExplainResult
+from cordwood.simulation.sizing.result import SimulationResult
+from cordwood.view.pages import clean, erasure, proof
+from cordwood.view.pages.frame import one_file
+from cordwood.view.pages.links import FileLinks
+from cordwood.view.pages.markup import Content
+
+#: For each class of result, the page's title and the function that builds its body.
+_PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
+    CleanResult: ("Clean", clean.body),
+    ErasureResult: ("Erasure", erasure.body),
+    SimulationResult: ("Simulation", simulation.body),
+    ExplainResult: ("What if", explain.body),
+    VerifyResult: ("Proof", proof.body),
+}
+
+
+def file_page(result: Paged) -> str:
+    """Return a result's page as a file, which loads no other file and runs no script."""
+    title, body = _PAGES[type(result)]
+    return one_file(title, FileLinks(), body(result))
+
+
+for _kind in _PAGES:
+    register_page(_kind, file_page)

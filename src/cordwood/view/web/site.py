@@ -1,0 +1,244 @@
+"""The pages of `view` by their paths, each with its JSON.
+
+/               the node                                     /node.json
+/partitions     the list of partitions                       /partitions.json
+/partition      one of them, by ?path=                       /partition.json
+/batches        its batches from ?offset= on                 /batches.json    as `dump --batches --json` prints them
+/records        its records from ?offset= on                 /records.json    as `dump --records --json` prints them
+/find           redirects to records by ?offset= or ?time=,
+                shows the records of ?key=                   /get.json        as `get --json` prints it
+/groups         consumer groups                              /groups.json     as `groups --json` prints them
+/group          one of them, by ?id=                         /group.json
+/transactions   transactions                                 /transactions.json
+                                                             as `transactions --json` prints them
+
+The query of a request names a partition by its directory. The directory must be one that the scan of the node has
+found, so a request can open no other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol
+
+from cordwood.commands.get import get
+from cordwood.commands.key_options import GetOptions
+from cordwood.commands.report.groups import group_document
+from cordwood.commands.selection import WhyOptions
+from cordwood.commands.times import parse_time
+from cordwood.commands.why.found_keys import GetResult
+from cordwood.common.errors import CordwoodError, RequestError
+from cordwood.common.text import printable
+from cordwood.fs.base import Store
+from cordwood.storage.index.files import indexes_in
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.groups import GroupListing
+from cordwood.storage.node.transactions import TransactionListing
+from cordwood.view.node_look import NodeLook, Step, why_failed
+from cordwood.view.pages import groups, node, partition, partitions, records, transactions
+from cordwood.view.pages.links import ServerLinks
+from cordwood.view.pages.under_way import has_come_to
+from cordwood.view.partition_look import (
+    batches_from,
+    first_offset_since,
+    look_at_partition,
+    open_partition,
+    options_for,
+    records_from,
+)
+from cordwood.view.web.answers import html, json_document, not_yet, number, style_sheet, wanted
+from cordwood.view.web.http_server import Answer, Request, Route
+from cordwood.view.web.watch import PartitionLooks
+
+_OFFSET_MAX = 2**63 - 2
+#: Without key indexes, a log larger than this is not searched for a key, as the reader would wait too long.
+_SEARCHED_BYTES_MAX = 256 << 20
+
+
+class DumpLines(Protocol):
+    """Returns the lines that `cordwood dump --json` prints."""
+
+    def __call__(self, path: str, *, batches: bool, offset: int, limit: int) -> bytes:
+        """Return the lines of batches, or of records.
+
+        Raises:
+            RequestError: the result is too large.
+        """
+
+
+class Site:
+    """The pages of one node."""
+
+    def __init__(
+        self, latest: Callable[[], NodeLook], options: WhyOptions, dump_lines: DumpLines, *, fs: Store | None = None
+    ) -> None:
+        """Prepare the pages; each is built on request.
+
+        Args:
+            latest: returns the latest scan of the node.
+        """
+        self._latest = latest
+        self._options = options
+        self._dump_lines = dump_lines
+        self._fs = fs
+        self._links = ServerLinks()
+        self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(path), fs=fs))
+
+    def routes(self) -> Mapping[str, Route]:
+        """Return the routes by path."""
+        return {
+            "/": lambda _: html(node.node_page(self._latest(), self._links)),
+            "/node.json": lambda _: json_document(node.document(self._latest())),
+            "/partitions": lambda request: html(
+                partitions.partitions_page(self._latest(), wanted(request), self._links)
+            ),
+            "/partitions.json": lambda request: json_document(partitions.document(self._latest(), wanted(request))),
+            "/groups": lambda request: html(groups.groups_page(self._latest(), wanted(request), self._links)),
+            "/groups.json": lambda _: self._document(Step.GROUPS, self._latest().groups),
+            "/group": self._group,
+            "/group.json": self._group_json,
+            "/transactions": lambda request: html(
+                transactions.transactions_page(self._latest(), wanted(request), self._links)
+            ),
+            "/transactions.json": lambda _: self._document(Step.TRANSACTIONS, self._latest().transactions),
+            "/style.css": style_sheet,
+            **{
+                path: self._of_one(route)
+                for path, route in (
+                    ("/partition", self._partition),
+                    ("/partition.json", self._partition_json),
+                    ("/batches", self._batches),
+                    ("/batches.json", self._lines(batches=True)),
+                    ("/records", self._records),
+                    ("/records.json", self._lines(batches=False)),
+                    ("/find", self._find),
+                    ("/get.json", self._get_json),
+                )
+            },
+        }
+
+    # ---- groups, transactions ----
+
+    def _document(self, step: Step, found: GroupListing | TransactionListing | None) -> Answer:
+        """Answer with a command's JSON, or explain why it is missing."""
+        if found is not None:
+            return json_document(found.document())
+        look = self._latest()
+        if not has_come_to(look, step):
+            return not_yet()
+        why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
+        return Answer(_NOT_FOUND, f"{printable(why)}\n".encode())
+
+    def _group(self, request: Request) -> Answer:
+        look, group_id = self._latest(), request.query.get("id", "")
+        group = groups.group_of(look, group_id)
+        if group is None:
+            return html(groups.no_group_page(look, group_id, self._links), _NOT_FOUND)
+        return html(groups.group_page(look, group, wanted(request), self._links))
+
+    def _group_json(self, request: Request) -> Answer:
+        look = self._latest()
+        group = groups.group_of(look, request.query.get("id", ""))
+        if group is not None:
+            return json_document(group_document(group))
+        if look.groups is None:
+            return self._document(Step.GROUPS, None)
+        return Answer(_NOT_FOUND, b"There is no group of this name.\n")
+
+    # ---- one partition ----
+
+    def _of_one(self, route: Callable[[str, Request], Answer]) -> Route:
+        """Make a route for a known partition; it answers with a page if the request is invalid."""
+
+        def answer(request: Request) -> Answer:
+            path = request.query.get("path", "")
+            listing = self._latest().listing
+            if listing is None:
+                return html(partition.under_way_page(path, self._links))
+            if all(one.path != path for one in listing.partitions):
+                return html(partition.gone_page(path, "No partition of this node is there.", self._links), _NOT_FOUND)
+            try:
+                return route(path, request)
+            except RequestError as error:
+                return html(records.refused_page(path, str(error), self._links), HTTPStatus.BAD_REQUEST)
+            except (CordwoodError, OSError) as error:
+                return html(partition.gone_page(path, why_failed(error), self._links), _NOT_FOUND)
+
+        return answer
+
+    def _of_partition(self, path: str) -> WhyOptions:
+        listing = self._latest().listing
+        return options_for(path, self._options, None if listing is None else listing.metadata_path)
+
+    def _log(self, path: str) -> LogView:
+        return open_partition(path, self._of_partition(path), fs=self._fs)
+
+    def _partition(self, path: str, _: Request) -> Answer:
+        look = self._looks.of(path)
+        if look is None:
+            return html(partition.under_way_page(path, self._links))
+        transactions = self._latest().open_in(look.listing.topic_partition)
+        return html(partition.partition_page(look, transactions, self._links))
+
+    def _partition_json(self, path: str, _: Request) -> Answer:
+        look = self._looks.of(path)
+        if look is None:
+            return not_yet()
+        return json_document(partition.document(look))
+
+    def _batches(self, path: str, request: Request) -> Answer:
+        offset = _offset(request)
+        found = batches_from(self._log(path), offset, records.ROWS_MAX)
+        return html(records.batches_page(path, found, offset, self._links))
+
+    def _records(self, path: str, request: Request) -> Answer:
+        offset = _offset(request)
+        found = records_from(self._log(path), offset, records.ROWS_MAX)
+        return html(records.records_page(path, found, offset, self._links))
+
+    def _lines(self, *, batches: bool) -> Callable[[str, Request], Answer]:
+        def answer(path: str, request: Request) -> Answer:
+            lines = self._dump_lines(path, batches=batches, offset=_offset(request), limit=records.ROWS_MAX)
+            return Answer(HTTPStatus.OK, lines, "application/x-ndjson")
+
+        return answer
+
+    # ---- find ----
+
+    def _find(self, path: str, request: Request) -> Answer:
+        query = request.query
+        if query.get("key"):
+            return html(records.key_page(path, query["key"], self._get(path, query["key"]), self._links))
+        if query.get("time"):
+            since = parse_time(query["time"])
+            offset = first_offset_since(self._log(path), since)
+            if offset is None:
+                raise RequestError(f"There is no record from {query['time']} on")
+        else:
+            offset = _offset(request)
+        return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": self._links.records(path, offset)})
+
+    def _get_json(self, path: str, request: Request) -> Answer:
+        return json_document(self._get(path, request.query.get("key", "")).document())
+
+    def _get(self, path: str, key: str) -> GetResult:
+        log, options = self._log(path), self._of_partition(path)
+        root = None if options.index_place.index_dir is None else log.fs.absolute_path(options.index_place.index_dir)
+        if log.size_bytes > _SEARCHED_BYTES_MAX and not any(True for _ in indexes_in(log.fs, path, root)):
+            raise RequestError(
+                f"The log is too large to be searched while you wait. Make key indexes:  cordwood index {path}  "
+                f"or search it:  cordwood get {path} --key {key}"
+            )
+        asked = GetOptions(selection=options.selection, index_place=options.index_place, now_ms=options.now_ms)
+        return get([path], [key], asked, fs=self._fs)
+
+
+_NOT_FOUND = HTTPStatus.NOT_FOUND
+
+
+def _offset(request: Request) -> int:
+    offset = number(request, "offset", _OFFSET_MAX)
+    if offset is None:
+        raise RequestError("Give an offset: a number from 0 on")
+    return offset

@@ -1,0 +1,76 @@
+"""The cost of loading and rolling when a log has many segments: counted, not timed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.memory import MemoryFileSystem
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
+from tests.live.live_logs import NOW_MS, PATH, World, batch
+from tests.work import CountedListings, calls_of
+
+FEW, MANY = 50, 200
+
+
+def written(segments: int) -> MemoryFileSystem:
+    """A log with this number of segments, all flushed before the power is cut."""
+    fs = MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)
+    world = World(fs)
+    log = world.load({"segment.index.bytes": "64"})
+    for number in range(segments):
+        log.append_as_leader(batch(f"a{number}", producer_id=1, sequence=number), 0)
+        log.roll()
+    log.flush(force_active_segment=True)
+    log.close_handlers()
+    return fs
+
+
+def without(fs: LocalFileSystem, *kinds: FileKind) -> None:
+    for info in fs.list(PATH):
+        if info.name.endswith(kinds):
+            fs.unlink(f"{PATH}/{info.name}")
+
+
+def load_live(fs: LocalFileSystem) -> None:
+    World(fs).load({"segment.index.bytes": "64"}, clean_shutdown=False)
+
+
+def load_in_place(fs: LocalFileSystem) -> None:
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=True, recovery_point=0, now_ms=NOW_MS)
+
+
+def complete_in_place(fs: LocalFileSystem) -> None:
+    without(fs, FileKind.PRODUCER_SNAPSHOT)
+    recover_in_place(fs, LogView(PATH, fs=fs), crashed=False, recovery_point=0, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("lost", [(), (FileKind.OFFSET_INDEX,)], ids=["crashed", "without indexes"])
+@pytest.mark.parametrize("recover", [load_live, load_in_place, complete_in_place])
+def test_recovery_of_many_segments_does_no_more_for_each_than_that_of_few(
+    recover: Callable[[LocalFileSystem], None], lost: Sequence[FileKind]
+) -> None:
+    listings, calls = [], []
+    for segments in (FEW, MANY):
+        fs = written(segments)
+        without(fs, *lost)
+        counted = CountedListings(fs)
+        calls.append(calls_of(functools.partial(recover, counted)))
+        listings.append(counted.listings)
+    assert listings[0] == listings[1]
+    assert calls[1] - calls[0] < 1.1 * calls[0] * (MANY - FEW) / FEW
+
+
+def test_a_roll_of_a_log_with_many_segments_is_no_more_work_than_with_few() -> None:
+    log = World(MemoryFileSystem(lambda: NOW_MS * 1_000_000, can_crash=False)).load({"segment.index.bytes": "64"})
+    costs = []
+    for number in range(MANY):
+        log.append_as_leader(batch(f"a{number}", producer_id=1, sequence=number), 0)
+        costs.append(calls_of(log.roll))
+    # A list that has become too small is copied now and then, in a call or two.
+    assert max(costs[FEW:]) - min(costs[FEW:]) < 10

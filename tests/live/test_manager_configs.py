@@ -1,0 +1,187 @@
+"""Defaults delete no data, and explicit configs are saved beside each log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cordwood import LogManager, PosixFileSystem, TopicPartition, check, ls
+from cordwood.cli.main import app
+from cordwood.common.config import explicit_texts, overrides
+from cordwood.live.log import Log
+from cordwood.live.scheduler import SteppedScheduler
+from cordwood.storage.formats import log_configs
+from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.log_configs import LogConfigs
+from tests.kafka_tools import Broker
+
+NOW_MS, DAY_MS = 1_800_000_000_000, 86_400_000
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+DELETES = ("t:cleanup.policy=delete", "t:retention.ms=1000")
+
+
+@contextmanager
+def opened(path: Path, *configs: str, dirs: int = 1) -> Iterator[LogManager]:
+    """A manager whose tasks run when the test calls for them."""
+    clock = itertools.count(NOW_MS).__next__
+    homes = [path / f"d{number}" for number in range(dirs)]
+    scheduler = SteppedScheduler(lambda: NOW_MS)
+    with LogManager(PosixFileSystem(), homes, overrides(configs), clock=clock, scheduler=scheduler) as manager:
+        yield manager
+
+
+def filled(manager: LogManager, partition: TopicPartition = ONE) -> Log:
+    """A log of ten old segments."""
+    log = manager.get_or_create_log(partition, is_new=True)
+    for number in range(10):
+        log.append({"k": str(number)}, timestamp_ms=NOW_MS - 10 * DAY_MS)
+        log.roll()
+    return log
+
+
+def remembered(log: Log) -> dict[str, str]:
+    return dict(log_configs.decode(Path(log.directory, FileKind.LOG_CONFIGS).read_bytes()).texts)
+
+
+@pytest.mark.parametrize(
+    ("configs", "kept"),
+    [
+        ((), 10),
+        (("t:retention.ms=1000", "t:retention.bytes=1"), 10),
+        (("log.retention.hours=1",), 10),
+        (("t:cleanup.policy=delete",), 10),
+        (("other:cleanup.policy=delete", "other:retention.ms=1000"), 10),
+        (DELETES, 0),
+        (("log.cleanup.policy=delete", "log.retention.hours=1"), 0),
+        (("cleanup.policy=delete", "retention.bytes=0"), 0),
+    ],
+)
+def test_old_records_are_deleted_only_by_an_explicit_policy_and_limit(
+    tmp_path: Path, configs: tuple[str, ...], kept: int
+) -> None:
+    with opened(tmp_path, *configs) as manager:
+        log = filled(manager)
+        manager.cleanup_logs()
+        assert len(list(log.records())) == kept
+
+
+def test_a_log_that_is_opened_again_without_configs_keeps_those_that_it_had(tmp_path: Path) -> None:
+    with opened(tmp_path, "t:cleanup.policy=compact", "log.segment.bytes=1048576") as manager:
+        filled(manager)
+    for _ in range(2):
+        with opened(tmp_path) as manager:
+            log, other = manager.get_or_create_log(ONE), manager.get_or_create_log(TWO)
+            assert [one.config.compact for one in (log, other)] == [True, True]
+            assert log.config.segment_bytes == 1 << 20
+            manager.cleanup_logs()
+            assert len(list(log.records())) == 10
+            assert remembered(log) == remembered(other) == {"cleanup.policy": "compact", "segment.bytes": "1048576"}
+
+
+def test_given_configs_replace_remembered_ones_by_name_whatever_level_they_are_of(tmp_path: Path) -> None:
+    with opened(tmp_path, *DELETES, "t:segment.ms=5") as manager:
+        manager.get_or_create_log(ONE)
+    with opened(tmp_path, "log.retention.hours=2") as manager:
+        assert manager.logs[ONE].config.retention_ms == 2 * 3_600_000
+    with opened(tmp_path) as manager:
+        expected = {"cleanup.policy": "delete", "retention.ms": str(2 * 3_600_000), "segment.ms": "5"}
+        assert remembered(manager.logs[ONE]) == explicit_texts(manager.topic_config("t")) == expected
+
+
+def test_update_topic_config_forgets_what_it_does_not_name(tmp_path: Path) -> None:
+    with opened(tmp_path, *DELETES) as manager:
+        filled(manager)
+        filled(manager, TWO)
+    with opened(tmp_path) as manager:
+        manager.update_topic_config("t", {"segment.ms": 7})
+        for log in manager.all_logs:
+            assert remembered(log) == {"segment.ms": "7"}
+        manager.cleanup_logs()
+        assert [len(list(log.records())) for log in manager.all_logs] == [10, 10]
+        manager.update_topic_config("t", {})
+        assert remembered(log) == {}
+
+
+def test_after_a_crash_between_two_files_the_newer_one_counts_for_all(tmp_path: Path) -> None:
+    with opened(tmp_path, "t:cleanup.policy=compact") as manager:
+        logs = [manager.get_or_create_log(one) for one in (ONE, TWO)]
+        files = [Path(log.directory, FileKind.LOG_CONFIGS) for log in logs]
+    for at in (0, 1):
+        texts = {"cleanup.policy": "delete", "retention.ms": str(at)}
+        written_ms = log_configs.decode(files[at].read_bytes()).written_ms + 10
+        files[at].write_bytes(log_configs.encode(LogConfigs(texts, written_ms)))
+        with opened(tmp_path) as manager:
+            assert [remembered(log) for log in manager.all_logs] == [texts, texts]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 60, b"written.ms=1\nretention.ms=soon\n", b"written.ms=\\u00\n"])
+def test_a_damaged_file_deletes_nothing(tmp_path: Path, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path, *DELETES) as manager:
+        path = Path(filled(manager).directory, FileKind.LOG_CONFIGS)
+    path.write_bytes(data)
+    with opened(tmp_path) as manager:
+        manager.cleanup_logs()
+        assert len(list(manager.logs[ONE].records())) == 10
+        assert path.read_bytes() == data
+    assert f"the remembered configs {path} do not count" in caplog.text
+    with opened(tmp_path, *DELETES) as manager:
+        assert remembered(manager.logs[ONE]) == {"cleanup.policy": "delete", "retention.ms": "1000"}
+
+
+def test_a_file_is_read_as_it_was_written() -> None:
+    texts = {
+        "cleanup.policy": "compact,delete",
+        "leader.replication.throttled.replicas": "0:1,1:2",
+        "retention.ms": "-1",
+    }
+    configs = LogConfigs(texts, NOW_MS)
+    assert log_configs.decode(log_configs.encode(configs)) == configs
+
+
+def test_a_log_that_moves_takes_its_configs_along(tmp_path: Path) -> None:
+    with opened(tmp_path, "t:cleanup.policy=compact", dirs=2) as manager:
+        log = filled(manager)
+        (other,) = (one for one in manager.live_log_dirs if one != log.parent_directory)
+        manager.move_partition(ONE, other)
+        assert remembered(manager.logs[ONE]) == {"cleanup.policy": "compact"}
+    with opened(tmp_path, dirs=2) as manager:
+        assert manager.logs[ONE].parent_directory == other
+        assert manager.logs[ONE].config.compact
+
+
+def test_other_commands_know_the_file(tmp_path: Path) -> None:
+    with opened(tmp_path, *DELETES) as manager:
+        path = Path(filled(manager).directory, FileKind.LOG_CONFIGS)
+    assert list(check(tmp_path / "d0")) == []
+    done = CliRunner().invoke(app, ["dump", str(path), "--json"])
+    properties = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {one["key"]: one["value"] for one in properties if one["type"] == "property"}.items() >= {
+        "cleanup.policy": "delete",
+        "retention.ms": "1000",
+    }.items()
+    (partition,) = ls(tmp_path / "d0").partitions
+    assert partition.segments
+
+
+def test_a_broker_ignores_the_file(tmp_path: Path, kafka_broker: Broker) -> None:
+    data = tmp_path / "d0"
+    kafka_broker.start(data)
+    send = {"do": "send", "id": "p", "topic": "t", "partition": 0, "key": "k", "value": "v"}
+    create = {"do": "create_topic", "topic": "t", "partitions": 1, "config": {}}
+    kafka_broker.client(data, [create, {"do": "producer", "id": "p", "config": {}}, send, {"do": "flush", "id": "p"}])
+    kafka_broker("stop", data)
+    with opened(tmp_path, "t:cleanup.policy=compact") as manager:
+        path = Path(manager.logs[ONE].directory, FileKind.LOG_CONFIGS)
+        before = path.read_bytes()
+    kafka_broker.start(data)
+    kafka_broker.client(data, [{"do": "producer", "id": "p", "config": {}}, send, {"do": "flush", "id": "p"}])
+    read = kafka_broker.client(data, [{"do": "consume", "isolation": "read_committed", "topics": ["t"]}])
+    kafka_broker("stop", data)
+    assert [line["offset"] for line in read if "value" in line] == [0, 1]
+    assert path.read_bytes() == before

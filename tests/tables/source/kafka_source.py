@@ -1,0 +1,115 @@
+"""Spark's own Kafka source beside ours: the same options, a broker on one side and its directory on the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from cordwood.bench.spark_source import add_kafka_source
+from cordwood.common.errors import RequestError
+from tests import kafka_tools
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: No log changes while both sources read.
+STILL = {
+    "log_cleaner_enable": "false",
+    "log_initial_task_delay_ms": 86_400_000,
+    "log_retention_check_interval_ms": 86_400_000,
+    "offsets_retention_minutes": 2_147_483,
+    "transaction_max_timeout_ms": 2_147_483_647,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 2_147_483_647,
+    "transaction_remove_expired_transaction_cleanup_interval_ms": 2_147_483_647,
+}
+
+#: The topic that `producing` writes to, and the retained size of each partition.
+TOPIC, RETENTION_BYTES = "moving", 60_000
+
+
+def with_kafka(spark: SparkSession) -> SparkSession:
+    """The session, with the jars of Spark's Kafka source; the test is skipped, or fails, where they cannot be had."""
+    try:
+        add_kafka_source(spark)
+    except RequestError as error:
+        (pytest.fail if kafka_tools.required() else pytest.skip)(str(error))
+    return spark
+
+
+def from_kafka(spark: SparkSession, address: str, options: Mapping[str, str]) -> DataFrame:
+    """Read with Spark's Kafka source."""
+    fast = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "20000"}
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+    return reader.options(**fast, **options).load()
+
+
+def from_logs(spark: SparkSession, path: Path, options: Mapping[str, str]) -> DataFrame:
+    """Read with our source; it also gets the options for a broker."""
+    reader = spark.read.format("cordwood").option("kafka.bootstrap.servers", "127.0.0.1:1").option("groupIdPrefix", "g")
+    return reader.options(**options).load(str(path))
+
+
+def sorted_rows(frame: DataFrame) -> pa.Table:
+    """The rows of a DataFrame, in the order of the log."""
+    return frame.toArrow().sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+
+
+class Producer:
+    """Kafka's Java client, which keeps running: it gets commands one by one while a test checks their effects."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            [kafka_tools.FOLDER / "broker", "client", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __call__(self, *commands: kafka_tools.Line) -> None:
+        """Run commands to their end."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        for command in commands:
+            self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for command in commands:
+            if command["do"] != "send":  # these do not answer
+                answer = json.loads(self._process.stdout.readline())
+                assert answer.get("ok") == command["do"], answer
+
+    def transaction(self, values: Mapping[int, Sequence[str]], *, committed: bool) -> None:
+        """Write values to partitions of the topic `moving` in one transaction."""
+        sends = [
+            {"do": "send", "id": "p", "topic": TOPIC, "partition": partition, "key": "k", "value": value}
+            for partition, some in values.items()
+            for value in some
+        ]
+        self({"do": "begin", "id": "p"}, *sends, {"do": "commit" if committed else "abort", "id": "p"})
+
+
+@contextmanager
+def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
+    """A broker with a topic of two partitions, whose old segments retention deletes all the time; and a producer to
+    it.
+    """
+    broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
+    settings = {"internal.segment.bytes": "12000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
+    with Producer(directory) as producer:
+        producer(
+            {"do": "create_topic", "topic": TOPIC, "partitions": 2, "config": settings},
+            {"do": "producer", "id": "p", "config": {"transactional.id": "x"}},
+        )
+        yield producer
