@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cordwood.fs.memory import MemoryFileSystem, every_cut
-from cordwood.fs.memory_journal import at_random, keep_all, lose_all
+from cordwood.testing.memory import MemoryFileSystem, every_cut
+from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests import knobs
 from tests.fs.trees import tree
 

@@ -34,9 +34,9 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.option import option_fields
 from cordwood.common.text import Column, html_table
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.simulation.explain_options import ExplainOptions
 from cordwood.simulation.options import SimulateOptions
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import fixture
 
 PYTHON_PAGE = Path(__file__).parents[1] / "docs" / "python.md"

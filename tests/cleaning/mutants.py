@@ -48,9 +48,9 @@ class Mutant:
         return _SOURCES / "cordwood" / f"{self.module.replace('.', '/')}.py"
 
 
-REWRITE, TRANSACTIONS, SELECTION = "cleaning.rewrite", "cleaning.transactions", "cleaning.selection"
-RETENTION, OFFSET_MAP, JUDGE = "cleaning.retention", "cleaning.offset_map", "kernels.judge"
-SUPERSEDED, SCAN = "kernels.superseded", "engine.scan"
+REWRITE, TRANSACTIONS, SELECTION = "cleaning.rules.rewrite", "cleaning.rules.transactions", "cleaning.rules.selection"
+RETENTION, OFFSET_MAP, JUDGE = "cleaning.rules.retention", "cleaning.rules.offset_map", "kernels.judge"
+SUPERSEDED, SCAN = "kernels.superseded", "cleaning.engine.scan"
 
 #: The unchanged rules, for comparison.
 NONE = Mutant("", "", "", "")

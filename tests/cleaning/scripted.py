@@ -19,7 +19,6 @@ from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.plan import PartitionPlan
 from cordwood.cleaning.rules.selection import MAX_OFFSET_SPAN, clean_range, first_dirty_offset, segments_between
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
@@ -42,6 +41,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.in_place import in_parts, swap_in_groups
 from tests.cleaning.modes import clean_log
 from tests.record.windows import window

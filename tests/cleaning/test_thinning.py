@@ -15,12 +15,12 @@ from cordwood.cleaning.rules.superseded import ScannedKeys
 from cordwood.cleaning.rules.thinning import thin
 from cordwood.common.errors import DataError
 from cordwood.common.types import NONE, Codec
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch, seal
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.record import Record, write_varint
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.testing import strategies
+from cordwood.testing.memory import MemoryFileSystem
 
 pytestmark = pytest.mark.more
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, app
 from cordwood.common.errors import RequestError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import PathKind, look
+from cordwood.testing.memory import MemoryFileSystem
 from cordwood.view.running import LiveNode, LiveOptions
 from tests.commands.planned_logs import batch, make_log
 

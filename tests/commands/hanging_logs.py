@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.producer_state import AppendOrigin
 from cordwood.record.control import Marker, encode_marker
 from cordwood.storage.formats.filenames import HIGH_WATERMARKS
+from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.made_broker import T0, MadeBroker, Pair
 from tests.commands.made_broker import batch as made_batch
 from tests.fs.trees import put, sync_everything, tree

@@ -13,7 +13,6 @@ from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.commands.in_place.site import PROGRESS
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import read_file, write_file
@@ -21,6 +20,7 @@ from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.commands.in_process import InThisProcess
 from tests.crashes import durable

@@ -23,7 +23,6 @@ from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats import checkpoints, pending_records
 from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.formats.filenames import (
@@ -37,6 +36,7 @@ from cordwood.storage.log.clean_state import believed_checkpoint, read_pending
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.crashes import durable
 from tests.live.nodes import Node
 from tests.plain import plain_records

@@ -19,7 +19,6 @@ from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST, app
 from cordwood.common.errors import CordwoodError, DataError, LockedError, NotFoundError, RequestError
 from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.log import Log
@@ -38,6 +37,7 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery import marker as recovery_marker
+from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.hanging_logs import (
     HANGING,
     OTHER,

@@ -27,8 +27,6 @@ from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
 from cordwood.commands.read import check
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import is_full
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.findings import Severity
 from cordwood.storage.formats import filenames
@@ -36,6 +34,8 @@ from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.index import build as building
 from cordwood.storage.log.view import LogView
 from cordwood.tasks import packing
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests.commands.in_memory import (
     LATER_MS,
     NAMES,

@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.cleaning.engine.results import Fate
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live import work_folder
 from cordwood.storage.formats.filenames import FileKind, index_folder, key_index_path
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 from tests.commands.in_process import InThisProcess
 from tests.live.live_logs import NOW_MS, PATH, World, batch

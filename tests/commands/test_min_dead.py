@@ -14,7 +14,6 @@ import pytest
 import cordwood
 from cordwood.commands.why.next_step import StepKind
 from cordwood.common.errors import RequestError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -24,6 +23,7 @@ from cordwood.storage.index import build as building
 from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests import knobs
 from tests.commands.min_dead_worlds import (
     CONFIG,

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.cleaning.engine.results import Fate
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN
+from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
 from tests.fs.acting import spoil
 from tests.fs.read_only_store import ReadOnlyStore

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from cordwood.api import clean_in_place
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.index import build as building
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
+from cordwood.testing.memory import MemoryFileSystem
 from tests import knobs
 from tests.record.windows import window
 

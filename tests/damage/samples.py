@@ -15,7 +15,6 @@ from itertools import pairwise
 
 from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.common.types import Codec, TimestampType
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.kernels.layout import MAGIC_END
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
@@ -33,6 +32,7 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import fixture
 from tests.fs.trees import put
 

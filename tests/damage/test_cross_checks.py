@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from cordwood.common.types import Codec, TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -24,6 +23,7 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction, index_of
 from cordwood.storage.formats.transaction_index import encode as encode_transaction_index
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.damage.samples import (
     CLEAN_SHUTDOWN,
     FIELDS,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import CordwoodError, DataError
 from cordwood.common.types import Isolation
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_batch, seal
 from cordwood.record.record import Record
@@ -24,6 +23,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, look
+from cordwood.testing.memory import MemoryFileSystem
 from tests.damage.samples import PARTITION, entries, logs, memory, small_files
 
 pytestmark = pytest.mark.more

@@ -68,7 +68,7 @@ def test_the_sdist_has_what_git_has_and_makes_the_same_wheel(wheel: Path, sdist:
 
 
 def test_every_command_says_how_it_is_used(bare: Environment) -> None:
-    assert "Commands" in bare.run("cordwood", "--help")
+    assert "Usage: cordwood [OPTIONS] COMMAND" in bare.run("cordwood", "--help")
     for verb in VERBS:
         assert f"cordwood {verb}" in bare.run("cordwood", verb, "--help"), verb
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from cordwood.fs.base import File, TargetStore
 from cordwood.fs.checked import WantedLocation, checked
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.throttled import Limit, throttled
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fs import contract
 from tests.fs.contract import target_outcome
 

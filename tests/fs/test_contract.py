@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, LocalFileSystem, PutMode
 from cordwood.fs.direct import DIRECT_READ_BYTES_MIN, aligned_buffer, read_direct
-from cordwood.fs.memory import MemoryFileSystem, every_cut
-from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import Workspace
+from cordwood.testing.memory import MemoryFileSystem, every_cut
+from cordwood.testing.memory_journal import lose_all
 from tests.fs.contract import local_outcome, local_steps
 from tests.fs.lock_holders import on_linux
 from tests.fs.trees import content, put, sync_everything, tree

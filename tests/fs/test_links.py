@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.fs.base import Link
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.trees import content, put
 
 FS = PosixFileSystem()

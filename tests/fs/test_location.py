@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.overlay import Overlay
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.testing.memory import MemoryFileSystem
 
 
 def test_a_location_of_the_machine_opens_in_any_process() -> None:

@@ -20,9 +20,9 @@ from cordwood.cli.main import app
 from cordwood.common.errors import LockedError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock, lock_holder, network_file_system
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import copy_of, fixture
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, HOLD_WITH_AN_ODD_NAME, is_held, on_linux, open_up, other
 from tests.kafka_tools import Broker, KafkaToolError

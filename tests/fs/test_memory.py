@@ -16,8 +16,8 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from cordwood.fs.base import is_full
-from cordwood.fs.memory import MemoryFileSystem, PowerCut, every_cut
-from cordwood.fs.memory_journal import at_random, keep_all, lose_all
+from cordwood.testing.memory import MemoryFileSystem, PowerCut, every_cut
+from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests.fs.contract import local_outcome, local_steps
 from tests.fs.trees import Tree, content, drawn, put, sync_everything, tree
 

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.only_read import READING, READING_THE_FIRST, VERBS, OnlyRead
 from tests.fs.trees import put, sync_everything, tree
 

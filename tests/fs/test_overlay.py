@@ -5,9 +5,9 @@ import errno
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.overlay import Overlay
 from cordwood.storage.log.files import read_file
+from cordwood.testing.memory import MemoryFileSystem
 
 
 def tree() -> tuple[LocalFileSystem, Overlay]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cordwood.fs.base import File
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.testing.memory import MemoryFileSystem
 
 
 def open_files(folder: Path) -> int:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.fs.counted import CountedStore
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.read_once import ReadOnceStore
+from cordwood.testing.memory import MemoryFileSystem
 
 SIZE = 100
 DATA = bytes(range(SIZE))

@@ -21,10 +21,10 @@ from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.values import ValueFormat
 from cordwood.commands.report import listing
 from cordwood.fs.base import LocalFileSystem, Store
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.check import Finding
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
+from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
 from tests.fs.only_read import VERBS
 from tests.fs.read_only_store import ReadOnlyStore

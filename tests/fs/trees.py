@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory_journal import Change
+from cordwood.testing.memory_journal import Change
 
 #: Every path below a root: a file's bytes, None for a directory.
 Tree = dict[str, bytes | None]

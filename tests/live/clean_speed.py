@@ -3,7 +3,7 @@
     python -m tests.live.clean_speed cleans [DIR]     logs of several sizes, one of them or many, in both ways
     python -m tests.live.clean_speed aborts [DIR]     the duration of an abort, and the processes that it ends
 
-`TASKS_BYTES_MIN` of `service.clean_runner` was chosen by the output of the first; it measures both ways one after the
+`TASKS_BYTES_MIN` of `live.clean_runner` was chosen by the output of the first; it measures both ways one after the
 other, as a machine's other load changes from minute to minute. DIR is a folder for the logs.
 """
 

@@ -7,7 +7,6 @@ import threading
 from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import File, LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
@@ -16,6 +15,7 @@ from cordwood.live.scheduler import SteppedScheduler
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, batch, read_all
 
 PARTITION = TopicPartition("t", 0)

@@ -7,13 +7,13 @@ from typing import Any
 
 from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.failures import LogDirFailureChannel
 from cordwood.live.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_script import config_of
 
 NOW_MS = 1_700_000_000_000

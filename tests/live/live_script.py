@@ -16,7 +16,6 @@ from cordwood.common.config import Layer, Source, SourceKind, TopicConfig, resol
 from cordwood.common.errors import CleanFailedError, LogError, RecordValidationError
 from cordwood.common.types import NONE, TimestampType, TopicPartition
 from cordwood.fs.base import FileInfo
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.clean import CleanedLog
 from cordwood.live.cleaner_manager import ABORTED, LogCleanerManager
 from cordwood.live.failures import LogDirFailureChannel
@@ -32,6 +31,7 @@ from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import read_file, write_file
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.replay import CODECS, batch_document, plain
 from tests.live.cleaning import begin_abort, clean_log
 

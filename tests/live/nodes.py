@@ -8,12 +8,12 @@ from collections.abc import Callable
 from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.log.files import read_file
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, batch
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -11,8 +11,8 @@ import pytest
 
 from cordwood.common.config import overrides
 from cordwood.common.errors import LogError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.log_manager import LogManager
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS
 from tests.live.nodes import ONE
 

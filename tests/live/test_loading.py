@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, PATH, World, batch
 from tests.work import CountedListings, calls_of
 

@@ -20,7 +20,6 @@ from cordwood.common.config import BrokerConfig, Source, SourceKind, overrides, 
 from cordwood.common.errors import ConfigError, IllegalStateError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import File, LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.clean import LiveClean, run_here
@@ -35,6 +34,7 @@ from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.tasks.engines import Where
+from cordwood.testing.memory import MemoryFileSystem
 from tests.crashes import Cuts, durable
 from tests.kafka_tools import Oracle
 from tests.live.cleaner_nodes import COMPACT, PARTITION, Node, Slow, damage, layers, newest, repair, send

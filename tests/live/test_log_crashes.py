@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import Change
 from cordwood.live.log import Log
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import Change
 from tests.crashes import Cuts, durable
 from tests.live.live_logs import PATH, World, batch, read_all
 

@@ -13,12 +13,12 @@ from cordwood.common.config import overrides
 from cordwood.common.errors import IllegalStateError, KafkaStorageError, LockedError, LogDirNotFoundError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.log import FetchIsolation
 from cordwood.live.log_manager import LogManager
 from cordwood.storage.log.files import read_file
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, batch, read_all
 from tests.live.nodes import ONE, TWO, Node
 

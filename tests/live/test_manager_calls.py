@@ -12,12 +12,12 @@ from cordwood.common.config import overrides
 from cordwood.common.errors import IllegalStateError, InconsistentTopicIdError, KafkaStorageError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.log import FetchIsolation
 from cordwood.storage.formats import properties
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.knobs import scaled
 from tests.live.cleaning import begin_abort
 from tests.live.live_logs import NOW_MS, batch, read_all

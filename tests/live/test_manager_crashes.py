@@ -16,8 +16,6 @@ import pytest
 from cordwood.common.errors import IllegalStateError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
@@ -25,6 +23,8 @@ from cordwood.live.scheduler import SteppedScheduler
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import keep_all, lose_all
 from tests.crashes import EVERY, Cuts, durable
 from tests.kafka_tools import Oracle
 from tests.live.live_logs import NOW_MS, batch, read_all

@@ -12,13 +12,13 @@ import pytest
 from cordwood.common.config import overrides
 from cordwood.common.errors import InvalidTxnStateError
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import Move
 from cordwood.live import retention
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.moves import Moves
 from cordwood.live.scheduler import SteppedScheduler
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import Move
 from tests.live.live_logs import NOW_MS, World, read_all
 
 pytestmark = pytest.mark.more

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 
 import pytest
 
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.clean import LiveClean, run_here
 from cordwood.live.indexes import LiveTransactionIndex
 from cordwood.live.log_to_clean import log_to_clean
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.cleaner_nodes import PARTITION, Node, layers, newest
 from tests.live.live_logs import NOW_MS, World, read_all
 from tests.live.nodes import ONE

@@ -22,7 +22,6 @@ import pytest
 from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
@@ -31,6 +30,7 @@ from cordwood.live.log_to_clean import log_to_clean
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS
 
 TOPIC, PARTITIONS, KEYS = "__consumer_offsets", 20, 20

@@ -9,11 +9,11 @@ import pytest
 
 from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.log_manager import LogManager
 from cordwood.live.scheduler import SteppedScheduler, ThreadScheduler
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, batch
 from tests.live.nodes import ONE, until
 

@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from cordwood.fs.base import File
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.live.log import FetchIsolation, Log
+from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, World, batch, read_all
 
 MARKS = {"at the end": 4, "between batches": 2, "inside a batch": 3}

@@ -9,13 +9,13 @@ import pytest
 
 from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve
 from cordwood.common.errors import DataError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.simulation.replay import Replay, Span, choose_span, rows_of
 from cordwood.simulation.trace import TRACE_ROW, Trace, draw_gone, read_trace
 from cordwood.storage.log.view import open_log
+from cordwood.testing.memory import MemoryFileSystem
 
 NOW = 1_750_000_000_000
 

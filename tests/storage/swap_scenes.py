@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
 from tests.storage.swaps import (

@@ -10,7 +10,6 @@ from functools import cached_property
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
@@ -23,6 +22,7 @@ from cordwood.storage.log.recovery import SEGMENT_KINDS, next_offset
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
 

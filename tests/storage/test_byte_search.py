@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.index.byte_search import KEY_BYTES_MIN, ByteSearch
+from cordwood.testing.memory import MemoryFileSystem
 
 
 def plain(data: bytes, keys: list[bytes]) -> set[tuple[int, bytes]]:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import CorruptFileError
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import keep_all, lose_all
 from cordwood.storage.formats import checkpoints
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import keep_all, lose_all
 from tests.crashes import Cuts
 from tests.fs.trees import content, put
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cordwood.common.errors import DataError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -17,6 +16,7 @@ from cordwood.storage.formats.filenames import key_index_path
 from cordwood.storage.index.history import History, Outcome
 from cordwood.storage.index.partition import drop_indexes
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.knobs import scaled, step
 from tests.storage.indexes import index_all

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.common.types import Codec
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
@@ -28,6 +27,7 @@ from cordwood.storage.index.probe import batches_with, find, hash_of_keys, windo
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
+from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.reference import siphash128
 from tests.storage.damage_sites import FIRST
 from tests.storage.key_index_twin import SECRET, Entry, file_of, parts

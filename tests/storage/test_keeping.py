@@ -18,8 +18,6 @@ import pytest
 from cordwood.commands.undo import undo
 from cordwood.common.errors import CorruptFileError, NotFoundError, RequestError
 from cordwood.fs.base import FileInfo
-from cordwood.fs.memory import MemoryFileSystem, PowerCut
-from cordwood.fs.memory_journal import at_random, keep_all, lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -31,6 +29,8 @@ from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.testing.memory import MemoryFileSystem, PowerCut
+from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests.crashes import EVERY
 from tests.storage.in_place import (
     NOW_MS,

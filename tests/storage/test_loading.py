@@ -13,8 +13,6 @@ import pytest
 
 from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -28,6 +26,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import lose_all
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.fs.trees import Tree, tree

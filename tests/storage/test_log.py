@@ -12,7 +12,6 @@ import pytest
 import cordwood
 from cordwood.commands.read import open_log
 from cordwood.common.errors import CorruptBatchError, DataError, NotFoundError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -20,6 +19,7 @@ from cordwood.storage.formats import offset_index
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovery import Verb
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import copy_of, fixture
 
 

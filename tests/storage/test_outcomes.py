@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from cordwood.fs.base import Store
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.outcomes import contradicts, follow, outcomes
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
+from cordwood.testing.memory import MemoryFileSystem
 from tests.knobs import SEED
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 

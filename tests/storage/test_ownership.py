@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cordwood.common.errors import RequestError
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.users import User
 from cordwood.storage.changes.ownership import check_ownership
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, WORK_FOLDER
+from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.lock_holders import open_up
 
 pytestmark = pytest.mark.more

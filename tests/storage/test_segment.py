@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import BATCH_ROW
 from cordwood.record.batch import encode_batch
@@ -16,6 +15,7 @@ from cordwood.record.columns import BatchWindow, decode, is_valid
 from cordwood.record.record import Record, to_records
 from cordwood.storage.log import windows
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, compute_crcs, read_headers
+from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.strategies import logs
 from tests import kafka_tools
 

@@ -15,8 +15,6 @@ import pytest
 from cordwood.commands.read import check
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.memory import MemoryFileSystem
-from cordwood.fs.memory_journal import lose_all
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.changes.swap import drop_segments, swap_in
 from cordwood.storage.check.findings import Severity
@@ -24,6 +22,8 @@ from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_nam
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import lose_all
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cordwood.fs.counted import CountedStore
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.tail import find_tail
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 
 LOG = "t-0/00000000000000000000.log"
 

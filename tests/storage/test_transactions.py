@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cordwood.common.types import Isolation
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
+from cordwood.testing.memory import MemoryFileSystem
 
 
 def data(offset: int, producer: int | None = None) -> bytes:

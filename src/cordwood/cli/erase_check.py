@@ -60,7 +60,7 @@ def main(
 
 def _certificate(result: ErasureResult, path: str) -> str:
     if path.lower().endswith((".html", ".htm")):
-        from cordwood.view.pages.results import file_page
+        from cordwood.result_pages import file_page
 
         return file_page(result)
     return json.dumps(result.document(), indent=1) + "\n"

@@ -75,7 +75,7 @@ def _serve(server: ViewServer, *, no_browser: bool) -> int:
 
 
 def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
-    """Return the lines of `cordwood dump --json`; see `web.site.DumpLines`."""
+    """Return the lines of `cordwood dump --json`; see `view.web.site.DumpLines`."""
     lines = bytearray()
 
     def write(some: bytes) -> None:

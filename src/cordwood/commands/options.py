@@ -1,6 +1,6 @@
 """The options of the commands, as one value from the command line to the engine.
 
-A new option is one field here, or in `cleaning.plan.Choices`: `cli.options` and `api` are generated from these fields.
+A new option is one field here, or in `rules.plan.Choices`: `cli.options` and `api` are generated from these fields.
 This module imports little, so that Spark can start before the command itself is loaded.
 """
 

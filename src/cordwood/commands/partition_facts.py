@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from cordwood.cleaning.engine.facts import first_timestamp, old_bytes
 from cordwood.cleaning.rules.plan import Decision, LogFacts, PartitionPlan
+from cordwood.cleaning.rules.policy import Obstacle
 from cordwood.commands.opening import broker_config
-from cordwood.commands.policy import Obstacle
 from cordwood.commands.why.causes import CauseKind, CleanerFacts, PartitionFacts
 from cordwood.common.config import ConfigValue, TopicConfig
 from cordwood.common.types import NONE
@@ -112,7 +112,7 @@ def _cleaner(node: Node, directory: LogDirectory, enabled: ConfigValue) -> Clean
 
 def _kind(place: LocatedPartition, planned: PlannedPartition) -> CauseKind | None:
     if planned.obstacle is not None:
-        return planned.obstacle.kind
+        return CauseKind(planned.obstacle.kind)
     is_current = place.name is not None and place.name.state is DirectoryState.CURRENT
     if is_current and planned.plan.decision is Decision.REFUSE and not place.directory.live and place.directory.failure:
         return CauseKind.OFFLINE

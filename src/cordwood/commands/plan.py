@@ -1,7 +1,7 @@
 """`plan`: the decisions of a clean of a broker's directories, with reasons, without changes.
 
 This module collects facts: names and sizes, checkpoints, indexes, configs, batch headers. It reads no record, starts no
-Spark and changes no file. `cleaning.selection` makes the decisions from the facts.
+Spark and changes no file. `rules.selection` makes the decisions from the facts.
 
 The first rule of `policy` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
 doubt (`Node.doubt`); the same holds for the limits of retention.
@@ -30,11 +30,11 @@ from cordwood.cleaning.rules.plan import (
     Setting,
     config_reason,
 )
+from cordwood.cleaning.rules.policy import Obstacle, policy_in_doubt, why_never
 from cordwood.cleaning.rules.sparing import check_share
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
-from cordwood.commands.policy import Obstacle, policy_in_doubt, why_never
 from cordwood.commands.why.reasons import causes_of
 from cordwood.common.clock import Clock, system_clock
 from cordwood.common.config import ConfigValue, TopicConfig

@@ -1,4 +1,4 @@
-"""Predicts the effect of cleans and retention on the records of a log; the rules are in `cleaning.next_step`.
+"""Predicts the effect of cleans and retention on the records of a log; the rules are in `commands.why.next_step`.
 
 Reads names, sizes, checkpoints, the ends of time indexes and the headers after the newest producer snapshot, but no
 records, so it takes milliseconds.
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from cordwood.cleaning.engine.facts import loaded_facts
 from cordwood.cleaning.rules.plan import Bound, CleanRange, SegmentFacts
+from cordwood.cleaning.rules.policy import why_never
 from cordwood.cleaning.rules.selection import clean_range, first_dirty_offset, high_watermark
-from cordwood.commands.policy import why_never
 from cordwood.commands.why.next_step import Prospects, SegmentEnd
 from cordwood.common.config import TopicConfig
 from cordwood.common.types import NONE

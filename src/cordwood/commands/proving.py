@@ -24,7 +24,7 @@ FOLDERS = "cordwood-proof-"
 def verify_pairs(
     runner: Runner, fs: Store, pairs: Sequence[Pair], scratch: TargetStore, *, counters: Counters | None = None
 ) -> list[Verdict]:
-    """Prove pairs; see `verification.prove`.
+    """Prove pairs; see `proof.prove`.
 
     Args:
         runner: runs the tasks, unless only this process can open the store.

@@ -2,7 +2,7 @@
 
     partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, batch headers
        ├───────► disk usage ───┤   storage.node.disk_usage
-       ├───────► keys ─────────┼─► causes    cleaning.why: pure
+       ├───────► keys ─────────┼─► causes    commands.why.reasons: pure
        ├───────► cleaner ──────┤   when its checkpoint was written, and when a broker was last alive
        └───────► transaction ──┘   commands.transactions, only if one holds back the cleaner
 

@@ -1,9 +1,8 @@
 """Results that present themselves: `print(result.text())`, `result.document()`, and a table in a notebook.
 
-A result is a plain value of a low layer, while text, JSON and HTML are made in `report`, a high one. So `report`
+A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So `report`
 registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
-`report`. Pages, which are higher still, are registered by `pages.results`, which the Python calls and the command line
-import.
+`report`. Pages are registered by `result_pages`, which the Python calls and the command line import.
 """
 
 from __future__ import annotations

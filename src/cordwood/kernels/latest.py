@@ -2,7 +2,7 @@
 
 A slot has three numbers: both halves of a hash, and the newest offset (all ones if the slot is free). The table is at
 most half full, so a look-up needs one or two probes. Each probe is a cache miss, so slots are prefetched a few records
-ahead. `cleaning.offset_map` has Kafka's own map, with its slots, limit and MD5.
+ahead. `rules.offset_map` has Kafka's own map, with its slots, limit and MD5.
 
 If most looked-up keys are not in the table, a Bloom filter is tested first: a key has three bits in one word, chosen by
 the half of its hash that does not choose its slot. The filter is small enough for a cache.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cordwood.cleaning.rules.plan import Reason
-from cordwood.commands.policy import policy_in_doubt, why_topic_is_left
+from cordwood.cleaning.rules.policy import policy_in_doubt, why_topic_is_left
 from cordwood.common.config import Layer, Source, SourceKind, TopicConfig, show
 from cordwood.storage.node.node import Node
 

@@ -9,7 +9,7 @@ begins at Kafka's checkpoint if `max.compaction.lag.ms` has passed, because it m
 has much more garbage than the limit.
 
 A clean works in this order: remove Cordwood's checkpoint, swap in groups, write the list of remaining garbage, write
-Cordwood's checkpoint, write Kafka's. Each step is on disk before the next. `cleaning.selection.plan_compaction` has the
+Cordwood's checkpoint, write Kafka's. Each step is on disk before the next. `rules.selection.plan_compaction` has the
 same rules for logs that are not in use.
 """
 

@@ -1,6 +1,6 @@
 """The range that a clean of a live log would cover, and whether it is due.
 
-Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets. `cleaning.selection` has the rules.
+Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets. `rules.selection` has the rules.
 """
 
 from __future__ import annotations

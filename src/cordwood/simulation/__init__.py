@@ -1,1 +1,1 @@
-"""Replays months of live logs in seconds: runs `service` on a file system in memory with a clock moved by hand."""
+"""Replays months of live logs in seconds: runs `live` on a file system in memory with a clock moved by hand."""

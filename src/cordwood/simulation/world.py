@@ -16,7 +16,6 @@ from typing import Protocol, Self
 
 from cordwood.common.config import BROKER_DELETES, Layer
 from cordwood.common.types import TopicPartition
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import CleanerStats
 from cordwood.live.log_manager import LogManager
@@ -26,6 +25,7 @@ from cordwood.simulation.batches import LEADER_EPOCH, Room, Written
 from cordwood.simulation.disk import DiskMeter
 from cordwood.simulation.recorder import Recorder
 from cordwood.simulation.sizing.result import Rolls
+from cordwood.testing.memory import MemoryFileSystem
 
 #: Start of each simulation; any constant works.
 START_MS = 1_735_689_600_000

@@ -91,7 +91,7 @@ class Where:
         return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
 
     def start(self, sizes: Sequence[int] = ()) -> AbstractContextManager[Runner]:
-        """Start the engine; see `jobs.runner.Start`."""
+        """Start the engine; see `tasks.runner.Start`."""
         return _started(self, sizes)
 
 

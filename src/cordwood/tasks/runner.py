@@ -1,7 +1,7 @@
 """The interface of engines that run tasks, and the simplest engine: this process.
 
     here      `InThisProcess`            for stores that no other process can open
-    Spark     `spark.runner`             our own session or the user's
+    Spark     `tasks.spark.runner`             our own session or the user's
     pool      `pool`                     processes of this machine, without Java
 
 All three share the division and packing of work, the functions of tasks, and the reports.

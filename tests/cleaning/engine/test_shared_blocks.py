@@ -12,11 +12,11 @@ import pytest
 
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition
 from cordwood.cleaning.engine.settings import CleanSettings
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.engine.logs import data, make_log
 
 #: Enough to be worth sharing, in batches whose ends are at no block's.

@@ -24,13 +24,13 @@ from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.common.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
 from cordwood.fs.counted import CountedStore
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
+from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning import modes
 from tests.cleaning.engine.logs import data, make_log
 

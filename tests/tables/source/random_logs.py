@@ -11,7 +11,6 @@ import pyarrow as pa
 from cordwood.common.config import overrides
 from cordwood.common.types import NONE, Codec, Isolation, TopicPartition
 from cordwood.fs.base import LocalFileSystem, Store
-from cordwood.fs.memory import MemoryFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.producer_state import NO_GUARD, AppendOrigin
@@ -28,6 +27,7 @@ from cordwood.tables.source.filters import Condition
 from cordwood.tables.source.options import ReadOptions, parse
 from cordwood.tables.source.reading import RowPlan, read_slice
 from cordwood.tables.source.schema import column_names
+from cordwood.testing.memory import MemoryFileSystem
 
 NOW_MS = 1_700_000_000_000
 ROOT = "/logs"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.view.pages.results import file_page
+from cordwood.result_pages import file_page
 from tests.fixtures import fixture
 from tests.view.web.hostile import NAMES
 from tests.view.web.results import COMMANDS

@@ -6,7 +6,7 @@
 
 The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
 this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
-pass 2, which reads and decodes the segment anyway (`cleaning.superseded.confirmed`). A clean that may spare the segment
+pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). A clean that may spare the segment
 (`engine.sparing`) looks up all. The segment is scanned instead if its index is missing or torn, has another secret, was
 made from other batches than the ones in the file, or covers batches of magic 0 and 1, which have no exact counts, or
 records without a key.

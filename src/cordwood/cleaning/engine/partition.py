@@ -1,7 +1,7 @@
 """Clean one partition, or some groups of its segments.
 
     1  facts       sizes and times of the segments; which of them are dirty
-    2  groups      segments that are small enough together become one: `cleaning.selection.group_segments`
+    2  groups      segments that are small enough together become one: `rules.selection.group_segments`
     3  pass 1      reads all segments up to the end of the dirty section, and finds their superseded records:
                    `scan.scan_keys`. If little is dirty, it reads the dirty section first, for the newest offset of each
                    of its keys (`keys.collect_keys`), and looks up all records in that table: `scan.probe_keys`. With

@@ -1,6 +1,6 @@
 """Pass 1 without Kafka's offset map: read each segment once, and find its superseded records.
 
-    run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     cleaning.superseded
+    run ──► windows ──► decoded, keys hashed (threads) ──► chunks ──► `ScannedRun`     rules.superseded
                                                              └─ merge ──► `ScannedKeys` for pass 2
 
 This module scans all runs one after another, and keeps the survivors of their chunks in memory. `engine.stages` does

@@ -1,7 +1,7 @@
 """Decide which segments a clean that may leave garbage (`--min-dead`) spares, and record facts for the next clean.
 
     pass 1: superseded records ───────────────┐
-    pending records, if they are valid ───────┴─► garbage of each segment ──► groups to write: `cleaning.sparing`
+    pending records, if they are valid ───────┴─► garbage of each segment ──► groups to write: `rules.sparing`
     expired tombstones ──► stay if a spared record may have their key
     spared segments ──► pending records, for the next clean: `storage.formats.pending_records`
 

@@ -1,1 +1,1 @@
-"""Proves that a clean kept its promises. Imports nothing from `cleaning` or `engine`."""
+"""Proves that a clean kept its promises. Imports nothing from `rules` or `engine`."""

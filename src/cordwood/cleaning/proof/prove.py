@@ -6,7 +6,7 @@
     judge         per hash range: each key's last committed value, in a table of removed or of remaining records
 
 One task proves a whole partition if it fits one range. Tasks write large results to files of a scratch folder; if such
-a file is lost or damaged, the partition is compared again. Nothing is imported from `cleaning`, `engine` or their
+a file is lost or damaged, the partition is compared again. Nothing is imported from `rules`, `engine` or their
 kernels: the rules that decide whether a record may be removed are implemented a second time, independently.
 """
 

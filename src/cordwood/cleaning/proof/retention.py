@@ -1,6 +1,6 @@
 """Proves, before retention deletes segments, that each of them may be deleted.
 
-The rules are written a second time here, and not shared with `cleaning.retention`, which chooses the segments. Kafka
+The rules are written a second time here, and not shared with `rules.retention`, which chooses the segments. Kafka
 deletes only from the start of a log, and only records that all in-sync replicas have: every deleted segment ends at or
 below the high watermark. One of these limits must also hold for each deleted segment:
 

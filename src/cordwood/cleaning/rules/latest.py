@@ -2,11 +2,11 @@
 
 A record is superseded if the dirty section has a newer record with the same key. The table grows with the number of
 keys: 24 bytes per slot, at least two slots per key. It is never full, so one clean always covers the whole cleanable
-range; Kafka's map has a fixed size, so Kafka may need several cleans (`cleaning.offset_map`). Memory is the only limit,
+range; Kafka's map has a fixed size, so Kafka may need several cleans (`rules.offset_map`). Memory is the only limit,
 and is checked before the table grows.
 
 Two kinds of logs need this table: logs with little dirty data, as the scan looks up all records in it (`DirtyTable`),
-and damaged logs whose offsets do not ascend. For all other logs see `cleaning.superseded`.
+and damaged logs whose offsets do not ascend. For all other logs see `rules.superseded`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ limited number of records, and marks the records that a newer record of the same
     then     `SegmentOutcomes` holds, per batch, which of its records are superseded
 
 So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge reads any
-range of hashes. A table of all keys (`cleaning.latest`, `cleaning.offset_map`) is needed only if the user chose Kafka's
+range of hashes. A table of all keys (`rules.latest`, `rules.offset_map`) is needed only if the user chose Kafka's
 own map, or if offsets do not ascend.
 
 If little is dirty, most records of a chunk would supersede nothing. Then the keys of the dirty section are collected

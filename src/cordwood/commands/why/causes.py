@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cordwood.cleaning.rules.plan import LogFacts, PartitionPlan, Reason, config_reason
+from cordwood.cleaning.rules.policy import ObstacleKind
 from cordwood.common.config import ConfigValue, TopicConfig
 from cordwood.common.presentable import Presentable
 from cordwood.common.types import NONE, TopicPartition
@@ -20,18 +21,18 @@ class CauseKind(StrEnum):
     """Cause of a partition's size. Of two causes that hold back equally many bytes, the earlier in this list leads."""
 
     # Kind of partition.
-    NO_PARTITION = "no partition"
-    TO_BE_DELETED = "to be deleted"
-    STRAY = "stray"
-    FUTURE = "copy in the making"
-    MOVING = "being moved"
-    DUPLICATE = "duplicate"
-    METADATA_LOG = "metadata log"
+    NO_PARTITION = ObstacleKind.NO_PARTITION.value
+    TO_BE_DELETED = ObstacleKind.TO_BE_DELETED.value
+    STRAY = ObstacleKind.STRAY.value
+    FUTURE = ObstacleKind.FUTURE.value
+    MOVING = ObstacleKind.MOVING.value
+    DUPLICATE = ObstacleKind.DUPLICATE.value
+    METADATA_LOG = ObstacleKind.METADATA_LOG.value
     UNREADABLE = "unreadable"
     OFFLINE = "directory offline"
-    WRONG_CONFIG = "wrong config"
-    UNKNOWN_POLICY = "unknown policy"
-    TIERED = "remote copies"
+    WRONG_CONFIG = ObstacleKind.WRONG_CONFIG.value
+    UNKNOWN_POLICY = ObstacleKind.UNKNOWN_POLICY.value
+    TIERED = ObstacleKind.TIERED.value
     # The policy does not fit the records.
     NULL_KEYS = "records without a key"
     UNIQUE_KEYS = "keys that never repeat"

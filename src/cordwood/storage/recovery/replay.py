@@ -2,7 +2,7 @@
 
 The state of a producer is its epoch, its newest data batches, the start of its open transaction, and the time of its
 last batch or marker. A broker uses it to accept or reject the producer's next batch, so a clean must keep the batches
-that a rebuilt state needs. The replay of a stored log rejects no batch; a live log (`service.producer_state`) checks
+that a rebuilt state needs. The replay of a stored log rejects no batch; a live log (`live.producer_state`) checks
 each batch first, and then changes the state in the same way.
 
     a batch of data    adds its sequence and offsets; if its epoch is new, earlier batches are dropped first

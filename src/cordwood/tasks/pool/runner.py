@@ -57,7 +57,7 @@ class _Task:
 
 
 class PoolRunner:
-    """Runs tasks in a pool; see `jobs.runner`. Several threads may use one."""
+    """Runs tasks in a pool; see `tasks.runner`. Several threads may use one."""
 
     is_on_this_machine = True
 

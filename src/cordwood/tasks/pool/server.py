@@ -54,8 +54,9 @@ def serve(control: socket.socket, parent: int) -> None:
 def _loaded() -> Callable[[socket.socket, socket.socket], int]:
     """Import the modules that workers need; return a function that forks a worker."""
     # Imported here, so that the process that starts the server does not wait for it.
-    import cordwood.tables.newest  # noqa: F401
-    import cordwood.tasks.packing
+    import cordwood.cleaning.engine.exchange
+    import cordwood.cleaning.engine.task
+    import cordwood.tasks.packing  # noqa: F401
     from cordwood.kernels.crc import crc32c
     from cordwood.tasks.pool.worker import work
 

@@ -57,7 +57,7 @@ def running_on_spark(
 
 
 class SparkRunner(ABC):
-    """Runs tasks on Spark; see `jobs.runner` and `executors.Executors`."""
+    """Runs tasks on Spark; see `tasks.runner` and `executors.Executors`."""
 
     __slots__ = ()
 

@@ -17,7 +17,7 @@ from cordwood.view.web.watch import Watch
 
 
 class ViewServer:
-    """Serves pages of some directories to clients that `web.access` admits.
+    """Serves pages of some directories to clients that `view.web.access` admits.
 
     Attributes:
         url: the address of the start page, with its token if clients need one.

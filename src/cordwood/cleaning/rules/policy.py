@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from cordwood.cleaning.rules.plan import Reason, config_reason
-from cordwood.commands.why.causes import CauseKind
 from cordwood.common.config import TopicConfig
 from cordwood.common.errors import ConfigError
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
@@ -19,24 +19,42 @@ _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
 # ---- partitions that are never cleaned -------------------------------------------------------------------------------
 
 
+class ObstacleKind(StrEnum):
+    """Kind of the rule that excludes a partition from cleaning."""
+
+    NO_PARTITION = "no partition"
+    TO_BE_DELETED = "to be deleted"
+    STRAY = "stray"
+    FUTURE = "copy in the making"
+    MOVING = "being moved"
+    DUPLICATE = "duplicate"
+    METADATA_LOG = "metadata log"
+    WRONG_CONFIG = "wrong config"
+    UNKNOWN_POLICY = "unknown policy"
+    TIERED = "remote copies"
+
+
 @dataclass(frozen=True, slots=True)
 class Obstacle:
     """The reason why a partition is never cleaned."""
 
-    kind: CauseKind
+    kind: ObstacleKind
     reason: Reason
 
 
 def _no_name(_node: Node, place: LocatedPartition) -> Obstacle | None:
     if place.name is not None:
         return None
-    return Obstacle(CauseKind.NO_PARTITION, Reason("not named like a partition (topic-number)"))
+    return Obstacle(ObstacleKind.NO_PARTITION, Reason("not named like a partition (topic-number)"))
 
 
 _STATES = {
-    DirectoryState.DELETED: (CauseKind.TO_BE_DELETED, "a -delete directory: about to be removed"),
-    DirectoryState.FUTURE: (CauseKind.FUTURE, "a -future directory: a copy in the making, for another log directory"),
-    DirectoryState.STRAY: (CauseKind.STRAY, "a -stray directory: the cluster does not know it"),
+    DirectoryState.DELETED: (ObstacleKind.TO_BE_DELETED, "a -delete directory: about to be removed"),
+    DirectoryState.FUTURE: (
+        ObstacleKind.FUTURE,
+        "a -future directory: a copy in the making, for another log directory",
+    ),
+    DirectoryState.STRAY: (ObstacleKind.STRAY, "a -stray directory: the cluster does not know it"),
 }
 
 
@@ -51,7 +69,7 @@ def _state(_node: Node, place: LocatedPartition) -> Obstacle | None:
 def _metadata_log(_node: Node, place: LocatedPartition) -> Obstacle | None:
     if place.topic != CLUSTER_METADATA_TOPIC:
         return None
-    return Obstacle(CauseKind.METADATA_LOG, Reason(f"{CLUSTER_METADATA_TOPIC} is never cleaned"))
+    return Obstacle(ObstacleKind.METADATA_LOG, Reason(f"{CLUSTER_METADATA_TOPIC} is never cleaned"))
 
 
 def _twin(node: Node, place: LocatedPartition) -> Obstacle | None:
@@ -59,10 +77,10 @@ def _twin(node: Node, place: LocatedPartition) -> Obstacle | None:
     for other in node.duplicates(place.name.topic_partition):
         if other.path != place.path:
             reason = Reason(f"it is also in {other.path}, and a broker refuses to start with both")
-            return Obstacle(CauseKind.DUPLICATE, reason)
+            return Obstacle(ObstacleKind.DUPLICATE, reason)
     for other in node.futures(place.name.topic_partition):
         reason = Reason(f"it is being moved to {other.path}", until="cleanable once it has been moved")
-        return Obstacle(CauseKind.MOVING, reason)
+        return Obstacle(ObstacleKind.MOVING, reason)
     return None
 
 
@@ -75,20 +93,20 @@ def _topic_obstacle(node: Node, topic: str) -> Obstacle | None:
     if node.metadata is not None and node.metadata.is_tiered(topic):
         where = f"topic {topic} in {node.metadata_path}"
         reason = Reason("remote.storage.enable: a part of a tiered topic may be elsewhere", where)
-        return Obstacle(CauseKind.TIERED, reason)
+        return Obstacle(ObstacleKind.TIERED, reason)
     give = "give --config cleanup.policy=…, --server-properties or --metadata"
     try:
         doubt = node.doubt(topic)
         config = node.config_of(topic)
     except ConfigError as error:
-        return Obstacle(CauseKind.WRONG_CONFIG, Reason(f"cleanup.policy is unknown: {error}"))
+        return Obstacle(ObstacleKind.WRONG_CONFIG, Reason(f"cleanup.policy is unknown: {error}"))
     if doubt is not None:
         reason = Reason(f"cleanup.policy is unknown: {doubt}", node.metadata_path or "", give)
-        return Obstacle(CauseKind.UNKNOWN_POLICY, reason)
+        return Obstacle(ObstacleKind.UNKNOWN_POLICY, reason)
     if config.flag("remote.storage.enable"):
         said = config["remote.storage.enable"]
         reason = config_reason("remote.storage.enable", said, "a part of a tiered topic may be elsewhere")
-        return Obstacle(CauseKind.TIERED, reason)
+        return Obstacle(ObstacleKind.TIERED, reason)
     return None
 
 

@@ -34,8 +34,8 @@ from cordwood.fs.base import (
     refuse_lock_file,
     view_of,
 )
-from cordwood.fs.memory_journal import Change, Disk, Inode, Move, Name, Place, Resize, Set, Write
 from cordwood.fs.workspace import Workspace
+from cordwood.testing.memory_journal import Change, Disk, Inode, Move, Name, Place, Resize, Set, Write
 
 _ROOT = 1
 
