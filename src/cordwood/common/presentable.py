@@ -1,6 +1,6 @@
 """Results that present themselves: `print(result.text())`, `result.document()`, and a table in a notebook.
 
-A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So `report`
+A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So it
 registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
 `report`. Pages are registered by `result_pages`, which the Python calls and the command line import.
 """
