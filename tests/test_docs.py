@@ -578,7 +578,8 @@ def test_tables_in_the_docs_are_those_of_the_code(name: str) -> None:
 
 
 MODULE = re.compile(
-    r"\b((?:cli|commands|report|sources|spark|engine|verification|cleaning|storage|record|kernels|fs|testing)/[a-z_/]*[a-z_])\b"
+    r"\b((?:cli|bench|simulation|view|live|commands|tables|tasks|cleaning|storage|record|kernels|fs|common|testing)/"
+    r"[a-z_/]*[a-z_])\b"
 )
 
 
