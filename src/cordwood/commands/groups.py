@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 import cordwood.commands.report.groups  # noqa: F401 - so that listings can show themselves
-from cordwood.commands.coordinators import Beside
+from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.selection import GroupOptions
 from cordwood.common.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
@@ -36,7 +36,15 @@ def groups(
         NotFoundError: there is nothing at a path, no partition of `__consumer_offsets`, or no group was selected.
         RequestError: a path is a file; or the directories belong to different brokers.
     """
-    beside = Beside(Node.open(fs or file_system_for([*paths, options.metadata]), paths, options.metadata))
+    node = Node.open(fs or file_system_for([*paths, options.metadata]), paths, options.metadata)
+    return groups_of_node(node, paths, options, on_progress=on_progress)
+
+
+def groups_of_node(
+    node: Node, paths: Sequence[str], options: GroupOptions, *, on_progress: OnLogs | None = None
+) -> GroupListing:
+    """List the consumer groups in a node's directories, as they were when it was opened."""
+    beside = Beside(node)
     offsets_topic, share_topic = beside.coverage(CONSUMER_OFFSETS), beside.coverage(SHARE_GROUP_STATE)
     if not offsets_topic.partitions:
         what = f"No partition of {CONSUMER_OFFSETS} in {', '.join(paths)}"

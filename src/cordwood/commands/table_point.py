@@ -26,6 +26,7 @@ from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.source import LogSource
+from cordwood.storage.log.times import first_since
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.headers import SegmentHeaders, SegmentTask, read_segment_headers, transactions_of
@@ -149,12 +150,8 @@ def find_point(
     topic = next(str(place.topic) for place in places.values())
     if earlier is not None:
         earlier.check(topic, {number: _topic_id(place) for number, place in places.items()})
-    since_ms = point.ms if isinstance(point, Time) else None
     root = options.index_place.root(fs, [place.path for place in places.values()])
-    opened = {
-        number: _open(fs, place, number, earlier, run_bytes, since_ms, counters, root)
-        for number, place in places.items()
-    }
+    opened = {number: _open(fs, place, number, earlier, run_bytes, counters, root) for number, place in places.items()}
     tasks = [task for one in opened.values() for task in one.tasks]
     sizes = {
         (one.place.path, segment.base_offset): segment.size_bytes
@@ -167,7 +164,7 @@ def find_point(
         headers = [next(answers) for _ in one.tasks]
         transactions = transactions_of(headers)
         stable = _stable_end(node, one, options, headers, transactions.last_stable_offset)
-        end = _end(number, one, point, stable, headers)
+        end = _end(number, one, point, stable)
         partitions.append(PartitionPoint(number, one.start_offset, end, point is None, _topic_id(one.place)))
         slices.append(TableSlice(one.counted, number, one.start_offset, end, headers, transactions.aborted))
         notes += _notes(node, one, end, earlier, now_ms)
@@ -180,7 +177,6 @@ def _open(
     number: int,
     earlier: Earlier | None,
     run_bytes: Callable[[int], int],
-    since_ms: int | None,
     counters: Counters | None,
     index_root: str | None,
 ) -> _Opened:
@@ -201,9 +197,7 @@ def _open(
     # earlier table, which was stable, unless that end is the log start itself.
     segments = log.segments_from(start if start > log.log_start_offset else 0)
     size = run_bytes(sum(segment.size_bytes for segment in segments))
-    tasks = tuple(
-        SegmentTask(counted, segment.base_offset, segment is segments[-1], size, since_ms) for segment in segments
-    )
+    tasks = tuple(SegmentTask(counted, segment.base_offset, segment is segments[-1], size) for segment in segments)
     return _Opened(place, log, counted, start, tasks)
 
 
@@ -246,11 +240,11 @@ def _end(
     opened: _Opened,
     point: int | Mapping[int, int] | Time | None,
     stable: int,
-    headers: Sequence[SegmentHeaders],
 ) -> int:
     """Return the end offset of the table in a partition."""
     if isinstance(point, Time):
-        end = min(stable, _first_since(opened, point.ms, headers, stable))
+        since = first_since(opened.log, point.ms, start_offset=opened.log.log_start_offset, end_offset=stable)
+        end = stable if since is None else since
         what = f"{time_text(point.ms)} UTC, which is offset {end}"
     elif point is None:
         end = stable
@@ -274,23 +268,6 @@ def _end(
             f"{opened.place.path}: the earlier table ends at offset {opened.start_offset}, behind {what}"
         )
     return end
-
-
-def _first_since(opened: _Opened, since_ms: int, headers: Sequence[SegmentHeaders], stable: int) -> int:
-    """Return the offset of the first record at or after a time, or the stable end if there is no such record.
-
-    Source: Kafka LocalLog and FileRecords.searchForTimestamp, which include control records too.
-    """
-    first = next((found.time_offset for found in headers if found.time_offset is not None), None)
-    if first is None:
-        return stable
-    start = max(first, opened.log.log_start_offset)
-    for columns in opened.log.columns(start_offset=start, end_offset=stable, isolation=None):
-        late = columns.rows["timestamp"] >= since_ms
-        if late.any():
-            return int(columns.rows["offset"][late.argmax()])
-        del columns
-    return stable
 
 
 # ---- an earlier table ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from functools import cached_property
 import cordwood.commands.report.transactions  # noqa: F401 - so that listings can show themselves
 from cordwood.cleaning.engine.facts import load_producers
 from cordwood.cleaning.rules.plan import Bound, Choices
-from cordwood.commands.coordinators import Beside
+from cordwood.commands.coordinators import Beside, OnLogs
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.plan import plan_partition
@@ -61,12 +61,23 @@ def transactions(
         RequestError: a path is a file; or the directories belong to different brokers.
         ConfigError: Kafka would not accept a config.
     """
-    now_ms = clock() if options.now_ms is None else options.now_ms
     selection = options.selection
     fs = fs or file_system_for([*paths, selection.metadata, selection.server_properties])
-    node = open_node(fs, paths, selection)
+    return transactions_of_node(open_node(fs, paths, selection), paths, options, on_progress=on_progress, clock=clock)
+
+
+def transactions_of_node(
+    node: Node,
+    paths: Sequence[str],
+    options: TransactionOptions,
+    *,
+    on_progress: OnLogs | None = None,
+    clock: Clock = system_clock,
+) -> TransactionListing:
+    """List the open transactions in a node's directories, as they were when it was opened."""
+    now_ms = clock() if options.now_ms is None else options.now_ms
     beside = Beside(node)
-    places = [one for one in select_partitions(node.places, paths, selection) if _may_have_transactions(one)]
+    places = [one for one in select_partitions(node.places, paths, options.selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
     for done, place in enumerate(places, 1):

@@ -23,14 +23,12 @@ class SegmentTask:
 
     Attributes:
         run_bytes: approximate size of a run in bytes.
-        since_ms: the time to find, in milliseconds, or None.
     """
 
     log: CountedLog
     base_offset: int
     is_last: bool
     run_bytes: int
-    since_ms: int | None = None
 
     @property
     def path(self) -> str:
@@ -47,7 +45,6 @@ class SegmentHeaders:
         starts: for each run, the position of its first batch, and the offset behind the batch before it.
         end: position behind the last batch.
         next_offset: offset behind the last batch; the segment's base offset if it is empty.
-        time_offset: an offset at or before the first record of `since_ms` or later; None if all are older.
     """
 
     base_offset: int
@@ -55,7 +52,6 @@ class SegmentHeaders:
     starts: tuple[tuple[int, int], ...]
     end: int
     next_offset: int
-    time_offset: int | None
 
 
 def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
@@ -68,7 +64,7 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     segment = task.log.segment(task.base_offset)
     transactional = [np.empty(0, BATCH_ROW)]
     starts: list[tuple[int, int]] = []
-    end, next_offset, time_offset, last_number = 0, task.base_offset, None, NONE
+    end, next_offset, last_number = 0, task.base_offset, NONE
     with segment.open() as file:
         headers = read_headers(file, base_offset=segment.base_offset, search=not task.log.source.live)
         for item in headers_in_order(headers, segment.order()):
@@ -85,10 +81,7 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
             last_number = int(numbers[-1])
             end = int(item["position"][-1] + item["size_bytes"][-1])
             next_offset = int(item["last_offset"][-1]) + 1
-            if task.since_ms is not None and time_offset is None:
-                late = np.flatnonzero(item["max_timestamp"] >= task.since_ms)
-                time_offset = int(firsts[late[0]]) if late.size else None
-    return SegmentHeaders(task.base_offset, np.concatenate(transactional), tuple(starts), end, next_offset, time_offset)
+    return SegmentHeaders(task.base_offset, np.concatenate(transactional), tuple(starts), end, next_offset)
 
 
 def transactions_of(headers: Iterable[SegmentHeaders]) -> Transactions:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from cordwood.commands.groups import groups
+from cordwood.commands.groups import groups_of_node
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import TransactionOptions
 from cordwood.commands.read import list_node
 from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
-from cordwood.commands.transactions import transactions
+from cordwood.commands.transactions import transactions_of_node
 from cordwood.commands.why.causes import WhyResult
 from cordwood.commands.why_node import why_node
 from cordwood.common.clock import Clock, system_clock
@@ -123,19 +123,18 @@ def look_at_node(
         RequestError, NotFoundError, ConfigError: as `cordwood.ls`, before the first step.
     """
     now_ms = clock() if options.now_ms is None else options.now_ms
-    node = _open(paths, options, fs)
-    return _Looking(node, paths, replace(options, now_ms=now_ms), on_look or (lambda _: None)).run()
+    return _Looking(_open(paths, options, fs), paths, replace(options, now_ms=now_ms), on_look).run()
 
 
 class _Looking:
     """A running scan."""
 
-    def __init__(self, node: Node, paths: Sequence[str], options: WhyOptions, on_look: OnLook) -> None:
+    def __init__(self, node: Node, paths: Sequence[str], options: WhyOptions, on_look: OnLook | None) -> None:
         assert options.now_ms is not None, "all steps decide as of one time"
         self._node = node
         self._paths = paths
         self._options = options
-        self._on_look = on_look
+        self._on_look = on_look or (lambda _: None)
         self._look = NodeLook(tuple(paths), options.now_ms)
 
     def run(self) -> NodeLook:
@@ -171,11 +170,10 @@ class _Looking:
                 if not any(place.topic == CONSUMER_OFFSETS for place in node.places):
                     return {}
                 of_groups = GroupOptions(metadata=selection.metadata)
-                return {"groups": groups(paths, of_groups, on_progress=on_progress, fs=node.fs)}
+                return {"groups": groups_of_node(node, paths, of_groups, on_progress=on_progress)}
             case Step.TRANSACTIONS:
                 of_transactions = TransactionOptions(selection=selection, now_ms=options.now_ms)
-                found = transactions(paths, of_transactions, on_progress=on_progress, fs=node.fs)
-                return {"transactions": found}
+                return {"transactions": transactions_of_node(node, paths, of_transactions, on_progress=on_progress)}
 
 
 def look_at_all(
@@ -195,13 +193,13 @@ def look_at_all(
     Raises:
         RequestError, NotFoundError, ConfigError: as `cordwood.ls`.
     """
-    look = look_at_node(paths, options, on_look=on_look, fs=fs, clock=clock)
-    options = replace(options, now_ms=look.began_ms)
-    metadata = None if look.listing is None else look.listing.metadata_path
+    options = replace(options, now_ms=clock() if options.now_ms is None else options.now_ms)
+    node = _open(paths, options, fs)
+    look = _Looking(node, paths, options, on_look).run()
     found = []
     for path in _that_could_lose_most(look)[:limit]:
         try:
-            found.append(look_at_partition(path, options_for(path, options, metadata), fs=fs))
+            found.append(look_at_partition(path, options_for(path, options, node.metadata_path), node=node))
         except (CordwoodError, OSError):
             continue  # the scan of the node reports the error; or a running broker has deleted the partition
     return look, found

@@ -107,9 +107,18 @@ def options_for(path: str, options: WhyOptions, metadata_path: str | None) -> Wh
 
 
 def look_at_partition(
-    path: str, options: WhyOptions, *, fs: Store | None = None, clock: Clock = system_clock
+    path: str,
+    options: WhyOptions,
+    *,
+    node: Node | None = None,
+    fs: Store | None = None,
+    clock: Clock = system_clock,
 ) -> PartitionLook:
-    """Scan one partition; `options` come from `options_for`.
+    """Scan one partition.
+
+    Args:
+        options: from `options_for`.
+        node: the broker's directories, with the metadata and configs to use; default: open the partition alone.
 
     Raises:
         NotFoundError: it was deleted.
@@ -117,10 +126,13 @@ def look_at_partition(
         OSError: it cannot be read.
     """
     chosen, paths = options.selection, [path]
-    fs = fs or file_system_for([path, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
     now_ms = clock() if options.now_ms is None else options.now_ms
     options = replace(options, now_ms=now_ms)
-    node = open_node(fs, paths, chosen)
+    if node is None:
+        fs = fs or file_system_for([path, chosen.metadata, chosen.server_properties, options.index_place.index_dir])
+        node = open_node(fs, paths, chosen)
+    else:
+        node, fs = node.listed_again(paths), node.fs
     listing = list_node(node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True))
     if not listing.partitions:
         raise NotFoundError(f"{path} is gone")

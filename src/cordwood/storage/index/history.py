@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError, NotFoundError
-from cordwood.common.types import ControlType
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import DELETE_HORIZON
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
@@ -28,7 +27,7 @@ from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
 from cordwood.storage.index.sparse import SparseIndex
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
-from cordwood.storage.log.transactions import steps
+from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
 
@@ -266,21 +265,21 @@ def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: di
     Returns:
         index in `waiting` from which to continue.
     """
-    passed: dict[int, list[int]] = {}
+    seen, passed = Transactions(), list[tuple[int, int]]()
     for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):
         if isinstance(item, Gap):
             continue
-        for base_offset, _, producer, marker in steps(item.batches):
-            while at < len(waiting) and waiting[at][0] <= base_offset:
-                passed.setdefault(waiting[at][1], []).append(waiting[at][0])
-                at += 1
-            if marker is not None:
-                outcome = Outcome.ABORTED if marker is ControlType.ABORT else Outcome.COMMITTED
-                ended.update({(first, producer): outcome for first in passed.pop(producer, ())})
-        if not passed and at < len(waiting) and waiting[at][0] > item.batches["last_offset"][-1]:
+        seen.add(item.batches)
+        while at < len(waiting) and waiting[at][0] < seen.next_offset:
+            passed.append(waiting[at])
+            at += 1
+        for base_offset, producer in passed:
+            if not seen.is_open(producer, base_offset):
+                is_aborted = seen.is_aborted(producer, base_offset)
+                ended[base_offset, producer] = Outcome.ABORTED if is_aborted else Outcome.COMMITTED
+        passed = [record for record in passed if record not in ended]
+        if not passed:
             return at
-        if not passed and at == len(waiting):
-            break
     return len(waiting)
 
 

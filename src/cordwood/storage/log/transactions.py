@@ -87,6 +87,11 @@ class Transactions:
         at = bisect.bisect_right(ranges, (offset, 2**63)) - 1
         return at >= 0 and offset < ranges[at][1]
 
+    def is_open(self, producer_id: int, offset: int) -> bool:
+        """Return whether no marker has ended the transaction of a batch of this producer that starts at `offset`."""
+        first = self.open.get(producer_id)
+        return first is not None and first <= offset
+
     def aborted_data(self, batches: BatchRows) -> npt.NDArray[np.bool_]:
         """Mark the batches with data of an aborted transaction, bool[batches]."""
         found = np.zeros(batches.size, np.bool_)
@@ -98,8 +103,7 @@ class Transactions:
         """Mark the batches with data of a transaction that no marker has ended, bool[batches]."""
         found = np.zeros(batches.size, np.bool_)
         for i in np.flatnonzero(is_transactional_data(batches)).tolist() if self.open else ():
-            first = self.open.get(int(batches["producer_id"][i]))
-            found[i] = first is not None and first <= int(batches["base_offset"][i])
+            found[i] = self.is_open(int(batches["producer_id"][i]), int(batches["base_offset"][i]))
         return found
 
     def visible(self, batches: BatchRows, isolation: Isolation) -> npt.NDArray[np.bool_]:

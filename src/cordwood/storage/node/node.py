@@ -163,10 +163,11 @@ class Node:
             read = read_metadata(fs, path, live=holder.live)
         return cls(fs, directories, places, read, path, tuple(paths), said)
 
-    def listed_again(self) -> Node:
-        """Return the node with its directories as they are now, without reading its metadata again."""
-        directories, places = list_places(self.fs, self.paths)
-        return replace(self, directories=directories, places=places)
+    def listed_again(self, paths: Sequence[str] | None = None) -> Node:
+        """Return the node with its directories, or some of them, as they are now; its metadata is not read again."""
+        paths = self.paths if paths is None else tuple(paths)
+        directories, places = list_places(self.fs, paths)
+        return replace(self, directories=directories, places=places, paths=paths)
 
     def with_overrides(self, arguments: Iterable[str]) -> Node:
         """Return the node with further configs, `key=value` or `topic:key=value`, which override all others.
