@@ -34,5 +34,10 @@ def is_transactional_data(batches: BatchRows) -> BoolArray:
     return _has_exactly(batches, TRANSACTIONAL)
 
 
+def concerns_transactions(batches: BatchRows) -> BoolArray:
+    """Mark the data of transactions and all control batches, bool[batches]: all that a replay of transactions needs."""
+    return is_control(batches) | is_transactional_data(batches)
+
+
 def _has_exactly(batches: BatchRows, flags: int) -> BoolArray:
     return np.asarray((batches["magic"] == 2) & (batches["attributes"] & (CONTROL | TRANSACTIONAL) == flags))

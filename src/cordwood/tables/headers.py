@@ -10,11 +10,10 @@ import numpy as np
 from cordwood.cleaning.engine.progress import CountedLog
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
-from cordwood.storage.log.order import headers_in_order
+from cordwood.record.headers import concerns_transactions
 from cordwood.storage.log.segment import gap_error
 from cordwood.storage.log.transactions import Transactions
-from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.storage.log.windows import Gap, GapKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +64,20 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     transactional = [np.empty(0, BATCH_ROW)]
     starts: list[tuple[int, int]] = []
     end, next_offset, last_number = 0, task.base_offset, NONE
-    with segment.open() as file:
-        headers = read_headers(file, base_offset=segment.base_offset, search=not task.log.source.live)
-        for item in headers_in_order(headers, segment.order()):
-            if isinstance(item, Gap):
-                if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
-                    break  # an incomplete write after a crash, or one that a broker has not finished
-                raise gap_error(segment, item)
-            transactional.append(item[is_control(item) | is_transactional_data(item)])
-            # A compressed message of magic 0 or 1 has no base offset; it is the offset behind the batch before.
-            firsts = np.append(next_offset, item["last_offset"][:-1] + 1)
-            numbers = item["position"] // task.run_bytes
-            for at in np.flatnonzero(np.diff(numbers, prepend=last_number)).tolist():
-                starts.append((int(item["position"][at]), int(firsts[at])))
-            last_number = int(numbers[-1])
-            end = int(item["position"][-1] + item["size_bytes"][-1])
-            next_offset = int(item["last_offset"][-1]) + 1
+    for item in segment.headers_and_gaps(search=not task.log.source.live, ordered=True):
+        if isinstance(item, Gap):
+            if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
+                break  # an incomplete write after a crash, or one that a broker has not finished
+            raise gap_error(segment, item)
+        transactional.append(item[concerns_transactions(item)])
+        # A compressed message of magic 0 or 1 has no base offset; it is the offset behind the batch before.
+        firsts = np.append(next_offset, item["last_offset"][:-1] + 1)
+        numbers = item["position"] // task.run_bytes
+        for at in np.flatnonzero(np.diff(numbers, prepend=last_number)).tolist():
+            starts.append((int(item["position"][at]), int(firsts[at])))
+        last_number = int(numbers[-1])
+        end = int(item["position"][-1] + item["size_bytes"][-1])
+        next_offset = int(item["last_offset"][-1]) + 1
     return SegmentHeaders(task.base_offset, np.concatenate(transactional), tuple(starts), end, next_offset)
 
 

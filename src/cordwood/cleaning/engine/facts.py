@@ -12,7 +12,7 @@ from cordwood.cleaning.rules.rewrite import ActiveProducers
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.record.headers import concerns_transactions, is_control
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.joined import joined, part_numbers, parts_of
@@ -241,7 +241,7 @@ class _HeaderTable:
             "compressed_bytes": np.where(packed, size, 0),
             "plain_records": np.where(packed, 0, np.where(old, 1, count)),
             "markers": control,
-            "transactional_batches": control | is_transactional_data(rows),
+            "transactional_batches": concerns_transactions(rows),
             "expired_batches": due,
             "expired_bytes": np.where(due, size, 0),
             "waiting_bytes": np.where(waiting, size, 0),
@@ -277,13 +277,12 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
     def read(segment: Segment) -> None:
         first, end = indexes[segment.base_offset], ends.get(segment.base_offset)
         try:
-            with segment.open() as file:
-                for item in read_headers(file, base_offset=segment.base_offset, end=end, search=not log.live):
-                    if not isinstance(item, Gap):
-                        table.add(first + part_numbers(segment, item["position"]), item)
-                    # At the log's end the gap may be a normal effect of a stop.
-                    elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
-                        table.damage[first] = table.damage[first] or str(gap_error(segment, item))
+            for item in segment.headers_and_gaps(end=end, search=not log.live):
+                if not isinstance(item, Gap):
+                    table.add(first + part_numbers(segment, item["position"]), item)
+                # At the log's end the gap may be a normal effect of a stop.
+                elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
+                    table.damage[first] = table.damage[first] or str(gap_error(segment, item))
         except RequestError as error:
             table.damage[first] = str(error)
 

@@ -64,12 +64,10 @@ from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import DataError
 from cordwood.common.types import override
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.record.headers import concerns_transactions
 from cordwood.storage.index.files import has_index
-from cordwood.storage.log.order import headers_in_order
-from cordwood.storage.log.segment import Segment, gap_error
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
 
@@ -90,13 +88,8 @@ class TransactionsTask:
 def transactional_batches(task: TransactionsTask) -> BatchRows:
     """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker needs."""
     segment = task.log.segment(task.base_offset)
-    found = [np.empty(0, BATCH_ROW)]
-    with segment.open() as file:
-        for item in headers_in_order(read_headers(file, base_offset=segment.base_offset), segment.order()):
-            if isinstance(item, Gap):
-                raise gap_error(segment, item)
-            found.append(item[is_control(item) | is_transactional_data(item)])
-    return np.concatenate(found)
+    found = (batches[concerns_transactions(batches)] for batches in segment.headers(ordered=True))
+    return np.concatenate([np.empty(0, BATCH_ROW), *found])
 
 
 # ---- collect ---------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from cordwood.cleaning.proof.ranges import Range
 from cordwood.common.errors import CorruptBatchError
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow
-from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, skip_gap
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
+from cordwood.storage.log.windows import Checks, Gap, GapKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,9 @@ class RangeWindows:
 
     def _check_segment(self, segment: Segment, end: int) -> None:
         last = segment.base_offset - 1
-        with segment.open() as file:
-            for rows in read_headers(file, base_offset=segment.base_offset):
-                if not isinstance(rows, Gap) and rows.size:
-                    last = self._check_order(rows, last, end)
+        for rows in segment.headers(skip_gap):
+            if rows.size:
+                last = self._check_order(rows, last, end)
 
     def _check_order(self, rows: BatchRows, last: int, end: int) -> int:
         """Report batches that start at or below the previous one's end, or end beyond the segment; return the new end.

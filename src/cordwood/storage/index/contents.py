@@ -38,10 +38,10 @@ from cordwood.storage.formats.key_index import TAG_BITS
 from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.index.key_sample import KeySource, count_keys
 from cordwood.storage.index.probe import U64Array, hashes_in
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import Segment, skip_gap
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.log.windows import Gap
 
 #: Limits for reading all records of a log: number of records, and their decoded bytes.
 _RECORDS_MAX = 4 << 20
@@ -166,11 +166,9 @@ def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: i
 def _from_headers(log: LogView) -> LogContents:
     transactions, sums = log.transactions(), _Sums(log)
     for number, segment in enumerate(log.segments):
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
-                if not isinstance(item, Gap):
-                    contents = _batch_contents(item, transactions, log.log_start_offset)
-                    np.add.at(sums.bytes[number], contents, item["size_bytes"])
+        for batches in segment.headers(skip_gap, search=not log.live):
+            contents = _batch_contents(batches, transactions, log.log_start_offset)
+            np.add.at(sums.bytes[number], contents, batches["size_bytes"])
     return sums.result(ContentSource.HEADERS)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from cordwood.common.types import Isolation
 from cordwood.record.columns import BatchWindow, decode
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import Segment, skip_gap
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.log.windows import Gap
 
 
 def start_of_last(
@@ -39,13 +39,10 @@ def _count(
 ) -> int:
     """Return a lower bound of a segment's record count, from headers: a wrapper counts as 1, but may hold more."""
     count = 0
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
-            if isinstance(item, Gap):
-                continue
-            inside = item[(item["base_offset"] >= first) & (item["last_offset"] < end)]
-            counted = inside[transactions.visible(inside, isolation)] if isolation is not None else inside
-            count += int(np.abs(counted["record_count"]).sum(dtype=np.int64))
+    for batches in segment.headers(skip_gap, search=not log.live):
+        inside = batches[(batches["base_offset"] >= first) & (batches["last_offset"] < end)]
+        counted = inside[transactions.visible(inside, isolation)] if isolation is not None else inside
+        count += int(np.abs(counted["record_count"]).sum(dtype=np.int64))
     return count
 
 

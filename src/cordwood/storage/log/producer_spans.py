@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.storage.log.segment import skip_gap
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
 
 #: Sums over a producer's batches.
 _PRODUCER = np.dtype(
@@ -79,13 +79,11 @@ def producer_spans(log: LogView, limit: int) -> ProducerSpans:
     """
     found, waiting, count = np.zeros(0, _PRODUCER), list[Rows](), 0
     for segment in log.segments:
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
-                if not isinstance(item, Gap):
-                    waiting.append(_rows(item))
-                    count += waiting[-1].size
-                if count > _ROWS_MAX:
-                    found, waiting, count = _summed([found, *waiting]), [], 0
+        for batches in segment.headers(skip_gap, search=not log.live):
+            waiting.append(_rows(batches))
+            count += waiting[-1].size
+            if count > _ROWS_MAX:
+                found, waiting, count = _summed([found, *waiting]), [], 0
     found = _summed([found, *waiting])
     order = np.lexsort((found["id"], -found["size_bytes"]))[:limit]
     return ProducerSpans(found.size, tuple(ProducerSpan(*row) for row in found[order].tolist()))

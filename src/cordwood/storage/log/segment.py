@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, key_index_path
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.order import BatchOrder, in_order
+from cordwood.storage.log.order import BatchOrder, headers_in_order, in_order
 from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
 
@@ -121,17 +121,39 @@ class Segment:
             return position if fits else 0
         return 0
 
-    def headers(self) -> Iterator[BatchRows]:
-        """Yield the headers of all batches as BATCH_ROW arrays, in file order.
+    def headers_and_gaps(
+        self, *, end: int | None = None, search: bool = True, ordered: bool = False
+    ) -> Iterator[BatchRows | Gap]:
+        """Yield the headers of all batches as BATCH_ROW arrays, and gaps, in file order.
 
-        Raises:
-            CorruptBatchError: there is a gap.
+        Args:
+            end: position to stop at; None: the end of the file.
+            search: look for valid batches after damage.
+            ordered: report a batch that is out of order as a gap.
         """
         with self.open() as file:
-            for item in read_headers(file, base_offset=self.base_offset):
-                if isinstance(item, Gap):
-                    raise gap_error(self, item)
+            items = read_headers(file, base_offset=self.base_offset, end=end, search=search)
+            yield from headers_in_order(items, self.order()) if ordered else items
+
+    def headers(
+        self, on_gap: Callable[[Gap], None] | None = None, *, search: bool = True, ordered: bool = False
+    ) -> Iterator[BatchRows]:
+        """Yield the headers of all batches as BATCH_ROW arrays, in file order.
+
+        Args:
+            on_gap: called with each gap; default: raise an error.
+            search, ordered: see `headers_and_gaps`.
+
+        Raises:
+            CorruptBatchError: there is a gap, and `on_gap` is missing.
+        """
+        for item in self.headers_and_gaps(search=search, ordered=ordered):
+            if not isinstance(item, Gap):
                 yield item
+            elif on_gap is None:
+                raise gap_error(self, item)
+            else:
+                on_gap(item)
 
     def order(self, position: int = 0) -> BatchOrder:
         """Return a checker for the order of batches, to be used from a position on."""
@@ -212,6 +234,10 @@ def _reaches(window: BatchWindow, end: int, end_offset: int) -> bool:
     """Return whether a window reaches the end of a range, by position and by offset; neither is trusted alone."""
     last = window.batches[-1]
     return bool(last["position"] + last["size_bytes"] >= end and last["last_offset"] >= end_offset - 1)
+
+
+def skip_gap(_: Gap) -> None:
+    """Skip damage in `Segment.headers`, for readers of what is intact."""
 
 
 def gap_error(segment: Segment, gap: Gap) -> CorruptBatchError:

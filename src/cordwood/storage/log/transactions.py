@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from cordwood.common.types import ControlType, Isolation
 from cordwood.kernels.layout import BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.record.headers import concerns_transactions, is_control, is_transactional_data
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 READ_COMMITTED = Isolation.READ_COMMITTED
@@ -30,11 +30,10 @@ READ_COMMITTED = Isolation.READ_COMMITTED
 
 def steps(batches: BatchRows) -> Iterator[tuple[int, int, int, ControlType | None]]:
     """Yield the transactional batches and markers as (base offset, last offset, producer id, marker; None for data)."""
-    control = is_control(batches)
-    matters = control | is_transactional_data(batches)
+    matters = concerns_transactions(batches)
     if matters.any():
         columns = ("base_offset", "last_offset", "producer_id", "control_type")
-        rows = zip(control[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
+        rows = zip(is_control(batches)[matters].tolist(), *(batches[c][matters].tolist() for c in columns), strict=True)
         for is_marker, base_offset, last_offset, producer_id, kind in rows:
             if not is_marker:
                 yield base_offset, last_offset, producer_id, None

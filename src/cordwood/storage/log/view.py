@@ -34,6 +34,7 @@ from cordwood.storage.formats.filenames import FileKind, parsed_directory
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
+from cordwood.storage.log.segment import skip_gap
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 
@@ -299,7 +300,7 @@ class LogView:
         )
         for segment, item in self.windows(start_offset=start_offset, end_offset=end_offset):
             if isinstance(item, Gap):
-                if not self._is_end(segment, item):
+                if not self.is_end(segment, item):
                     on_damage(gap_error(segment, item))
                 continue
             window, on_wrong = item, locate_damage(on_damage, segment)
@@ -336,7 +337,7 @@ class LogView:
         for segment, item in self.windows(start_offset=stable):
             if isinstance(item, BatchWindow):
                 report_wrong(item.batches, locate_damage(on_damage, segment))
-            elif not self._is_end(segment, item):
+            elif not self.is_end(segment, item):
                 on_damage(gap_error(segment, item))
             del item
 
@@ -374,7 +375,7 @@ class LogView:
                 self._list()
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
-    def _is_end(self, segment: Segment, gap: Gap) -> bool:
+    def is_end(self, segment: Segment, gap: Gap) -> bool:
         """Return whether a gap is normal at the log's end: zeros or a torn batch, or any gap while a broker writes."""
         if segment.base_offset != self.segments[-1].base_offset:
             return False
@@ -403,10 +404,8 @@ class LogView:
         """Return aborted and open transactions, from all batch headers of the log."""
         found = Transactions()
         for segment in self.segments:
-            with segment.open() as file:
-                for item in read_headers(file, base_offset=segment.base_offset, search=not self.live):
-                    if not isinstance(item, Gap):
-                        found.add(item)
+            for batches in segment.headers(skip_gap, search=not self.live):
+                found.add(batches)
         return found
 
     def batches(
@@ -415,7 +414,7 @@ class LogView:
         """Yield the batches that hold any offset of [start_offset, end_offset), as objects."""
         for segment, item in self.windows(start_offset=start_offset, end_offset=end_offset):
             if isinstance(item, Gap):
-                if not self._is_end(segment, item):
+                if not self.is_end(segment, item):
                     on_damage(gap_error(segment, item))
             else:
                 yield from to_batches(item.batches)

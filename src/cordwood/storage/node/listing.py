@@ -42,7 +42,7 @@ from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, GapKind, read_headers
+from cordwood.storage.log.windows import Gap
 from cordwood.storage.node.directory import LogDirectory, is_wanted, nothing_selected
 from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -607,16 +607,12 @@ def _log_end_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
 def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
     for segment in log.segments:
         tally = _Tally()
-        last = segment is log.segments[-1]
         try:
-            with segment.open() as file:
-                for item in read_headers(file, base_offset=segment.base_offset, search=not log.live):
-                    if not isinstance(item, Gap):
-                        tally.add(item)
-                    elif not last or (item.kind is GapKind.DAMAGE and not log.live):
-                        # Other gaps are no damage: in the last segment, a crash may leave a torn tail, and a running
-                        # broker any gap.
-                        tally.damage.append(gap_error(segment, item))
+            for item in segment.headers_and_gaps(search=not log.live):
+                if not isinstance(item, Gap):
+                    tally.add(item)
+                elif not log.is_end(segment, item):
+                    tally.damage.append(gap_error(segment, item))
         except FileNotFoundError:
             raise
         except OSError as error:

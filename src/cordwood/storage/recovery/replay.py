@@ -33,8 +33,8 @@ from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.producer_state import PRODUCER_ROW, ProducerEntry, ProducerRows
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
+from cordwood.storage.log.segment import skip_gap
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
 
 #: `producer.id.expiration.ms`
 DEFAULT_EXPIRATION_MS = 86_400_000
@@ -388,7 +388,5 @@ def headers_from(log: LogView, offset: int, end: int | None = None) -> Iterator[
     for segment in log.segments_from(offset):
         if end is not None and segment.base_offset >= end:
             return
-        with segment.open() as file:
-            for item in read_headers(file, base_offset=segment.base_offset):
-                if not isinstance(item, Gap):
-                    yield item[item["last_offset"] >= offset]
+        for batches in segment.headers(skip_gap):
+            yield batches[batches["last_offset"] >= offset]
