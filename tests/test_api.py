@@ -139,7 +139,7 @@ def test_a_log_that_is_not_there_is_called_so(tmp_path: Path) -> None:
     [
         ("plan", {"first_dirty": "x"}, "first_dirty is a whole number or None, not 'x' (str)"),
         ("plan", {"memory": True}, "memory is a whole number or None, not True (bool)"),
-        ("plan", {"min_dead": "10%"}, "min_dead is a number or None, not '10%' (str)"),
+        ("explain", {"scale": "10"}, "scale is a number or None, not '10' (str)"),
         ("plan", {"retention": 1}, "retention is True or False, not 1 (int)"),
         ("plan", {"high_watermark": "ende"}, "high_watermark is a whole number or 'end' or None, not 'ende' (str)"),
         ("ls", {"topics": "orders"}, "topics is a list of texts: pass ['orders'], not 'orders'"),
@@ -171,10 +171,8 @@ def test_one_path_where_several_are_asked_for_is_refused_in_words() -> None:
 
 
 def test_a_method_without_options_values_refuses_the_same() -> None:
-    manager = cordwood.LogManager(MemoryFileSystem(lambda: 0), ["/logs"])
-    with pytest.raises(TypeError, match=r"^min_dead is a number or None, not '10%' \(str\)$"):
-        manager.startup(index=True, min_dead="10%")  # type: ignore[arg-type]
-    manager.shutdown()
+    with pytest.raises(TypeError, match=r"^configs is .+, not 'compact' \(str\)$"), cordwood.Log.open("t-0", "compact"):  # type: ignore[arg-type]
+        pass
 
 
 def test_a_value_of_each_type_is_taken() -> None:
@@ -280,7 +278,6 @@ def test_a_long_table_is_cut_in_a_notebook() -> None:
         (cordwood.table_offsets, "more than one topic; name one with topic=: "),
         (lambda logs: cordwood.table_offsets(logs, topic="orders", as_of=-1), "as_of=-1: there are 3 partitions"),
         (lambda logs: cordwood.plan(logs, overrides=["x"]), "overrides=['x']: write key=value"),
-        (lambda logs: cordwood.plan(logs, min_dead=7.0), "min_dead=7.0: "),
         (lambda _: cordwood.simulate(rate="1/s", skew=2.0), "skew= and preload=True go with keys=: "),
     ],
 )

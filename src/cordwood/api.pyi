@@ -417,7 +417,6 @@ def plan(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
-    min_dead: float | None = None,
     index_dir: AnyPath | None = None,
 ) -> Plan:
     """Show what a clean of one broker's directories would do, without reading records or changing anything.
@@ -444,8 +443,6 @@ def plan(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
-        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
-            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
@@ -476,7 +473,6 @@ def plan_exact(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
-    min_dead: float | None = None,
     index_dir: AnyPath | None = None,
     engine: str | None = None,
     master: str = "local[*,4]",
@@ -512,8 +508,6 @@ def plan_exact(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
-        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
-            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
@@ -547,7 +541,6 @@ def clean(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
-    min_dead: float | None = None,
     index_dir: AnyPath | None = None,
     link: bool = False,
     index: bool = False,
@@ -589,8 +582,6 @@ def clean(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
-        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
-            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         link: Hard-link closed segments that do not change, instead of copying them.
         index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
@@ -634,7 +625,6 @@ def clean_in_place(
     strict_kafka: bool = False,
     memory: int | None = None,
     read_all: bool = False,
-    min_dead: float | None = None,
     index_dir: AnyPath | None = None,
     keep_old: AnyPath | None = None,
     verify: bool = True,
@@ -677,8 +667,6 @@ def clean_in_place(
         strict_kafka: Do exactly what Kafka's cleaner does: use its offset map, and fail where it fails.
         memory: Memory for keys per machine, such as 512m or 4g. Default: a quarter of RAM.
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
-        min_dead: In place, with key indexes: leave superseded records of up to this share of the log, such as 10%,
-            where they are, and write only segments that are worth it. Default: none are left, as by Kafka.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         keep_old: Keep replaced and deleted files in this new folder; `undo` puts them back.
         verify: Prove that new segments are right before they replace old ones.
@@ -816,7 +804,6 @@ def simulate(
     partitions: int = 1,
     overrides: Sequence[str] = (),
     against: Sequence[str] = (),
-    min_dead: float | None = None,
     server_properties: AnyPath | None = None,
     days: float = 30.0,
     scale: float | None = None,
@@ -844,8 +831,6 @@ def simulate(
         partitions: Number of partitions, which share rate and keys evenly. Default: 1.
         overrides: Set a config of the topic or of the broker: KEY=VALUE.
         against: Compare with a second set of configs, which has this config in addition.
-        min_dead: Compare with Cordwood's cleaner that leaves superseded records of up to this share of a log, such
-            as 10%.
         server_properties: The broker's server.properties file, for configs that --config does not set.
         days: How long to simulate. Default: 30.
         scale: Divide rate, keys and segments by this, and multiply the results by it. Default: chosen so that the

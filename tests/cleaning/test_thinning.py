@@ -56,7 +56,7 @@ class Log:
         # A byte of ordinals before these, so that none is right by chance.
         bits = np.packbits([True] * 8 + [flag for flags in self.superseded for flag in flags], bitorder="little")
         never = np.zeros(counts.size, np.bool_)
-        return KnownOutcomes(8 + np.cumsum(counts) - counts, counts, gone, ~never, bits, never, never, never)
+        return KnownOutcomes(8 + np.cumsum(counts) - counts, counts, gone, ~never, bits, never, never)
 
 
 def damaged(error: DataError) -> None:

@@ -6,7 +6,6 @@ the machine.
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import random
@@ -59,7 +58,7 @@ def choose() -> random.Random:
 # ---- a driver alone --------------------------------------------------------------------------------------------------
 
 
-def clean(directory: Path, *, index: bool = False, min_dead: float | None = None) -> None:
+def clean(directory: Path, *, index: bool = False) -> None:
     """Clean with a driver alone."""
     be_slow()
     result = cordwood.clean_in_place(
@@ -70,18 +69,17 @@ def clean(directory: Path, *, index: bool = False, min_dead: float | None = None
         single_copy=True,
         overrides=OVERRIDES,
         index=index,
-        min_dead=min_dead,
     )
     assert not result.with_fate(Fate.FAILED), result.text()
 
 
-def clean_with_indexes(directory: Path, min_dead: float | None) -> None:
+def clean_with_indexes(directory: Path) -> None:
     """Clean with key indexes, of small segments, too: the next clean uses them."""
     with (
         mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 1),
         mock.patch("cordwood.cleaning.engine.indexing.SEGMENT_SHARE", 1),
     ):
-        clean(directory, index=True, min_dead=min_dead)
+        clean(directory, index=True)
 
 
 def run_alone(directory: Path, kill_after: float | None, do: Callable[[Path], None]) -> float | None:
@@ -263,15 +261,13 @@ def test_killing_any_process_of_a_clean_loses_nothing(choose: random.Random, tmp
     check_kills(kill(directory, KILLS, choose, lambda _: directory.append()), KILLS)
 
 
-@pytest.mark.parametrize("min_dead", [None, 0.4])
-def test_killing_cleans_that_key_indexes_serve_loses_nothing(
-    min_dead: float | None, choose: random.Random, tmp_path: Path
-) -> None:
+def test_killing_cleans_that_key_indexes_serve_loses_nothing(choose: random.Random, tmp_path: Path) -> None:
     directory = Directory(tmp_path / "logs", partitions=3, seed=choose.randrange(1 << 32))
     directory.make()
     victims = ["driver alone"]
-    alone = functools.partial(clean_with_indexes, min_dead=min_dead)
-    done = kill(directory, INDEXED_KILLS, choose, lambda _: directory.append(), victims=victims, alone=alone)
+    done = kill(
+        directory, INDEXED_KILLS, choose, lambda _: directory.append(), victims=victims, alone=clean_with_indexes
+    )
     check_kills(done, INDEXED_KILLS, victims)
     assert done.indexes > 0
 

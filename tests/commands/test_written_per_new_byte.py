@@ -2,7 +2,7 @@
 
 All data of the log is live, and each key is updated again and again; the log is cleaned as often as its dirty ratio
 allows. At full effort it has a hundred segments, and may be cleaned once more than a hundredth of it is dirty; the
-figures are printed.
+figure is printed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,6 @@ NOW_MS = 1_700_000_000_000
 PATH = "/logs/t-0"
 
 
-def zipf(source: np.random.Generator) -> np.ndarray:
-    """Some keys are updated far more often than others: twice as many updates as there are keys."""
-    weights = np.cumsum(1.0 / np.arange(1, KEYS + 1))
-    return np.searchsorted(weights / weights[-1], source.random(2 * KEYS))
-
-
 def wandering(source: np.random.Generator) -> np.ndarray:
     """A twentieth of the keys is busy; which it is changes, so that eight updates a key pass over all keys twice."""
     at = np.arange(8 * KEYS) // 4
@@ -59,7 +53,7 @@ def append(fs: MemoryFileSystem, base: int, keys: list[bytes]) -> int:
     return len(data)
 
 
-def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles: int) -> float:
+def written_per_new_byte(updates: np.ndarray, *, settles: int) -> float:
     """Clean after each segment of updates, if the log is dirty enough.
 
     Args:
@@ -77,7 +71,7 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
         append(fs, base, keys)
         base += RECORDS
         found = clean_in_place(
-            "/logs", fs=fs, min_dead=min_dead, index=True, now_ms=NOW_MS + base, verify=False,
+            "/logs", fs=fs, index=True, now_ms=NOW_MS + base, verify=False,
             overrides=["cleanup.policy=compact", f"internal.segment.bytes={size}", ratio],
             single_copy=True, high_watermark="end", no_broker_elsewhere=True,
         ).in_place  # fmt: skip
@@ -89,11 +83,9 @@ def written_per_new_byte(updates: np.ndarray, min_dead: float | None, *, settles
 
 
 @pytest.mark.slow
-def test_less_is_written_per_new_byte_the_more_may_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_writes_at_most_eight_bytes_per_new_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "SEGMENT_SHARE", 0)
     source = np.random.default_rng(7)
-    exact = written_per_new_byte(wandering(source), None, settles=3 * KEYS)
-    some = written_per_new_byte(zipf(source), 0.1, settles=KEYS)
-    print(f"{SEGMENTS} segments: exact, wandering window {exact:.2f}; --min-dead 10%, Zipf 1.0 {some:.2f}")
-    assert exact <= 8
-    assert some <= 5
+    written = written_per_new_byte(wandering(source), settles=3 * KEYS)
+    print(f"{SEGMENTS} segments, wandering window: {written:.2f}")
+    assert written <= 8

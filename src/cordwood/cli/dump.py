@@ -128,11 +128,11 @@ def main(
 
     With --json each line has a "type": batch, record, rest, damage, or offset_index, time_index, aborted_transaction,
     producer, leader_epoch, checkpoint, partition_metadata, property, clean_shutdown, quorum_state, key_index,
-    indexed_batch, indexed_key, pending_records, pending_record, clean_checkpoint, clean_segment. A key or value is
-    null, a string that holds its text (its hex or base64 digits, the JSON value or the number, if that is the format),
-    or {"hex": "00ff"} where the format cannot show it. "headers" is a list of [name, value]. Records of control batches
-    have "control", their type, and "coordinator_epoch". Records of internal topics have "record" and "version", and
-    objects as "key" and "value"; what cannot be read has a "problem". -1 is Kafka's "there is none".
+    indexed_batch, indexed_key. A key or value is null, a string that holds its text (its hex or base64 digits, the JSON
+    value or the number, if that is the format), or {"hex": "00ff"} where the format cannot show it. "headers" is a list
+    of [name, value]. Records of control batches have "control", their type, and "coordinator_epoch". Records of
+    internal topics have "record" and "version", and objects as "key" and "value"; what cannot be read has a "problem".
+    -1 is Kafka's "there is none".
     """
     if pattern is not None and (as_json or batches):
         raise RequestError("--format prints records after a pattern; it does not go with --json or --batches")

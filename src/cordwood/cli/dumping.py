@@ -371,11 +371,13 @@ class Dump:
 
     def _small(self, path: str, parsed: PartitionFile | None) -> None:
         name = posixpath.basename(path)
-        kind = filenames.kind_in_index_folder(name) or (parsed.kind if parsed else "")
+        kind = parsed.kind if parsed else ""
+        if filenames.parse_key_index(name) is not None:
+            kind = filenames.KEY_INDEX
         read = READERS.get(name.removesuffix(".tmp")) or READERS.get(kind)
         if read is None:
             kafkas = [kind for kind in FileKind if kind and kind is not FileKind.LOG_CONFIGS]
-            own = ", ".join([*filenames.OWN_KINDS, FileKind.LOG_CONFIGS])
+            own = ", ".join([filenames.KEY_INDEX, FileKind.LOG_CONFIGS])
             what = f"Kafka's are {', '.join([*kafkas, *IN_LOG_DIRECTORY])}; Cordwood's are {own}"
             raise RequestError(f"{path} is no file that Kafka or Cordwood writes, by its name; {what}")
         if isinstance(self.printer, PatternPrinter) or self.choice.isolation is not None:

@@ -8,20 +8,18 @@ from collections.abc import Callable, Iterator
 from cordwood.common.types import NONE
 from cordwood.storage.formats import (
     checkpoints,
-    clean_checkpoint,
     filenames,
     key_index,
     leader_epochs,
     log_configs,
     offset_index,
-    pending_records,
     producer_state,
     properties,
     quorum_state,
     time_index,
     transaction_index,
 )
-from cordwood.storage.formats.filenames import CLEANED, KEY_INDEX, PENDING, FileKind
+from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
 from cordwood.storage.formats.key_index import NO_HORIZON, TAG_BITS, Flag
 
 #: Kind and fields of each entry. A "rest" has a position, a size and a description.
@@ -136,23 +134,6 @@ def _key_index(data: bytes, base_offset: int, path: str) -> Entries:
             yield "indexed_key", {"entry": i, "hash": f"{known:0{digits}x}…", "record": int(index.ordinals[i])}
 
 
-def _pending_records(data: bytes, base_offset: int, path: str) -> Entries:
-    found = pending_records.decode(data, path)
-    header = found.header
-    names = ("base_offset", "size_bytes", "records", "pending", "first_killer")
-    yield "pending_records", {name: getattr(header, name) for name in names}
-    for at, ordinal in enumerate(pending_records.ordinals(found.bits).tolist()):
-        yield "pending_record", {"entry": at, "record": ordinal}
-
-
-def _clean_checkpoint(data: bytes, base_offset: int, path: str) -> Entries:
-    found = clean_checkpoint.decode(data, path)
-    names = ("cleaned_to", "first_killer", "garbage_bytes")
-    yield "clean_checkpoint", {name: getattr(found, name) for name in names}
-    for one in found.segments:
-        yield "clean_segment", dataclasses.asdict(one)
-
-
 IN_LOG_DIRECTORY: dict[str, Callable[[bytes, int, str], Entries]] = {
     **dict.fromkeys(filenames.OFFSET_CHECKPOINTS, _offset_checkpoint),
     filenames.META_PROPERTIES: _meta_properties,
@@ -170,6 +151,4 @@ READERS: dict[str, Callable[[bytes, int, str], Entries]] = {
     FileKind.PARTITION_METADATA: _partition_metadata,
     FileKind.QUORUM_STATE: _quorum_state,
     KEY_INDEX: _key_index,
-    PENDING: _pending_records,
-    CLEANED: _clean_checkpoint,
 }

@@ -44,7 +44,6 @@ from cordwood.commands.copies import (
 from cordwood.commands.opening import open_node, recovery_settings, select_partitions
 from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, TaskOptions
 from cordwood.common.clock import Clock, system_clock
-from cordwood.common.errors import RequestError
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
@@ -108,10 +107,6 @@ def clean(
         OSError: the disk fails. After any error, nothing is left of the output.
     """
     started = time.monotonic()
-    if options.choices.min_dead is not None:
-        raise RequestError(
-            "--min-dead leaves superseded records, which a copy has no memory of: give it with --in-place"
-        )
     fs = fs or file_system_for([*paths, output, *options.paths])
     options, now_ms = options.at(clock)
     sources = [fs.absolute_path(path) for path in paths]

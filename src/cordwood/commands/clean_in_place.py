@@ -26,7 +26,6 @@ import cordwood.commands.report.clean  # noqa: F401 - so that results can show t
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
-from cordwood.cleaning.rules.sparing import check_share
 from cordwood.cleaning.rules.waves import Waves
 from cordwood.commands.in_place.load import Loaded, load
 from cordwood.commands.in_place.retain import retain
@@ -81,7 +80,6 @@ def clean_in_place(
         OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
     """
     started = time.monotonic()
-    check_share(options.choices.min_dead, index=in_place.indexes.index)
     fs = fs or PosixFileSystem()
     advice = "Write a cleaned copy instead: cordwood clean {} --output URL, or --output DIR"
     paths = [local_path(path, advice.format(path)) for path in paths]
@@ -163,7 +161,6 @@ def _notes(site: Site) -> Iterator[str]:
 
 def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
     known = [one.cleaned for one in ledger.progress.values() if one.cleaned is not None]
-    left = [one.left for one in known if one.left is not None]
     return InPlace(
         directories=tuple(directory.path for directory in site.node.directories),
         waves=len(waves.waves),
@@ -177,8 +174,6 @@ def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified:
         bytes_written=ledger.bytes_written,
         bytes_new=work.new_bytes,
         index_bytes=ledger.index_bytes,
-        garbage_bytes=sum(one.garbage_bytes for one in left) if left else None,
-        garbage_of_bytes=sum(segment.size_bytes for one in left for segment in one.segments),
         segments_written=sum(len(replaced) for one in known for replaced, _ in one.written),
         segments_spared=sum(len(one.kept) for one in known),
     )

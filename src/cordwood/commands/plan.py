@@ -31,7 +31,6 @@ from cordwood.cleaning.rules.plan import (
     config_reason,
 )
 from cordwood.cleaning.rules.policy import Obstacle, policy_in_doubt, why_never
-from cordwood.cleaning.rules.sparing import check_share
 from cordwood.commands.opening import limited_by_map, offset_map_size, open_node, select_partitions
 from cordwood.commands.options import PlanOptions
 from cordwood.commands.partition_facts import PlannedPartition, Planner, cleaner_enabled, collect_facts
@@ -89,7 +88,6 @@ def plan_node(
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
         if isinstance(offset, int) and offset < 0:
             raise RequestError(f"The {name} cannot be {offset}: offsets start at 0")
-    _check_min_dead(options)
     places = select_partitions(node.places, paths, selection)
     _, now_ms = options.at(clock)
     return plan_of(
@@ -124,22 +122,6 @@ def plan_of(
         one = one if one.compaction is None else replace(one, notes=(*never, *one.notes))
         partitions.append(limited_by_map(one, size))
     return with_divisions(Plan(now_ms, tuple(partitions), choices), local_cores())
-
-
-def _check_min_dead(options: PlanOptions) -> None:
-    """Validate the --min-dead share, and raise RequestError for options that a clean with garbage cannot support."""
-    choices = options.choices
-    check_share(choices.min_dead)
-    if choices.min_dead is None:
-        return
-    others = {
-        "--first-dirty": choices.first_dirty is not None,
-        "--offset-map": choices.offset_map is not None,
-        "--strict-kafka": choices.strict_kafka,
-        "--index-dir": options.index_place.index_dir is not None,
-    }
-    for other in (name for name, is_given in others.items() if is_given):
-        raise RequestError(f"--min-dead leaves records that it remembers in the partition; it does not go with {other}")
 
 
 def _with_cause(
@@ -408,11 +390,6 @@ def _and_others(count: int) -> str:
 
 def _notes_on_range(facts: LogFacts, compaction: Compaction) -> Iterator[str]:
     first_dirty = compaction.range.first_dirty_offset
-    if compaction.garbage_bytes:
-        share = 100 * compaction.garbage_bytes / max(compaction.log_bytes, 1)
-        yield f"earlier cleans left {compaction.garbage_bytes} bytes of superseded records, {share:.3g} % of the log"
-    if compaction.restart is not None:
-        return
     usual, _ = selection.first_dirty_offset(facts.checkpoint, facts.log_start_offset, facts.log_end_offset)
     if first_dirty > usual:
         yield f"offsets {usual} to {first_dirty - 1} would count as clean without having been cleaned"

@@ -16,7 +16,6 @@ from cordwood.commands.why.next_step import Prospects, SegmentEnd
 from cordwood.common.config import TopicConfig
 from cordwood.common.types import NONE
 from cordwood.storage.formats.filenames import META_PROPERTIES
-from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.loaded import LoadedLog
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -53,8 +52,7 @@ def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int)
     found = clean_range(segments, first_dirty, stable, min_compaction_lag_ms=lag_ms, now_ms=now_ms)
     if found.bound is Bound.LAST_STABLE_OFFSET and stable == mark:
         found = CleanRange(first_dirty, found.first_uncleanable_offset, Bound.HIGH_WATERMARK, found.bound_offset)
-    own = believed_checkpoint(log)
-    return Prospects(found, "", ends, config, 0 if own is None else own.cleaned_to, now_ms, cut)
+    return Prospects(found, "", ends, config, now_ms, cut)
 
 
 def _cut_offsets(loaded: LoadedLog) -> tuple[tuple[int, int | None], ...]:

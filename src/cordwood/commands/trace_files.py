@@ -20,7 +20,6 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     PartitionDirectory,
     Temporary,
-    kind_in_index_folder,
     parse_file,
     parse_key_index,
 )
@@ -127,7 +126,7 @@ def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: 
     if parse_key_index(name) is not None:
         return Role.KEY_INDEX
     if work:
-        return Role.WORK if not kind_in_index_folder(name) else Role.OTHER
+        return Role.WORK
     file = parse_file(name)
     if partition is None or file is None:
         return Role.OTHER

@@ -680,7 +680,7 @@ def resolve(topic: str, layers: Iterable[Layer] = (), remembered: Layer | None =
     """
     layers = [layer for layer in layers if layer.source.kind not in _OF_ONE_TOPIC or layer.source.subject == topic]
     if topic in INTERNAL_CONFIGS:
-        layers = [_sparing(layer) if layer.source.kind is SourceKind.OVERRIDE else layer for layer in layers]
+        layers = [_without_deletion(layer) if layer.source.kind is SourceKind.OVERRIDE else layer for layer in layers]
     of_topic, of_broker = _merged(layers, _SETS_TOPIC), _merged(layers, _SETS_BROKER)
     if remembered is not None:
         for definition in TOPIC_CONFIGS.values():
@@ -713,7 +713,7 @@ def without_default_deletion(config: TopicConfig) -> TopicConfig:
     return replace(config, values_by_name={**config.values_by_name, **values})
 
 
-def _sparing(layer: Layer) -> Layer:
+def _without_deletion(layer: Layer) -> Layer:
     return replace(layer, texts={name: text for name, text in layer.texts.items() if name not in _DELETING})
 
 

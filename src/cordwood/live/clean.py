@@ -5,7 +5,6 @@
     check     reads the output once more
     swap      group by group, under the log's lock; an abort takes effect between groups
     index     installs key indexes of the new segments, for the next clean; see `key_indexes`
-    remember  records the remaining garbage, if the clean may leave any; see `garbage`
 
 An abort or a failure leaves the log unchanged, or with some groups swapped in, each of them whole. Then the folder is
 removed, which ends tasks that still write there. Every clean of a log has a new folder.
@@ -36,18 +35,18 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check, checked
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.throttled import Limit, throttled
-from cordwood.live import garbage, key_indexes, work_folder
+from cordwood.live import key_indexes, work_folder
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
-from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.index.build import new_secret
-from cordwood.storage.index.files import remember_clean, secret_of_most
+from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.recovery.replay import Producers
 
 _log = logging.getLogger(__name__)
 
-#: Bytes of a log that a clean in a thread keeps in memory between its two passes, beside the keys.
+#: Bytes of a log that a clean in a thread keeps in memory between its two passes, so that it reads them only once; at
+#: most a quarter of the memory for keys.
 READ_MEMORY_BYTES = 64 << 20
 
 #: Returns a context manager for a `with` block in which the clean cannot be aborted.
@@ -88,17 +87,13 @@ class CleanedLog:
     """The result of a clean of a live log.
 
     Attributes:
-        checkpoint: first dirty offset for Kafka's checkpoint file: `end_offset`, or lower if garbage remains, because
-            Kafka's cleaner does not read `left`.
+        end_offset: the new first dirty offset.
         key_share: the used part of the memory for keys, at most 1.0.
-        left: start of the next clean, and the remaining garbage; None if no garbage remains.
     """
 
     end_offset: int
-    checkpoint: int
     counts: Counts
     key_share: float
-    left: CleanCheckpoint | None = None
 
 
 class LiveClean:
@@ -176,8 +171,6 @@ class LiveClean:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, outcome.kind)
         log = self.found.log
-        with changing():
-            garbage.forget(self._fs, log.directory)
         for replacement in outcome.by_group():
             with changing():
                 key_indexes.forget(self._fs, log.directory, replacement.replaced)
@@ -187,28 +180,22 @@ class LiveClean:
                 bases = [segment.base_offset for segment in log.log_segments]
                 key_indexes.take_over(self._fs, log.directory, outcome.indexes, bases)
         cleaned = outcome.cleaned
-        with changing():
-            left = remember_clean(self._fs, log.directory, cleaned.own_checkpoint)
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
-        return CleanedLog(cleaned.end_offset, cleaned.checkpoint, cleaned.counts, share, left)
+        return CleanedLog(cleaned.end_offset, cleaned.counts, share)
 
 
-def run_here(
-    task: PartitionTask, check: Check, limit: Limit | None = None, read_memory_bytes: int = READ_MEMORY_BYTES
-) -> Output | Failure:
+def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> Output | Failure:
     """Run the task of a clean in this thread, and check its output.
 
     Args:
         check: called at least every few MiB; an error that it raises fails the task.
-        read_memory_bytes: bytes of the log that are kept in memory and so read only once; at most a quarter of the key
-            memory. 0 with Kafka's offset map, as each of its rounds reads other files.
     """
     work = task.work
     assert work is not None, "a clean has a folder"
     fs = checked(throttled(task.location.open(), limit), check)
-    settings = task.settings
+    settings, read_memory_bytes = task.settings, READ_MEMORY_BYTES
     if settings.offset_map_slots is not None:
-        read_memory_bytes = 0
+        read_memory_bytes = 0  # each round reads other files
     elif settings.memory is not None:
         read_memory_bytes = min(read_memory_bytes, settings.memory.size_bytes // 4)
     task = replace(task, location=fs.location(), read_memory_bytes=read_memory_bytes)
@@ -252,12 +239,9 @@ def task_of(
         dirty_part=found.cleanable_ratio,
         index_secret=known,
         fresh_secret=new_secret() if index or known is not None else None,
-        garbage_share=found.garbage_share,
-        restart=found.restart,
         producers=producers_of(log),
     )
-    may_leave = task.makes_index and task.settings.offset_map_slots is None
-    return with_probing(task if may_leave else task.leaving_no_garbage(), 1)
+    return with_probing(task, 1)
 
 
 def producers_of(log: Log) -> Producers:

@@ -18,7 +18,7 @@ from cordwood.common.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.checked import Check
 from cordwood.fs.throttled import Limit, throttled
-from cordwood.live.clean import READ_MEMORY_BYTES, LiveClean, run_here
+from cordwood.live.clean import LiveClean, run_here
 from cordwood.live.metrics import Meter
 from cordwood.tasks.engines import Where
 from cordwood.tasks.hanging import looked_at
@@ -62,8 +62,6 @@ class CleanRunner:
         io: counts bytes of batches that are read and written.
         traffic: totals of all cleans so far.
         index: write key indexes for logs without them.
-        min_dead: largest share of garbage that a clean may leave in its log; None: it leaves no garbage.
-        read_memory_bytes: see `run_here`.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class CleanRunner:
         tasks_bytes_min: int = TASKS_BYTES_MIN,
         *,
         index: bool = False,
-        min_dead: float | None = None,
         clock: Clock = monotonic_clock,
     ) -> None:
         """Store the settings; start nothing yet.
@@ -85,8 +82,7 @@ class CleanRunner:
         self.limit: Limit | None = None
         self.io = Meter(clock)
         self.traffic = Traffic()
-        self.index, self.min_dead = index, min_dead
-        self.read_memory_bytes = READ_MEMORY_BYTES
+        self.index = index
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min
         self._given: Runner | None = None if where.spark is None else SessionRunner(where.spark)
@@ -113,9 +109,7 @@ class CleanRunner:
             the outcome; a Failure if the clean was aborted meanwhile.
         """
         outcome: Output | Failure | None = None
-        # Only a single task that sees the whole log can decide which garbage to leave.
-        by_tasks = not clean.task.garbage_share and clean.found.total_bytes >= self._tasks_bytes_min
-        if by_tasks and not self._missing:
+        if clean.found.total_bytes >= self._tasks_bytes_min and not self._missing:
             outcome = self._run_by_tasks(clean, stop, name)
         if outcome is None:
             outcome = self._run_here(clean, stop, name)
@@ -139,7 +133,7 @@ class CleanRunner:
             stop()
             clean.check()
 
-        outcome = run_here(clean.task, check, self.limit, self.read_memory_bytes)
+        outcome = run_here(clean.task, check, self.limit)
         stop()
         if isinstance(outcome, Failure) and outcome.kind is FailureKind.MEMORY and not self._missing:
             return self._run_by_tasks(clean, stop, name) or outcome  # in stages, which take less memory

@@ -30,7 +30,6 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.live.cleaner_checkpoints import CleanerCheckpoints
 from cordwood.live.failures import LogDirFailureChannel
-from cordwood.live.garbage import Garbage
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogsToClean, LogToClean
 
@@ -139,7 +138,6 @@ class LogCleanerManager:
         logs: Callable[[], Mapping[TopicPartition, Log]],
         failures: LogDirFailureChannel,
         clock: Clock = monotonic_clock,
-        garbage: Garbage | None = None,
     ) -> None:
         """Create missing checkpoint files, empty.
 
@@ -147,7 +145,6 @@ class LogCleanerManager:
             logs: returns the current logs; future logs are never cleaned.
             failures: takes a directory offline if its checkpoint file cannot be read or written.
             clock: monotonic clock for the retry of logs that could not be cleaned.
-            garbage: limits on the garbage that a clean may leave; None: a clean leaves no garbage.
         """
         self._fs = fs
         self._logs = logs
@@ -160,7 +157,6 @@ class LogCleanerManager:
         self._began_ms = clock()
         self._changed = threading.Condition(threading.RLock())
         self._found = LogsToClean()
-        self.garbage = garbage
         self._checkpoints = CleanerCheckpoints(fs, log_dirs, logs, failures, self._changed)
         # The manager offers these methods of the checkpoint files as its own.
         self.all_cleaner_checkpoints = self._checkpoints.all_cleaner_checkpoints
@@ -179,9 +175,7 @@ class LogCleanerManager:
 
     def cleaned_to(self, partition: TopicPartition) -> int:
         """Return the first dirty offset of a log; -1 if it was never cleaned."""
-        log, kafkas = self._logs().get(partition), self.all_cleaner_checkpoints().get(partition, -1)
-        own = None if log is None or self.garbage is None else self.garbage.checkpoint(log)
-        return kafkas if own is None else max(kafkas, own.cleaned_to)
+        return self.all_cleaner_checkpoints().get(partition, -1)
 
     # ---- choosing ----------------------------------------------------------------------------------------------------
 
@@ -239,8 +233,7 @@ class LogCleanerManager:
         """
         segments = log.log_segments
         try:
-            found = self._found.of(partition, log, checkpoint, now_ms)
-            return found if self.garbage is None else self.garbage.next_clean(found, now_ms)
+            return self._found.of(partition, log, checkpoint, now_ms)
         except KafkaStorageError:
             return None  # its directory has failed
         except Exception as error:

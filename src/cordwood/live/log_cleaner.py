@@ -36,7 +36,6 @@ from cordwood.live.clean import CleanedLog, KeyMemory, LiveClean
 from cordwood.live.clean_runner import CleanRunner
 from cordwood.live.cleaner_manager import Claim, LogCleanerManager, SelectionStats
 from cordwood.live.failures import LogDirFailureChannel
-from cordwood.live.garbage import Garbage
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import MetricName, Reading, Total
@@ -212,8 +211,7 @@ class LogCleaner:
         self.restarts = 0
         self.on_clean: Callable[[LogToClean, CleanerStats], None] | None = None
         self.runner = runner or CleanRunner(fs, clock=monotonic)
-        garbage = None if self.runner.min_dead is None else Garbage(fs, self.runner.min_dead)
-        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic, garbage)
+        self.manager = LogCleanerManager(fs, log_dirs, logs, failures, monotonic)
         #: Held while threads are started or stopped.
         self._lifecycle = threading.RLock()
         self._threads: tuple[CleanerThread, ...] = ()
@@ -457,9 +455,7 @@ class LogCleaner:
                 *(seen.cleanable_partitions, seen.delayed_partitions, seen.max_compaction_delay_ms),
             )
         self.manager.note_clean(found.log.parent_directory, found.partition)
-        if self.manager.garbage is not None:
-            self.manager.garbage.note(found.log, cleaned.left)
-        self.manager.release(claim, cleaned.checkpoint)
+        self.manager.release(claim, cleaned.end_offset)
         if self.on_clean is not None:
             try:
                 self.on_clean(found, stats)

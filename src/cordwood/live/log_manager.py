@@ -26,7 +26,6 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Self
 
-from cordwood.cleaning.rules.sparing import check_share
 from cordwood.common.arguments import AnyPath, checked, text_paths
 from cordwood.common.clock import Clock, system_clock
 from cordwood.common.config import BrokerConfig, Layer, resolve, resolve_broker
@@ -183,7 +182,6 @@ class LogManager:
         on_loaded: Callable[[], None] = lambda: None,
         is_stray: IsStray | None = None,
         index: bool = False,
-        min_dead: float | None = None,
     ) -> None:
         """Lock all directories, load all their logs, start the tasks.
 
@@ -193,13 +191,8 @@ class LogManager:
             is_stray: returns whether a loaded log does not belong here; such a log is set aside.
             index: cleans write key indexes of compacted logs, so that later cleans read only segments that may change.
                 Without it they only update existing indexes.
-            min_dead: largest share of a log that a clean may leave as superseded records, so that it rewrites only
-                segments with more garbage. The remaining garbage is listed beside the key indexes. None: leave none, as
-                Kafka does.
 
         Raises:
-            TypeError: `min_dead` is not a number.
-            RequestError: `min_dead` is not a share from 0 to 1, or is given without `index`.
             LockedError: a broker, or another manager, has a directory.
             KafkaStorageError: all directories have failed.
             IllegalStateError: a partition is in two directories; or the manager was started before.
@@ -207,7 +200,6 @@ class LogManager:
         """
         if self._is_started:
             raise IllegalStateError("This LogManager was started before. Start a new one after its shutdown")
-        check_share(checked("min_dead", float | None, min_dead), index=index)
         self._is_started = True
         try:
             self._directories.lock_all()
@@ -215,7 +207,7 @@ class LogManager:
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
-                self._pool.cleaner = self._make_cleaner(index=index, min_dead=min_dead)
+                self._pool.cleaner = self._make_cleaner(index=index)
             on_loaded()
         except BaseException:
             self._abandon_logs()
@@ -281,9 +273,9 @@ class LogManager:
     def _recovery_threads(self) -> int:
         return self.config.integer("num.recovery.threads.per.data.dir")
 
-    def _make_cleaner(self, *, index: bool, min_dead: float | None) -> LogCleaner:
+    def _make_cleaner(self, *, index: bool) -> LogCleaner:
         pool, monotonic = self._pool, self._scheduler.clock
-        runner = CleanRunner(pool.fs, self._where, index=index, min_dead=min_dead, clock=monotonic)
+        runner = CleanRunner(pool.fs, self._where, index=index, clock=monotonic)
         live = self._directories.live
         return LogCleaner(pool.fs, self.config, live, pool.current_logs, self.failures, pool.clock, monotonic, runner)
 

@@ -36,7 +36,6 @@ class LogToClean:
         clean_bytes: size of the segments that begin below the first dirty offset.
         cleanable_bytes: size of the segments in the range; the first of them may be in `clean_bytes`, too.
         overdue_ms: time by which the oldest dirty batch exceeds `max.compaction.lag.ms`.
-        garbage_share, restart: see `CleanRequest`.
     """
 
     partition: TopicPartition
@@ -48,8 +47,6 @@ class LogToClean:
     clean_bytes: int
     cleanable_bytes: int
     overdue_ms: int
-    garbage_share: float = 0.0
-    restart: int | None = None
 
     @property
     def total_bytes(self) -> int:

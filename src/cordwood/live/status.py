@@ -112,15 +112,14 @@ def _with_compaction(
 ) -> PartitionStatus:
     status = replace(status, seconds_since_clean=cleaner.seconds_since_clean(status.partition))
     try:
-        own = None if cleaner.garbage is None else cleaner.garbage.checkpoint(log)
-        facts = replace(_facts(log, checkpoint), own_checkpoint=own)
+        facts = _facts(log, checkpoint)
     except LogError as error:  # its directory has failed, or it is just being deleted
         return replace(status, reason=Reason(str(error)))
     except SegmentGoneError:
         return replace(status, reason=Reason("its segments are just being replaced"))
     except OSError as error:
         return replace(status, reason=Reason(f"cannot be read: {error}"))
-    choices = Choices(min_dead=None if cleaner.garbage is None else cleaner.garbage.share)
+    choices = Choices()
     compaction = selection.plan_compaction(facts, config, choices, now_ms)
     decision, reason = selection.decide(compaction, facts, config, choices, now_ms)
     if status.failures:

@@ -60,14 +60,12 @@ class ConfigSet:
 
     Attributes:
         label: `now`, A or B.
-        min_dead: share of garbage that a clean may leave, or None for Kafka's cleaner, which leaves none.
     """
 
     label: str
     layers: tuple[Layer, ...]
     topic: TopicConfig
     broker: BrokerConfig
-    min_dead: float | None = None
 
     def explicit(self) -> dict[str, str]:
         """Return the explicitly set configs by name; topic configs have their topic-level names."""
@@ -119,7 +117,7 @@ def run_writer(
         before_ms: time to run before the measured time, which is the scale's `duration_ms`.
     """
     layers = [*configs.layers, *_own_layers(configs.topic, scale)]
-    with World(layers, step_ms=scale.step_ms, seed=seed, min_dead=configs.min_dead) as world:
+    with World(layers, step_ms=scale.step_ms, seed=seed) as world:
         member = world.add(TopicPartition(TOPIC, 0), traffic)
 
         def report() -> None:
@@ -162,8 +160,6 @@ class _Meter:
         self.cleans = Cleans()
         #: Largest disk use since the last sample, as if each clean had rewritten all segments.
         self._peak_bytes = 0
-        #: Bytes that Cordwood's cleaner had read after the last clean.
-        self._read_bytes = world.cleaner_read_bytes
         #: Number of cleans before the last sample.
         self._cleans_seen = 0
         world.disk.take_peak()
@@ -199,21 +195,15 @@ class _Meter:
         by_ratio = found.cleanable_ratio > member.log.config.min_cleanable_dirty_ratio
         keys = member.recorder.distinct_keys(found.first_dirty_offset, stats.end_offset)
         kept_bytes = max(0, stats.bytes_written - member.recorder.look(self._world.now_ms))
-        # Kafka's cleaner reads the dirty part for its keys, then all segments up to its end. It rewrites a segment
-        # even if the clean removes no record from it; Cordwood's cleaner keeps such a segment.
-        read_bytes, written_bytes = found.cleanable_bytes + stats.bytes_read, stats.bytes_written
-        if self._world.min_dead is None:
-            self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
-        else:
-            read_bytes = self._world.cleaner_read_bytes - self._read_bytes
-            written_bytes -= kept_bytes
-        self._read_bytes = self._world.cleaner_read_bytes
+        # Kafka's cleaner rewrites a segment even if the clean removes no record from it; Cordwood's cleaner keeps it.
+        self._peak_bytes = max(self._peak_bytes, self._world.disk.used_bytes + kept_bytes)
         before = self.cleans
         self.cleans = Cleans(
             by_ratio=before.by_ratio + by_ratio,
             by_lag=before.by_lag + (not by_ratio),
-            read_bytes=before.read_bytes + read_bytes,
-            written_bytes=before.written_bytes + written_bytes,
+            # Kafka's cleaner reads the dirty part for its keys, then all segments up to its end.
+            read_bytes=before.read_bytes + found.cleanable_bytes + stats.bytes_read,
+            written_bytes=before.written_bytes + stats.bytes_written,
             first_ms=stats.start_ms - self.start_ms if before.first_ms is None else before.first_ms,
             keys_max=max(before.keys_max, keys),
         )
@@ -232,7 +222,6 @@ def _outcome(configs: ConfigSet, scale: Scale, meter: _Meter) -> Outcome:
     return Outcome(
         label=configs.label,
         configs=configs.explicit(),
-        min_dead=configs.min_dead,
         compact=is_compact,
         delete=configs.topic.delete,
         duration_ms=scale.duration_ms,

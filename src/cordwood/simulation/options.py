@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from cordwood.cleaning.rules.sparing import check_share
 from cordwood.common.errors import RequestError
 from cordwood.common.option import SEED, Option
 from cordwood.simulation.sizing.workload import Workload
@@ -25,13 +24,6 @@ class SimulateOptions:
         Sequence[str],
         Option("Compare with a second set of configs, which has this config in addition.", metavar="KEY=VALUE"),
     ] = ()
-    min_dead: Annotated[
-        float | None,
-        Option(
-            "Compare with Cordwood's cleaner that leaves superseded records of up to this share of a log, such as 10%.",
-            metavar="SHARE",
-        ),
-    ] = None
     server_properties: Annotated[
         str | None,
         Option("The broker's server.properties file, for configs that --config does not set.", metavar="FILE"),
@@ -49,9 +41,6 @@ class SimulateOptions:
 
     def __post_init__(self) -> None:
         """Validate numbers and combinations."""
-        check_share(self.min_dead)
-        if self.min_dead is not None and self.against:
-            raise RequestError("--min-dead and --against: each compares with a second set, so give one of them")
         if not 0.001 <= self.days <= 3660:
             raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
         if self.scale is not None and not 1 <= self.scale < float("inf"):

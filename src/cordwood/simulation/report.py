@@ -117,8 +117,7 @@ def configs(result: SimulationResult) -> Iterator[str]:
     several = len(result.outcomes) > 1
     for one in result.outcomes:
         chosen = ", ".join(f"{name}={printable(text)}" for name, text in one.configs.items())
-        ours = "" if one.min_dead is None else f"; cleaned by Cordwood with --min-dead {100 * one.min_dead:g}%"
-        yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}{ours}"
+        yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}"
 
 
 def figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> Iterator[str]:

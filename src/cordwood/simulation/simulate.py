@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import cordwood.simulation.report  # noqa: F401 - so that a result can show itself
 from cordwood.common.config import DAY_MS, Layer, overrides, resolve, resolve_broker, server_properties
-from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from cordwood.common.errors import ConfigError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_workload
@@ -56,7 +56,6 @@ def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
 
     Raises:
         ConfigError: Kafka would reject a config.
-        RequestError: `min_dead` is given, but the topic is not compacted.
         NotFoundError: server.properties does not exist.
     """
     base: tuple[Layer, ...] = ()
@@ -77,9 +76,4 @@ def _config_sets(options: SimulateOptions, fs: Store) -> list[ConfigSet]:
                 raise ConfigError(f"{argument}: there is one topic here; write {name.rpartition(':')[2]}=…")
         layers = (*base, *overrides(arguments))
         sets.append(ConfigSet(label, layers, resolve(TOPIC, layers), resolve_broker(layers)))
-    if options.min_dead is not None:
-        (exact,) = sets
-        if not exact.topic.compact:
-            raise RequestError("--min-dead is for topics that are compacted: give --config cleanup.policy=compact")
-        sets.append(replace(exact, label="B", min_dead=options.min_dead))
     return sets

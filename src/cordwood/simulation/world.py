@@ -78,10 +78,9 @@ class World:
 
     Attributes:
         on_clean: called after each clean with the member, the cleaned range and the statistics.
-        min_dead: share of garbage that a clean may leave, or None.
     """
 
-    def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0, min_dead: float | None = None) -> None:
+    def __init__(self, layers: Iterable[Layer], *, step_ms: int, seed: int = 0) -> None:
         """Create an empty log directory.
 
         Args:
@@ -91,7 +90,6 @@ class World:
         self.disk = DiskMeter()
         self.members: dict[TopicPartition, Member] = {}
         self.on_clean: Callable[[Member, LogToClean, CleanerStats], None] | None = None
-        self.min_dead = min_dead
         self._step_ms = step_ms
         self._scheduler = SteppedScheduler(lambda: self.now_ms, shortest_period_ms=step_ms)
         self.fs = MemoryFileSystem(lambda: self.now_ms * 1_000_000, can_crash=False, on_size=self.disk)
@@ -106,21 +104,13 @@ class World:
         )
 
     def __enter__(self) -> Self:
-        self.manager.startup(index=self.min_dead is not None, min_dead=self.min_dead)
+        self.manager.startup()
         if self.manager.cleaner is not None:
             self.manager.cleaner.on_clean = self._cleaned
-            # Simulated logs are small, so the cleaner would keep them in memory; the real log would not fit.
-            self.manager.cleaner.runner.read_memory_bytes = 0
         return self
 
     def __exit__(self, *_: object) -> None:
         self.manager.shutdown()
-
-    @property
-    def cleaner_read_bytes(self) -> int:
-        """Bytes that Cordwood's cleaner has read so far."""
-        cleaner = self.manager.cleaner
-        return 0 if cleaner is None else cleaner.runner.traffic.read
 
     def add(self, partition: TopicPartition, traffic: Writer) -> Member:
         """Create a log, and append the traffic to it in each step."""

@@ -134,8 +134,7 @@ class Jobs:
             found = self._clean_whole(parts, range(len(parts)), outputs, discard)
             return [found[at] for at in range(len(parts))]
 
-        # Each task sees only its part of the garbage, too little to decide which garbage to leave, so it removes all.
-        own = shared_by([tasks[at].leaving_no_garbage() for at in chosen], cores)
+        own = shared_by([tasks[at] for at in chosen], cores)
         outcomes = clean_staged(self.fs, own, outputs, self.progress, self.each, clean_each, cores, discard=discard)
         found = dict(zip(chosen, outcomes, strict=True))
         alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)

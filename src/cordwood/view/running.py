@@ -90,14 +90,6 @@ class LiveOptions:
             "partitions that have some."
         ),
     ] = False
-    min_dead: Annotated[
-        float | None,
-        Option(
-            "With --index: leave superseded records of up to this share of each log, such as 10%, where they are, and "
-            "write only segments that are worth it. Default: none are left, as by Kafka.",
-            metavar="SHARE",
-        ),
-    ] = None
     engine: Annotated[
         str | None,
         Option(
@@ -192,7 +184,7 @@ class LiveNode:
                     on_progress(directory, done, count)
 
             options = self._options
-            self.manager.startup(loaded, on_loaded=self._adopt, index=options.index, min_dead=options.min_dead)
+            self.manager.startup(loaded, on_loaded=self._adopt, index=options.index)
             self._warn_if_idle()
             try:
                 self.look()

@@ -6,10 +6,9 @@
 
 The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
 this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
-pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). A clean that may spare the segment
-(`engine.sparing`) looks up all. The segment is scanned instead if its index is missing or torn, has another secret, was
-made from other batches than the ones in the file, or covers batches of magic 0 and 1, which have no exact counts, or
-records without a key.
+pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). The segment is scanned instead if
+its index is missing or torn, has another secret, was made from other batches than the ones in the file, or covers
+batches of magic 0 and 1, which have no exact counts, or records without a key.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
 
 
 def scan_by_index(
-    segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int, *, finds_all: bool = False
+    segment: Segment, mark: Mark, table: DirtyTable, now_ms: int, chunk_records: int
 ) -> ScannedRun | None:
     """Find the superseded records of a segment by its key index. Without a usable index, return None and do not call
     `mark`.
@@ -65,7 +64,6 @@ def scan_by_index(
         table: the dirty keys, in which candidates are looked up.
         now_ms: the time of the clean.
         chunk_records: see `ScannedRun`; there are no chunks.
-        finds_all: look up all candidates, even after one proves that the segment is rewritten.
 
     Raises:
         CorruptBatchError: a batch that is read is damaged.
@@ -95,9 +93,9 @@ def scan_by_index(
                 shifts = firsts[places] - np.cumsum(keys.counts) + keys.counts
                 numbers = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
                 set_bits(numbers[superseded].astype(np.uint32), bits)
-                if chosen is candidates and bits.any() and not finds_all:
+                if chosen is candidates and bits.any():
                     break
-            if bits.any() and not finds_all:
+            if bits.any():
                 # The segment will be rewritten; pass 2 looks up the other candidates.
                 break
     unconfirmed = candidates & ~looked_up

@@ -26,9 +26,6 @@ _RUNS_PER_CORE = 2
 #: Records are looked up if at most one in `_LITTLE` is dirty. Each dirty record is then read twice, which takes about
 #: as long as sorting eight clean ones into chunks.
 _LITTLE = 8
-#: The same for a clean that may leave garbage. Only one task that has all facts can decide which garbage to leave. A
-#: partition whose records are looked up stays with one task (`is_staged`); a divided one leaves no garbage.
-_LITTLE_WITH_GARBAGE = 2
 #: A task that reads at least this many bytes has threads that read and decode ahead of it.
 _THREADED_BYTES = 64 << 20
 #: Average number of cores that such a task keeps busy.
@@ -52,25 +49,20 @@ def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
     """Make the task look up records if that is better. It may yet be divided, so use one core's share of memory."""
     whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
     memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
-    dirty, leaves = task.first_uncleanable - task.first_dirty, task.garbage_share > 0
-    keys = _table_keys(task.dirty_part, dirty, memory, is_limited=is_limited, leaves_garbage=leaves)
+    keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited=is_limited)
     return replace(task, probing=keys > 0)
 
 
-def _table_keys(
-    dirty_part: float, dirty: int, memory: MemoryShare | None, *, is_limited: bool, leaves_garbage: bool
-) -> int:
+def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, *, is_limited: bool) -> int:
     """Return the maximum number of keys of a table in which records are looked up; 0 for no table.
 
     Args:
         dirty_part: dirty share of the log.
         dirty: number of dirty offsets.
         memory, is_limited: see `_reason`.
-        leaves_garbage: whether the clean may leave garbage.
     """
-    little = _LITTLE_WITH_GARBAGE if leaves_garbage else _LITTLE
     fits = memory is None or table_bytes(dirty) <= memory.size_bytes
-    return dirty if fits and not is_limited and little * dirty_part <= 1 else 0
+    return dirty if fits and not is_limited and _LITTLE * dirty_part <= 1 else 0
 
 
 def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
@@ -82,8 +74,6 @@ def is_staged(task: PartitionTask, total_bytes: int, cores: int) -> bool:
         cores: number of tasks that run at once.
     """
     settings = task.settings
-    if task.garbage_share and task.probing:
-        return False
     records = None if task.records is None else min(task.records, task.first_uncleanable - task.first_dirty)
     if task.probing:
         records = None  # the table of their keys fits
@@ -109,12 +99,9 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
             return plan
         is_limited = plan.offset_map is not None
         records, dirty = plan.compaction.bounds.records_max, plan.compaction.range.offsets
-        part, garbage = plan.compaction.dirty_part, plan.compaction.garbage_share > 0
-        keys = _table_keys(part, dirty, least, is_limited=is_limited, leaves_garbage=garbage)
+        keys = _table_keys(plan.compaction.dirty_part, dirty, least, is_limited=is_limited)
         kept = None if records is None or keys else min(records, dirty)
-        division = Division()
-        if not (garbage and keys):
-            division = _division(plan.compaction, kept, memory, is_limited, total_bytes, cores)
+        division = _division(plan.compaction, kept, memory, is_limited, total_bytes, cores)
         return replace(plan, division=replace(division, table_keys=keys))
 
     return replace(plan, partitions=tuple(divided(one) for one in plan.partitions))

@@ -14,7 +14,6 @@ from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
 from cordwood.record.headers import concerns_transactions, is_control
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.joined import joined, part_numbers, parts_of
 from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
 from cordwood.storage.log.recovery import next_offset
@@ -177,7 +176,6 @@ def log_facts(
         place.directory.cleaner_offsets.get(place.name.topic_partition),
         open_transactions,
         _first_unstable_offset(log, open_transactions[0]) if open_transactions else None,
-        believed_checkpoint(log),
     )
 
 

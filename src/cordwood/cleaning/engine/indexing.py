@@ -17,7 +17,6 @@ If memory or disk space does not suffice for an index, none is made; that only m
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -33,9 +32,8 @@ from cordwood.fs.folders import remove_tree
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.headers import is_control
-from cordwood.storage.formats.filenames import key_index_name, pending_name
+from cordwood.storage.formats.filenames import key_index_name
 from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
-from cordwood.storage.formats.pending_records import PendingRecords
 from cordwood.storage.index.build import (
     RECORD_BYTES,
     SEGMENT_SHARE,
@@ -48,7 +46,7 @@ from cordwood.storage.index.build import (
     fields_of,
     is_worth_keeping,
 )
-from cordwood.storage.index.files import create_index, create_pending, has_index, read_index
+from cordwood.storage.index.files import create_index, has_index, read_index
 from cordwood.storage.index.probe import hashes_in
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -154,19 +152,11 @@ class IndexMaker:
             return
         if index is None or not is_worth_keeping(index):
             return
-        self._create(key_index_name(base_offset), functools.partial(create_index, index=index))
-
-    def of_pending(self, found: PendingRecords) -> None:
-        """Write the pending records of an unchanged segment."""
-        if not self._is_full:
-            self._create(pending_name(found.header.base_offset), functools.partial(create_pending, found=found))
-
-    def _create(self, name: str, create: Callable[[TargetStore, str], None]) -> None:
-        path = f"{self._folder}/{name}"
+        path = f"{self._folder}/{key_index_name(base_offset)}"
         try:
             if not self.paths:
                 self._fs.make_directory(self._folder)
-            create(self._fs, path)
+            create_index(self._fs, path, index)
             self.paths += (path,)
         except OSError:
             self._is_full, self.paths = True, ()

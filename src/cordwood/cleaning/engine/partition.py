@@ -28,7 +28,6 @@ from cordwood.cleaning.engine.keys import DirtyKeys, DirtySection, collect_keys,
 from cordwood.cleaning.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
 from cordwood.cleaning.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
 from cordwood.cleaning.engine.settings import CleanSettings
-from cordwood.cleaning.engine.sparing import Spared, StaleStateError, Terms, known_of, spare
 from cordwood.cleaning.rules.latest import DirtyTable, LatestOffsets
 from cordwood.cleaning.rules.plan import SegmentFacts
 from cordwood.cleaning.rules.rewrite import Counts, Elision, Rules
@@ -38,7 +37,6 @@ from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import NONE
 from cordwood.fs.base import TargetStore
-from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint, CleanSegment
 from cordwood.storage.log.joined import joined
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -53,49 +51,11 @@ class CleanState:
         tracker: the tracker of pass 2.
         key_pass_tracker: the tracker of pass 1 at the start of the next group; None if pass 1 starts anew there.
         old_horizon_ms: segments modified after this time keep their tombstones of magic 0 and 1; see `Elision`.
-        spares: whether earlier groups keep records that may be dropped. Then from here on tombstones and markers stay:
-            one of these records could have the same key.
     """
 
     tracker: AbortTracker
     old_horizon_ms: int
     key_pass_tracker: AbortTracker | None = None
-    spares: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """Facts about a log after a clean that may leave garbage, for `CleanCheckpoint`.
-
-    Attributes:
-        segments: segments that were written or kept.
-        first_killer: no record below this offset superseded a record that still exists.
-    """
-
-    segments: tuple[CleanSegment, ...]
-    first_killer: int
-
-    @property
-    def garbage_bytes(self) -> int:
-        """Bytes of garbage in the segments."""
-        return sum(one.garbage_bytes for one in self.segments)
-
-    @property
-    def restart(self) -> int:
-        """Start for a cleaner that ignores garbage: the base offset of the segment that contains the first killer.
-
-        A start within the segment would be wrong: Kafka's cleaner would not read the markers before it. If a producer
-        aborted one transaction before the start and has its next one there, the cleaner would take that for aborted,
-        too, and its records would supersede nothing.
-        """
-        if not self.garbage_bytes:
-            return self.first_killer
-        bases = (one.base_offset for one in self.segments if one.base_offset <= self.first_killer)
-        return max(bases, default=self.first_killer)
-
-    def with_more(self, other: Left) -> Left:
-        """Join these facts with those of the next part of the log."""
-        return Left(self.segments + other.segments, min(self.first_killer, other.first_killer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +91,6 @@ class Cleaned:
         carried: the state at the end, for the groups after these.
         key_bytes: peak memory of its keys.
         probed: whether all records were looked up in a table of the dirty keys.
-        left: facts for the next clean, if this one may have left garbage; else None.
     """
 
     end_offset: int
@@ -144,18 +103,6 @@ class Cleaned:
     carried: CleanState | None = field(default=None, compare=False)
     key_bytes: int = field(default=0, compare=False)
     probed: bool = field(default=False, compare=False)
-    left: Left | None = field(default=None, compare=False)
-
-    @property
-    def checkpoint(self) -> int:
-        """The first dirty offset for a cleaner that ignores garbage: Kafka's checkpoint."""
-        return self.end_offset if self.left is None else self.left.restart
-
-    @property
-    def own_checkpoint(self) -> CleanCheckpoint | None:
-        """Cordwood's own checkpoint with the garbage; None if there is no garbage, so that Kafka's suffices."""
-        left = self.left
-        return None if left is None else CleanCheckpoint(self.end_offset, left.restart, left.segments)
 
     @property
     def written(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -200,9 +147,6 @@ class CleanRequest:
         probing: look up all records in a table of the dirty keys; not with Kafka's offset map.
         index_secret: secret of the key indexes that limit the records to look up; None to look up all.
         fresh_secret: secret of new key indexes, if pass 1 hashes the keys of all records; None to make none.
-        garbage_share: garbage that may be left, as a share of the cleaned range; 0 for none, as in Kafka.
-        restart: start of the range if the state that an earlier clean left proves invalid; None if this clean does not
-            use that state.
     """
 
     first_dirty: int
@@ -215,8 +159,6 @@ class CleanRequest:
     probing: bool = False
     index_secret: bytes | None = field(default=None, repr=False)
     fresh_secret: bytes | None = field(default=None, repr=False)
-    garbage_share: float = 0.0
-    restart: int | None = None
 
     @property
     def new_index_secret(self) -> bytes | None:
@@ -249,7 +191,7 @@ def clean_partition(
         fs: file system for the outputs.
         log: the partition's log; it is only read.
         target: an existing directory for the outputs.
-        indexes: makes key indexes of the segments, and writes pending records.
+        indexes: makes key indexes of the segments.
 
     Raises:
         CorruptBatchError: a batch in the range is damaged; the outputs are invalid.
@@ -258,18 +200,8 @@ def clean_partition(
     """
     assert request.part is None or request.settings.offset_map_slots is None, "rounds are not cut"
     request = request.with_producers_of(log)
-    outputs = Outputs(
-        fs, target, request.settings.index, suffix, is_strict=request.settings.strict_kafka, indexes=indexes
-    )
-    try:
-        return _clean(log, outputs, request)
-    except StaleStateError:
-        assert request.restart is not None, "or nothing was relied on"
-        return _clean(log, outputs, replace(request, first_dirty=request.restart, restart=None))
-
-
-def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
     settings = request.settings
+    outputs = Outputs(fs, target, settings.index, suffix, is_strict=settings.strict_kafka, indexes=indexes)
     assert request.producers is not None, "they were loaded"
     facts = cleanable_facts(log, request.first_uncleanable, request.now_ms)
     carried = state_at_start(facts, request)
@@ -286,32 +218,23 @@ def _clean(log: LogView, outputs: Outputs, request: CleanRequest) -> Cleaned:
         keys = DirtyKeys(request.scanned.load())
     if request.scanned is not None or settings.offset_map_slots is not None:
         groups = planned_groups(log, facts, keys.end_offset, request)
-    elides = settings.deletes_for_good and not carried.spares
     rules = Rules(
         request.now_ms,
         settings.delete_retention_ms,
         request.first_uncleanable,
         active_producers(request.producers),
-        Elision.of(elides),
+        Elision.of(settings.deletes_for_good),
         strict_kafka=settings.strict_kafka,
     )
-    spared = _spare(log, groups, keys, carried.tracker, request, elides=elides)
-    own = carried.tracker, carried.old_horizon_ms
-    written = rewrite_groups(log, spared.groups, outputs, keys.newest, rules, *own, spared.segments)
-    cleaned = replace(_cleaned(log, written, keys, carried), probed=request.probing)
-    if not request.garbage_share:
-        return cleaned
-    # Without a place for key indexes, this is a trial clean.
-    left = _left(log, outputs, written, spared, cleaned.end_offset, request.now_ms) if outputs.indexes else None
-    spares = carried.spares or spared.first_killer is not None
-    return replace(cleaned, left=left, carried=replace(carried, key_pass_tracker=keys.next_tracker, spares=spares))
+    written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
+    return replace(_cleaned(log, written, keys, carried), probed=request.probing)
 
 
 def _may_join(log: LogView, outputs: Outputs, request: CleanRequest) -> bool:
     """Return whether nothing depends on where a small segment ends; see `joined`."""
-    by_index = outputs.indexes is not None or request.index_secret is not None or request.restart is not None
+    by_index = outputs.indexes is not None or request.index_secret is not None
     counts_keys = request.settings.offset_map_slots is not None
-    return not (by_index or request.garbage_share or counts_keys or log.transaction_indexed_from(0))
+    return not (by_index or counts_keys or log.transaction_indexed_from(0))
 
 
 def join(groups: Sequence[Sequence[Segment]], dirty: DirtySection) -> tuple[list[list[Segment]], DirtySection]:
@@ -339,58 +262,6 @@ def join(groups: Sequence[Sequence[Segment]], dirty: DirtySection) -> tuple[list
     return joined_groups, replace(dirty, segments=tuple(joined_dirty))
 
 
-def _spare(
-    log: LogView,
-    groups: list[list[Segment]],
-    keys: DirtyKeys,
-    tracker: AbortTracker,
-    request: CleanRequest,
-    *,
-    elides: bool,
-) -> Spared:
-    """Return which groups are written and which are spared; without a share of garbage all are written."""
-    if request.garbage_share and isinstance(keys.newest, ScannedKeys):
-        terms = Terms(
-            garbage_share=request.garbage_share,
-            first_dirty=request.first_dirty,
-            relies_on_state=request.restart is not None,
-            now_ms=request.now_ms,
-            elides=elides,
-            segment_bytes=request.settings.segment_bytes,
-            index_secret=request.index_secret,
-        )
-        return spare(log, groups, keys.newest, copy.deepcopy(tracker), terms)
-    if request.restart is not None:
-        raise StaleStateError  # pending records cannot be added to this result
-    return Spared(groups, {}, {})
-
-
-def _left(
-    log: LogView,
-    outputs: Outputs,
-    written: Sequence[WrittenGroup],
-    spared: Spared,
-    end_offset: int,
-    now_ms: int,
-) -> Left:
-    """Write pending records, and return the facts about the segments for the next clean."""
-    before = {segment.base_offset: segment for segment in log.segments}
-    after = {one.base_offset: one for one in LogView(outputs.folder, fs=outputs.fs, log_start_offset=0).segments}
-    found: list[CleanSegment] = []
-    for base in (base for group in written for base in group.outputs):
-        one = spared.segments.get(base)
-        if one is not None:
-            found.append(one.known)
-            if one.pending is not None and outputs.indexes is not None:
-                outputs.indexes.of_pending(one.pending)
-        elif base in after:
-            found.append(known_of(after[base], now_ms))
-        elif base in before:
-            found.append(known_of(before[base], spared.written_ms.get(base, before[base].mtime_ms)))
-    killer = spared.first_killer
-    return Left(tuple(found), end_offset if killer is None else killer)
-
-
 def _read_keys(
     log: LogView, groups: Sequence[Sequence[Segment]], dirty: DirtySection, carried: CleanState, request: CleanRequest
 ) -> DirtyKeys:
@@ -398,13 +269,7 @@ def _read_keys(
     settings, secret = request.settings, request.fresh_secret or secrets.token_bytes(16)
     if settings.offset_map_slots is None:
         keeps_survivors = request.fresh_secret is not None
-        how = KeyScan(
-            secret,
-            chunk_records(settings.memory),
-            request.now_ms,
-            keeps_survivors=keeps_survivors,
-            finds_all=request.garbage_share > 0,
-        )
+        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms, keeps_survivors=keeps_survivors)
         collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:
             keys, table = collected

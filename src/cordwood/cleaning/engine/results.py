@@ -91,9 +91,7 @@ class InPlace:
         bytes_read, bytes_written: bytes that tasks read, without the proof, and that they wrote, key indexes included.
         bytes_new: approximate bytes of the log that no clean had read before.
         index_bytes: size of the key indexes that were made.
-        garbage_bytes: approximate size of superseded records that may stay (`--min-dead`); None if none may.
-        garbage_of_bytes: size of the segments that were searched for garbage.
-        segments_written: how many of these segments were written, under the same or other names.
+        segments_written: how many segments were written, under the same or other names.
         segments_spared: how many kept their files.
     """
 
@@ -109,15 +107,8 @@ class InPlace:
     bytes_written: int = 0
     bytes_new: int = 0
     index_bytes: int = 0
-    garbage_bytes: int | None = None
-    garbage_of_bytes: int = 0
     segments_written: int = 0
     segments_spared: int = 0
-
-    @property
-    def garbage_share(self) -> float | None:
-        """Share of the segments that is garbage."""
-        return None if self.garbage_bytes is None else self.garbage_bytes / max(self.garbage_of_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,7 +22,6 @@ from cordwood.cleaning.engine.readahead import (
     tracked_windows,
     with_upper_bounds,
 )
-from cordwood.cleaning.engine.sparing import SparedSegment
 from cordwood.cleaning.engine.staying import Staying, staying
 from cordwood.cleaning.rules.key_table import Int64Array, NewestOffsets
 from cordwood.cleaning.rules.rewrite import (
@@ -157,7 +156,7 @@ class WrittenGroup:
         replaced: base offsets of the segments that were read.
         outputs: base offsets of the segments that replace them.
         counts: record counts per source segment.
-        kept: whether nothing was written, as the output would be the same as the only source segment, or it is spared.
+        kept: whether nothing was written, as the output would be the same as the only source segment.
     """
 
     replaced: tuple[int, ...]
@@ -200,7 +199,6 @@ def rewrite_groups(
     rules: Rules,
     tracker: AbortTracker,
     old_horizon_ms: int,
-    spared: Mapping[int, SparedSegment],
 ) -> list[WrittenGroup]:
     """Write the survivors of each group, all windows of all groups as one stream.
 
@@ -209,23 +207,15 @@ def rewrite_groups(
         newest: the result of pass 1 for the dirty section.
         tracker: tracker of transactions, at the first group; on return it is at the end of the last one.
         old_horizon_ms: see `CleanState`.
-        spared: segments that keep their files although some of their records may be dropped, each a group of its own.
     """
     written = []
-    kept = {base: WrittenGroup((base,), (base,), (one.counts,), kept=True) for base, one in spared.items()} | {
-        group[0].base_offset: kept_group(group, newest, outputs.limits)
-        for group in groups
-        if group[0].base_offset not in spared
-    }
+    kept = {group[0].base_offset: kept_group(group, newest, outputs.limits) for group in groups}
     changed = [group for group in groups if kept[group[0].base_offset] is None]
     with (
         reading_threads(list(itertools.chain.from_iterable(changed))) as threads,
         closing(_Sources(outputs)) as sources,
     ):
-        followed = {base for base, one in spared.items() if one.has_transactions}
-        reading = _Reading(
-            log, groups, {base for base, one in kept.items() if one is not None}, followed, newest, rules
-        )
+        reading = _Reading(log, groups, {base for base, one in kept.items() if one is not None}, newest, rules)
         copied = reading.windows(tracker)
         windows = _rewritten(threads, copied, rules, old_horizon_ms, newest)
         coming = next(windows, None)
@@ -297,25 +287,21 @@ class _Reading:
         log: LogView,
         groups: Sequence[Sequence[Segment]],
         kept: Set[int],
-        followed: Set[int],
         newest: NewestOffsets,
         rules: Rules,
     ) -> None:
         self._log, self._groups, self._newest, self._rules = log, groups, newest, rules
-        self._kept, self._followed = kept, followed
+        self._kept = kept
         self._left_out: dict[int, Staying] = {}
 
     def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
         """Yield the windows, in log order."""
         bases = [segment.base_offset for segment in itertools.chain(*self._groups)]
         ends = dict(itertools.pairwise([*bases, self._rules.first_uncleanable_offset]))
-        # Skipped batches belong to no transaction, so the tracker misses nothing. Spared segments may have
-        # transactions: their headers are passed to the tracker.
+        # Skipped batches belong to no transaction, so the tracker misses nothing.
         for segment, upper in itertools.chain(*map(with_upper_bounds, self._groups)):
             base = segment.base_offset
             tracker.add(aborted_transactions(self._log, base, upper))
-            if base in self._followed:
-                _follow(segment, tracker)
             if base in self._kept:
                 continue
             some = staying(segment, ends[base], self._newest, self._rules.producers)
@@ -353,12 +339,6 @@ class _GroupCounts:
     def of_each(self) -> tuple[Counts, ...]:
         """Return the counts of each segment."""
         return tuple(self._counts.counts())
-
-
-def _follow(segment: Segment, tracker: AbortTracker) -> None:
-    """Pass the headers of an unchanged segment to the tracker."""
-    for batches in segment.headers():
-        tracker.discard(batches)
 
 
 def _rewritten(

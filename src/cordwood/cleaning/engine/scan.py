@@ -94,7 +94,6 @@ class KeyScan:
         end_offset: records from here on are ignored.
         table: table in which records are looked up; None to compare them in chunks.
         keeps_survivors: keep the survivors of chunks for pass 2.
-        finds_all: see `scan_by_index`.
     """
 
     hash_secret: bytes = field(repr=False)
@@ -103,7 +102,6 @@ class KeyScan:
     end_offset: int = NEVER
     table: DirtyTable | None = None
     keeps_survivors: bool = False
-    finds_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +273,7 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
         return _mark(batches, run.superseding, trackers)
 
     if how.table is not None and (run.start, run.end) == (0, None):
-        found = scan_by_index(run.segment, mark, how.table, how.now_ms, how.chunk_records, finds_all=how.finds_all)
+        found = scan_by_index(run.segment, mark, how.table, how.now_ms, how.chunk_records)
         if found is not None:
             return found
     return scan_part(run.segment, (run.start, run.end), mark, how, keep)

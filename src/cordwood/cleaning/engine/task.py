@@ -51,7 +51,7 @@ class PartitionTask:
 
     Attributes:
         first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
-            fresh_secret, garbage_share, restart: see `CleanRequest`.
+            fresh_secret: see `CleanRequest`.
         size_bytes: approximate bytes to read.
         records: maximum number of records to read; None if unknown.
         dirty_part: approximate dirty share of the log; 1 if unknown.
@@ -80,8 +80,6 @@ class PartitionTask:
     index_secret: bytes | None = field(default=None, repr=False)
     fresh_secret: bytes | None = field(default=None, repr=False)
     index_root: str | None = None
-    garbage_share: float = 0.0
-    restart: int | None = None
     producers: Producers | None = None
     work: str | None = None
 
@@ -109,24 +107,11 @@ class PartitionTask:
             probing=self.probing,
             index_secret=self.index_secret,
             fresh_secret=self.fresh_secret,
-            garbage_share=self.garbage_share,
-            restart=self.restart,
         )
 
     def log(self, fs: Store) -> LogView:
         """Open the partition's log through a file system."""
         return LogView(self.path, fs=fs, log_start_offset=self.log_start_offset, index_root=self.index_root)
-
-    def leaving_no_garbage(self) -> PartitionTask:
-        """Return the task as Kafka would clean: it leaves no garbage, and ignores the state of an earlier clean.
-
-        If earlier parts of this clean left garbage, it removes no tombstone: see `CleanState.spares`.
-        """
-        first_dirty = self.first_dirty if self.restart is None else self.restart
-        settings = self.settings
-        if self.part is not None and self.part.carried is not None and self.part.carried.spares:
-            settings = replace(settings, deletes_for_good=False)
-        return replace(self, first_dirty=first_dirty, settings=settings, garbage_share=0.0, restart=None)
 
     def folder(self, outputs: str | None) -> str:
         """Return the parent folder of its outputs; `outputs`: the folder for all tasks, if there is one."""
@@ -269,12 +254,8 @@ def tasks_of(
             index_secret=None if plan.choices.read_all else known,
             fresh_secret=new_secret() if makes_index else None,
             index_root=index_root,
-            garbage_share=compaction.garbage_share,
-            restart=compaction.restart,
         )
-        # Garbage has to be recorded beside the key indexes, and Kafka's offset map cleans a log in rounds.
-        may_leave = makes_index and task.settings.offset_map_slots is None
-        tasks.append(task if may_leave else task.leaving_no_garbage())
+        tasks.append(task)
     return tasks
 
 

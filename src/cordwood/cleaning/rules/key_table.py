@@ -67,7 +67,6 @@ class KnownOutcomes:
         bits: uint8, one bit per ordinal; 1 for superseded.
         unread: bool[batches], whether pass 1 took a known batch from a key index and did not read its bytes.
         unconfirmed: bool[batches], unread batches with a bit set: their records may be superseded.
-        held: bool[batches], batches whose tombstones stay although their delete horizon has passed.
     """
 
     first_ordinals: Int64Array
@@ -77,14 +76,13 @@ class KnownOutcomes:
     bits: npt.NDArray[np.uint8]
     unread: BoolArray
     unconfirmed: BoolArray
-    held: BoolArray
 
     @classmethod
     def nothing(cls, batches: int) -> KnownOutcomes:
         """Return a value that marks all batches as unknown."""
         none = np.zeros(batches, np.int64)
         never = np.zeros(batches, np.bool_)
-        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never, never)
+        return cls(none + NONE, none, none, never, np.empty(0, np.uint8), never, never)
 
     @property
     def known(self) -> BoolArray:

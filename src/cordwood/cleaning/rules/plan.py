@@ -16,7 +16,6 @@ from cordwood.common.config import ConfigValue, show
 from cordwood.common.option import SINGLE_COPY, Option
 from cordwood.common.presentable import Presentable
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -103,7 +102,6 @@ class LogFacts:
         segments: by base offset; the last is active.
         high_watermark: high watermark, limited to the offsets of the log.
         checkpoint: the cleaner's first dirty offset; None without an entry.
-        own_checkpoint: checkpoint of a clean with `--min-dead`, if it matches the log in its present state.
         open_transactions: open transactions as of the high watermark, by first offset.
         first_unstable_offset: base offset of the first existing batch at or after the start of the first open
             transaction, which may be below the log start or in batches that a clean removed. None if no transaction is
@@ -118,7 +116,6 @@ class LogFacts:
     checkpoint: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
     first_unstable_offset: int | None = None
-    own_checkpoint: CleanCheckpoint | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -174,14 +171,6 @@ class Choices:
     read_all: Annotated[
         bool, Option("Read the whole log, even where key indexes say that parts of it hold nothing to clean.")
     ] = False
-    min_dead: Annotated[
-        float | None,
-        Option(
-            "In place, with key indexes: leave superseded records of up to this share of the log, such as 10%, where "
-            "they are, and write only segments that are worth it. Default: none are left, as by Kafka.",
-            metavar="SHARE",
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +286,6 @@ class Compaction:
         bounds: upper bounds on the removals.
         expired_batches: number of batches in the range whose delete horizon has passed.
         transactional_batches: number of markers and data batches of transactions in the range.
-        garbage_share: garbage that the clean may leave, as a share of the range; 0 for none, as in Kafka.
-        garbage_bytes: estimated garbage left by an earlier clean.
-        restart: first dirty offset of a clean that ignores the state of earlier cleans with `--min-dead`; None if this
-            clean does not use that state.
     """
 
     range: CleanRange
@@ -316,9 +301,6 @@ class Compaction:
     bounds: Bounds
     expired_batches: int
     transactional_batches: int
-    garbage_share: float = 0.0
-    garbage_bytes: int = 0
-    restart: int | None = None
 
     @property
     def total_bytes(self) -> int:

@@ -296,7 +296,7 @@ def rewrite(
     expired = horizons & (batches["base_timestamp"] <= rules.now_ms)
     gone = expired & rules.elision.is_only_replica
     retain_empty = rules.producers.last_of(batches) | (batches["last_offset"] + 1 == rules.first_uncleanable_offset)
-    batch_rules = _batch_rules(batches, expired & ~known.held, rules.elision)
+    batch_rules = _batch_rules(batches, expired, rules.elision)
     batch_rules["first_ordinal"] = known.first_ordinals
     batch_rules["control"], batch_rules["discarded"] = control, discard & (~control | gone)
 
@@ -340,7 +340,7 @@ def _batch_rules(batches: BatchRows, expired: BoolArray, elision: Elision) -> np
 
     Args:
         batches: BATCH_ROW[batches].
-        expired: bool[batches], batches whose horizon has passed and whose tombstones are not held.
+        expired: bool[batches], batches whose delete horizon has passed.
         elision: whether expired tombstones and markers are removed.
     """
     rules = np.empty(batches.size, judge.BATCH_RULES)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from cordwood.cleaning.rules.plan import (
     Bound,
@@ -31,7 +30,6 @@ from cordwood.cleaning.rules.plan import (
     config_reason,
     utc,
 )
-from cordwood.cleaning.rules.sparing import begins_anew
 from cordwood.cleaning.rules.waves import expected_work_bytes, work_bytes
 from cordwood.common.config import TopicConfig
 
@@ -193,30 +191,8 @@ def _earliest_dirty(segments: Sequence[SegmentFacts], headers: Sequence[HeaderFa
 
 
 def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_ms: int) -> Compaction:
-    """Plan the compaction of a log with at least one segment.
-
-    A clean that may leave garbage begins where the last such clean ended, above Kafka's checkpoint. In three cases it
-    begins at Kafka's checkpoint instead: if `max.compaction.lag.ms` has passed for data from there on (then the clean
-    also leaves no garbage), if the last such clean left no valid checkpoint, and if the log has much more garbage than
-    it may have.
-    """
-    usual = _plan_from(facts, *_first_dirty(facts, choices), config, now_ms)
-    share, own = choices.min_dead, facts.own_checkpoint
-    if share is None or usual.must_compact_now:
-        return usual
-    if own is None or not facts.log_start_offset <= own.cleaned_to <= facts.log_end_offset:
-        return replace(usual, garbage_share=share)
-    if begins_anew(own.garbage_bytes, share, usual.log_bytes):
-        return replace(usual, garbage_share=share, garbage_bytes=own.garbage_bytes)
-    return replace(
-        _plan_from(facts, own.cleaned_to, "the end of the last clean, which left garbage below", config, now_ms),
-        garbage_share=share,
-        garbage_bytes=own.garbage_bytes,
-        restart=usual.range.first_dirty_offset,
-    )
-
-
-def _plan_from(facts: LogFacts, first_dirty: int, why: str, config: TopicConfig, now_ms: int) -> Compaction:
+    """Plan the compaction of a log with at least one segment."""
+    first_dirty, why = _first_dirty(facts, choices)
     segments = facts.segments
     found = clean_range(
         segments,

@@ -32,7 +32,7 @@ from cordwood.common.types import NONE
 from cordwood.kernels import superseded as kernel
 from cordwood.kernels.body_keys import keys_of_bodies
 from cordwood.kernels.decode import DONE
-from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows
+from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
 from cordwood.record.columns import Bodies, RecordColumns
 from cordwood.record.headers import has_flag, is_transactional_data
 from cordwood.record.key_hashes import key_hashes
@@ -53,8 +53,6 @@ _DECODED, _STAYS_PLAIN, _STAYS_KEYED = 4, 8, 16
 UNREAD = 32
 #: In addition to UNREAD: its bits mark records that may be superseded, by their hashes in the key index.
 UNCONFIRMED = 64
-#: A tombstone of the batch stays although it has expired, as a pending record may have its key; see `engine.sparing`.
-HELD = 128
 #: Hashes of about this many records of a window are in memory at once; one batch may decompress to any number of
 #: records.
 _HELD_RECORDS = 1 << 20
@@ -308,8 +306,8 @@ class SegmentOutcomes:
         kernel.count_bits(self.bits, first, records, superseded)
         flags = self.flags[at]
         plain = np.asarray((flags & (kernel.HAS_TOMBSTONE | kernel.HAS_KEYLESS) == 0) & (batches["magic"] == 2))
-        unread, unconfirmed, held = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED, HELD))
-        return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed, held)
+        unread, unconfirmed = (np.asarray(flags & flag != 0) for flag in (UNREAD, UNCONFIRMED))
+        return KnownOutcomes(first, records, superseded, plain, self.bits, unread, unconfirmed)
 
     def between(self, start: int, end: int) -> SegmentOutcomes:
         """Return the outcomes of the batches between two positions."""
@@ -352,19 +350,6 @@ class SegmentOutcomes:
             return None
         return int(self.counts.size), int(self.counts.sum(dtype=np.int64))
 
-    @property
-    def plain_batches(self) -> BatchRows | None:
-        """BATCH_ROW[batches]: positions and contents if all batches are plain; None if the headers of some are needed.
-
-        A plain batch has magic 2, no transaction, marker or horizon.
-        """
-        if not (self.flags & _STAYS_PLAIN).all():
-            return None
-        batches = np.zeros(self.positions.size, BATCH_ROW)
-        batches["position"], batches["crc"], batches["record_count"] = self.positions, self.crcs, self.counts
-        batches["magic"] = 2
-        return batches
-
     def mark(self, first: int, ordinals: npt.NDArray[np.uint32]) -> None:
         """Mark records as superseded by ordinals that count from `first`, a multiple of 8."""
         kernel.set_bits(ordinals, self.bits[first // 8 :])
@@ -406,7 +391,7 @@ def confirmed(
     superseded = np.empty(batches.size, np.int64)
     kernel.count_bits(bits, firsts, known.records, superseded)
     return KnownOutcomes(
-        firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_), known.held
+        firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_)
     )
 
 

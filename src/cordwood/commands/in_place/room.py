@@ -211,8 +211,7 @@ def _tried(
     jobs: Jobs, work: Work, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
 ) -> dict[str, Load]:
     """Return the loads with exact sizes, without partitions that cannot be cleaned."""
-    # A clean that leaves garbage writes at most as much as one that leaves no garbage.
-    tasks = [task.leaving_no_garbage() for task in work.tasks.values()]
+    tasks = list(work.tasks.values())
     found = {}
     for task, outcome in zip(tasks, jobs.clean(tasks, None, discard=True), strict=True):
         load = loads[task.path]

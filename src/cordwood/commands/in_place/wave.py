@@ -24,10 +24,8 @@ from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.index.files import (
-    forget_clean_state,
     forget_indexes,
     limit_indexes,
-    remember_clean,
     remove_indexes,
     take_over_indexes,
 )
@@ -146,17 +144,13 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 
 
 def _swap(site: Site, work: Work, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
-    """Swap in the groups of a partition, in ascending order.
-
-    Cordwood's own checkpoint is removed before the first swap. Until there is a new one, Kafka's checkpoint applies.
-    """
+    """Swap in the groups of a partition, in ascending order."""
     groups = len(work.groups(task.path) if task.part is None else task.part.groups)
     path = task.path
     if isinstance(outcome, Output):
         progress = ledger.progress[path]
-        # Rounds of Kafka's offset map have their own groups, and so does a spared segment.
+        # Rounds of Kafka's offset map have their own groups.
         progress.groups += len(outcome.cleaned.replaced) - groups
-        forget_clean_state(site.fs, path)
         for root in {None, work.index_root}:
             forget_indexes(site.fs, path, outcome.replacement.replaced, root)
         for part in outcome.by_group():
@@ -193,14 +187,13 @@ def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> Non
 
 
 def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
-    """Write the clean offsets of partitions to the checkpoints, Cordwood's own before Kafka's."""
+    """Write the clean offsets of partitions to the cleaner's checkpoints."""
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}
     for path in paths:
         place, cleaned = by_path[path], ledger.progress[path].cleaned
         assert place.name is not None and cleaned is not None, "it was cleaned"
-        remember_clean(site.fs, path, cleaned.own_checkpoint)
-        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.checkpoint
+        offsets.setdefault(place.directory.path, {})[place.name.topic_partition] = cleaned.end_offset
     for directory in site.node.directories:
         if directory.path in offsets:
             site.record(directory, {filenames.CLEANER_OFFSETS: offsets[directory.path]})

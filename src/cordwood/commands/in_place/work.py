@@ -54,7 +54,7 @@ class Work:
 
     def without_indexes(self, paths: Collection[str]) -> Work:
         """Return the same work, but write no key indexes for some partitions."""
-        without = {path: replace(self.tasks[path].leaving_no_garbage(), fresh_secret=None) for path in paths}
+        without = {path: replace(self.tasks[path], fresh_secret=None) for path in paths}
         return replace(self, tasks={**self.tasks, **without})
 
     def index_bytes(self, path: str) -> int:
@@ -116,10 +116,8 @@ class Progress:
             return
         before, counts = self.cleaned, replace(self.cleaned.counts)
         counts.add(part.counts)
-        left = None if before.left is None or part.left is None else before.left.with_more(part.left)
         self.cleaned = replace(
             part,
-            left=left,
             replaced=before.replaced + part.replaced,
             outputs=before.outputs + part.outputs,
             segments=before.segments + part.segments,

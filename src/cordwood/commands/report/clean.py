@@ -131,7 +131,7 @@ def document(result: CleanResult) -> dict[str, Any]:
         "clean_seconds": round(result.clean_seconds, 3),
         "bytes_per_second": round(result.bytes_per_second),
         "notes": list(result.notes),
-        "in_place": _in_place_document(result.in_place),
+        "in_place": None if result.in_place is None else asdict(result.in_place),
         "partitions": [_partition_document(one) for one in result.partitions],
     }
 
@@ -268,10 +268,6 @@ def summary(result: CleanResult) -> Iterator[str]:
     yield f"{target}: {bytes_text(after)} of logs, {bytes_text(before)} before"
 
 
-def _in_place_document(found: InPlace | None) -> dict[str, Any] | None:
-    return None if found is None else {**asdict(found), "garbage_share": found.garbage_share}
-
-
 def _counted(count: int, words: str) -> str:
     return number(count, words.removesuffix("s")) if words.endswith("s") else f"{count:,} {words}"
 
@@ -307,12 +303,6 @@ def _of_place(found: InPlace) -> Iterator[str]:
         yield (
             f"with key indexes: {bytes_text(found.bytes_read)} read from the disk or its cache, "
             f"{bytes_text(found.bytes_written)} written{share}, {bytes_text(found.index_bytes)} of it indexes"
-        )
-    if found.garbage_share is not None:
-        yield (
-            f"left by --min-dead: {bytes_text(found.garbage_bytes or 0)} of superseded records, "
-            f"{100 * found.garbage_share:.3g} % of what is clean; {number(found.segments_written, 'segment')} written, "
-            f"{found.segments_spared} spared"
         )
     if found.kept:
         command = shlex.join(["cordwood", "undo", found.kept])

@@ -100,7 +100,6 @@ class Prospects:
         ends: by base offset of each segment, when retention deletes it; empty if unknown.
         config: the topic's config; None without one.
         now_ms: time of these facts.
-        left_below: a clean with `--min-dead` left superseded records below this offset; 0 without such a clean.
         cut: ranges of offsets that the next load truncates; the end of an open range is None.
     """
 
@@ -108,7 +107,6 @@ class Prospects:
     why_not: str
     ends: Mapping[int, SegmentEnd]
     config: TopicConfig | None
-    left_below: int = 0
     now_ms: int = 0
     cut: tuple[tuple[int, int | None], ...] = ()
 
@@ -159,11 +157,6 @@ class Prospects:
             if at == len(committed):
                 what = "superseded, but the cleaner has passed both: a clean with --first-dirty removes it"
                 return NextStep(StepKind.KEPT, what)
-            if record.superseded_by < self.left_below:
-                by = f"superseded by offset {record.superseded_by}, and left by a clean with --min-dead"
-                return NextStep(
-                    StepKind.CLEAN, f"{by}; a clean without it removes it", by_ms=self._due_ms(committed[at])
-                )
             return self._removed(committed[at], committed[at].offset, f"superseded by offset {record.superseded_by}")
         if record.is_tombstone:
             return self._expires(record)

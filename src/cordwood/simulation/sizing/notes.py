@@ -83,7 +83,7 @@ def _on_cleans(outcome: Outcome, topic: TopicConfig, broker: BrokerConfig, parti
         why = f"{both} because of max.compaction.lag.ms ({duration_text(lag_ms)})"
         why += f", the others because of {ratio}" if cleans.by_ratio else ""
     yield f"the first clean is after {duration_text(cleans.first_ms)}; {why}"
-    if outcome.min_dead is None and cleans.keys_max > cleans.map_keys:
+    if cleans.keys_max > cleans.map_keys:
         yield (
             f"a clean meets up to {cleans.keys_max:,} new keys, and the map of a broker's cleaner thread holds "
             f"{cleans.map_keys:,} (log.cleaner.dedupe.buffer.size): a broker needs several cleans for them"

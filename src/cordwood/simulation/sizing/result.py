@@ -79,8 +79,7 @@ class Cleans:
     Attributes:
         by_ratio: cleans of a log that was above `min.cleanable.dirty.ratio`.
         by_lag: cleans of a log below that ratio that had waited for `max.compaction.lag.ms`.
-        read_bytes: bytes read as Kafka's cleaner reads: the dirty part for its keys, then all copied data. With
-            `min_dead`, as Cordwood's cleaner reads.
+        read_bytes: bytes read as Kafka's cleaner reads: the dirty part for its keys, then all copied data.
         first_ms: time of the first clean since the start, or None.
         keys_max: most distinct keys in the dirty part of one clean.
         map_keys: capacity, in keys, of the map of one of Kafka's cleaner threads.
@@ -124,7 +123,6 @@ class Outcome:
     """The outcome of one set of configs for one partition. Byte sizes count segments and their indexes.
 
     Attributes:
-        min_dead: share of a log that Cordwood's cleaner may leave as garbage, or None for Kafka's cleaner.
         mean_bytes: mean disk use in the last third of the time.
         peak_bytes: largest disk use at any time, with files that wait for deletion and the room for a clean.
         growth_bytes: growth per day at the end.
@@ -162,7 +160,6 @@ class Outcome:
     deleted: Stay | None
     history: tuple[Point, ...]
     notes: tuple[str, ...] = ()
-    min_dead: float | None = None
 
     @property
     def cleaned_per_byte(self) -> float:

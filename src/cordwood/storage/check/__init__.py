@@ -5,7 +5,7 @@
     records     the records in the batches
     indexes     offset, time and transaction index against the log
     state       producer snapshots and leader epochs against the log
-    key_indexes Cordwood's own files: key indexes, and the state that a clean with `--min-dead` leaves
+    key_indexes Cordwood's own files: key indexes
     partition   all files of one partition
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions

@@ -101,8 +101,6 @@ class Kind(StrEnum):
     KEY_INDEX_UNREADABLE = "key-index-unreadable"
     KEY_INDEX_STALE = "key-index-stale"
     KEY_INDEX_WITHOUT_LOG = "key-index-without-log"
-    CLEAN_STATE_UNREADABLE = "clean-state-unreadable"
-    CLEAN_STATE_STALE = "clean-state-stale"
     LOG_CONFIGS_UNREADABLE = "log-configs-unreadable"
     # the log directory
     CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
@@ -141,7 +139,6 @@ _LOST_BEHIND = (
 )
 _MISDIRECTED = "a read by offset that uses this entry starts at the wrong position and fails or misses records"
 CLEANER_ENDS = "the cleaner threads of the broker end: nothing is compacted any more, in any log directory"
-_RESTARTS = "brokers ignore it; it is not used, and the next clean begins at Kafka's checkpoint"
 _UNUSED = "brokers ignore it; it is not used, and is made again"
 _MISDATED = "offset lookups by time and retention by time give wrong results in this segment"
 _STATE = "a broker that loads this snapshot misjudges this producer's next batch or the last stable offset"
@@ -243,8 +240,6 @@ KINDS: dict[Kind, tuple[Severity, str]] = {
     Kind.KEY_INDEX_UNREADABLE: (_N, _UNUSED),
     Kind.KEY_INDEX_STALE: (_N, _UNUSED),
     Kind.KEY_INDEX_WITHOUT_LOG: (_N, "brokers ignore it"),
-    Kind.CLEAN_STATE_UNREADABLE: (_N, _RESTARTS),
-    Kind.CLEAN_STATE_STALE: (_N, _RESTARTS),
     Kind.LOG_CONFIGS_UNREADABLE: (
         _N,
         "brokers ignore it; a live log without it keeps everything until its configs are set again",

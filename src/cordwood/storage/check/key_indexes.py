@@ -6,9 +6,6 @@ index, and writes a new one.
 
 The check compares the batches in an index with all headers of the segment. It does not compute the hashes of keys
 again: checksums cover them, and no record is dropped because of a hash in a file.
-
-The same folder may hold the state that a clean with `--min-dead` leaves: its checkpoint, and the pending records of
-segments. These must agree with the log, too; if they do not, a clean begins at Kafka's checkpoint.
 """
 
 from __future__ import annotations
@@ -22,25 +19,15 @@ from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
 from cordwood.record.headers import has_flag
 from cordwood.storage.check.findings import Findings, Kind, Severity
-from cordwood.storage.formats import clean_checkpoint, key_index, pending_records
-from cordwood.storage.formats.clean_checkpoint import CleanSegment
+from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import (
-    CLEANED,
     Temporary,
-    clean_checkpoint_path,
     index_folder,
     key_index_path,
-    kind_in_index_folder,
     parse_key_index,
-    parse_pending,
-    pending_path,
 )
 from cordwood.storage.formats.key_index import NO_HORIZON, Flag, KeyIndex, crc_of_header
-from cordwood.storage.log.clean_state import read_checkpoint, read_pending
 from cordwood.storage.log.files import read_file, why_unreadable
-from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, read_headers
 
 #: Flags that follow from the headers of batches.
 _OF_HEADERS = Flag.CONTROL | Flag.TRANSACTIONAL | Flag.EMPTY_BATCHES | Flag.OLD_MAGIC
@@ -115,7 +102,7 @@ def _flags(batches: BatchRows) -> Flag:
 
 
 class KeyIndexes:
-    """Checks the key indexes of a partition, and the files beside them."""
+    """Checks the key indexes of a partition."""
 
     def __init__(self, fs: Store, partition: str, findings: Findings) -> None:
         self._fs = fs
@@ -133,64 +120,16 @@ class KeyIndexes:
     def check_names(self, base_offsets: Collection[int]) -> None:
         """Report files that do not belong to a segment."""
         for name in self._names:
-            if name == CLEANED:
-                continue
             path = f"{index_folder(self._partition)}/{name}"
             base_offset = parse_key_index(name)
-            if base_offset is None:
-                base_offset = parse_pending(name)
-            if base_offset is None and kind_in_index_folder(name.removesuffix(Temporary.TMP)):
+            if base_offset is None and parse_key_index(name.removesuffix(Temporary.TMP)) is not None:
                 meaning = "the next one that is written there replaces it"
-                is_index = name.removesuffix(Temporary.TMP) != CLEANED
-                what = "an index that was being written" if is_index else "what a clean was to remember, half written"
+                what = "an index that was being written"
                 self._findings.add(Kind.LEFTOVER, path, what, severity=Severity.NOTE, meaning=meaning)
             elif base_offset is None:
                 self._findings.add(Kind.FOREIGN_FILE, path, "not a key index")
             elif base_offset not in base_offsets:
                 self._findings.add(Kind.KEY_INDEX_WITHOUT_LOG, path, "its segment is gone", offset=base_offset)
-
-    def check_clean_state(self, log: LogView) -> None:
-        """Compare the state that a clean with `--min-dead` leaves with the log."""
-        path = clean_checkpoint_path(self._partition)
-        if CLEANED not in self._names:
-            return
-        try:
-            clean_checkpoint.decode(read_file(self._fs, path), path)
-        except (OSError, CorruptFileError) as error:
-            self._not_used(Kind.CLEAN_STATE_UNREADABLE, path, error)
-            return
-        try:
-            checkpoint = read_checkpoint(log)
-        except (OSError, CorruptFileError) as error:
-            self._not_used(Kind.CLEAN_STATE_STALE, path, error)
-            return
-        known = {one.base_offset: one for one in checkpoint.segments if one.garbage_bytes}
-        for segment in log.segments:
-            if segment.base_offset in known:
-                self._check_pending(segment, known[segment.base_offset])
-
-    def _check_pending(self, segment: Segment, known: CleanSegment) -> None:
-        path = pending_path(self._partition, segment.base_offset)
-        try:
-            found = read_pending(segment, known)
-            assert found is not None, "it has garbage"
-            with segment.open() as file:
-                items = list(read_headers(file, base_offset=segment.base_offset))
-        except (OSError, CorruptFileError) as error:
-            self._not_used(Kind.CLEAN_STATE_UNREADABLE, path, error)
-            return
-        batches = [item for item in items if not isinstance(item, Gap)]
-        positions, crcs = (np.concatenate([one[name] for one in batches]) for name in ("position", "crc"))
-        records = sum(int(one["record_count"].sum()) for one in batches)
-        same = pending_records.crc_of_batches(positions, crcs) == found.header.batches_crc
-        if not same or records != found.header.records:
-            self._findings.add(Kind.CLEAN_STATE_STALE, path, "the segment has other batches than those they are of")
-
-    def _not_used(self, kind: Kind, path: str, error: OSError | CorruptFileError) -> None:
-        if isinstance(error, CorruptFileError):
-            self._findings.add(kind, path, error.what, position=error.position)
-        else:
-            self._findings.add(Kind.UNREADABLE, path, why_unreadable(error), severity=Severity.NOTE, meaning=_RESTARTS)
 
     def of(self, base_offset: int) -> KeyIndexCheck | None:
         """Return the check of a segment's index; None if it is missing or unreadable. Report an unreadable one."""
@@ -206,5 +145,4 @@ class KeyIndexes:
         return None
 
 
-_RESTARTS = "brokers ignore it; it is not used, and the next clean begins at Kafka's checkpoint"
 _UNUSED = "brokers ignore it; a clean reads the whole segment"

@@ -99,7 +99,6 @@ class PartitionCheck:
             self._names()
             self._small_files()
             self._key_indexes.check_names(self._sizes)
-            self._key_indexes.check_clean_state(self.log)
         segments = self.log.segments
         if not segments and only is None and not self.stop.live:
             self.findings.add(

@@ -10,8 +10,6 @@ files that share a base offset, and some files with fixed names:
       leader-epoch-checkpoint
       cordwood.properties                                  Cordwood's own: configs that a program set explicitly
       .cordwood/index/00000000000000000042.keyhashes       Cordwood's own: the key index of a segment
-      .cordwood/index/00000000000000000042.pending         … superseded records that a clean left in it
-      .cordwood/index/cleaned                              … and the first dirty offset after such a clean
     orders-0.0123456789abcdef0123456789abcdef-delete/      topic-partition.uniq-state
 
 Names come from disk and from checkpoint files, so they are not trusted: a name with `/` or NUL, and the names `.` and
@@ -48,10 +46,6 @@ WORK_FOLDER = ".cordwood"
 #: Folder of key indexes within the work folder; it remains after a run.
 INDEX_FOLDER = "index"
 KEY_INDEX = ".keyhashes"
-#: In the same folder: superseded records that a clean left in a segment, and the first dirty offset.
-PENDING = ".pending"
-CLEANED = "cleaned"
-OWN_KINDS = (KEY_INDEX, PENDING, CLEANED)
 
 #: The topic of KRaft's own log: its directory is named like a partition but not loaded as one.
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -63,7 +57,7 @@ _OFFSET_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _CHECKPOINT_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_IN_INDEX_FOLDER = re.compile(rf"([0-9]{{20}})({re.escape(KEY_INDEX)}|{re.escape(PENDING)})")
+_KEY_INDEX = re.compile(rf"([0-9]{{20}}){re.escape(KEY_INDEX)}")
 
 
 class FileKind(StrEnum):
@@ -254,46 +248,15 @@ def key_index_name(base_offset: int) -> str:
 
 def parse_key_index(name: str) -> int | None:
     """Return the base offset in the name of a key index, or None for another name."""
-    return _parse_own(name, KEY_INDEX)
-
-
-def pending_path(partition: str, base_offset: int) -> str:
-    """Return the path of a segment's pending records."""
-    return f"{index_folder(partition)}/{pending_name(base_offset)}"
-
-
-def pending_name(base_offset: int) -> str:
-    """Return the name of a segment's pending records."""
-    return offset_name(base_offset, PENDING)
-
-
-def parse_pending(name: str) -> int | None:
-    """Return the base offset in the name of a file of pending records, or None for another name."""
-    return _parse_own(name, PENDING)
-
-
-def _parse_own(name: str, kind: str) -> int | None:
-    match = _IN_INDEX_FOLDER.fullmatch(name)
-    offset = int(match[1]) if match is not None and match[2] == kind else NONE
+    match = _KEY_INDEX.fullmatch(name)
+    offset = NONE if match is None else int(match[1])
     return offset if 0 <= offset <= _OFFSET_MAX else None
 
 
-def clean_checkpoint_path(partition: str) -> str:
-    """Return the path of Cordwood's cleaner checkpoint of a partition."""
-    return f"{index_folder(partition)}/{CLEANED}"
-
-
-def kind_in_index_folder(name: str) -> str:
-    """Return the kind of Cordwood's own file with this name in an index folder; empty for another name."""
-    if name == CLEANED:
-        return CLEANED
-    return next((kind for kind in (KEY_INDEX, PENDING) if _parse_own(name, kind) is not None), "")
-
-
 def partition_of_key_index(path: str) -> str | None:
-    """Return the partition directory of a file in an index folder, by its path; None for other files."""
+    """Return the partition directory of a key index, by its path; None for other files."""
     folder, _, name = path.rpartition("/")
-    if not kind_in_index_folder(name) or not folder.endswith(index_folder("")):
+    if parse_key_index(name) is None or not folder.endswith(index_folder("")):
         return None
     return folder.removesuffix(index_folder("")) or "/"
 

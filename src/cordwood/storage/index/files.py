@@ -26,22 +26,17 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError
-from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
+from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.folders import remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
-from cordwood.storage.formats import clean_checkpoint, pending_records
-from cordwood.storage.formats.clean_checkpoint import CleanCheckpoint
 from cordwood.storage.formats.filenames import (
     Temporary,
-    clean_checkpoint_path,
     index_folder,
     key_index_path,
     parse_key_index,
-    parse_pending,
 )
 from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
 from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, decode_header, encode
-from cordwood.storage.formats.pending_records import PendingRecords
 from cordwood.storage.log.files import make_work_folder, read_file
 from cordwood.storage.log.segment import Segment
 
@@ -76,19 +71,10 @@ def write_index(fs: LocalFileSystem, partition: str, index: KeyIndex, root: str 
     folders belong to that owner, because the broker could not delete the partition otherwise.
     """
     path = key_index_path(partition, index.header.base_offset, root)
-    _write(fs, partition, root, path, *encode(index))
-
-
-def write_checkpoint(fs: LocalFileSystem, partition: str, checkpoint: CleanCheckpoint) -> None:
-    """Write Cordwood's cleaner checkpoint like `write_index`. The files that it names must already be synced."""
-    _write(fs, partition, None, clean_checkpoint_path(partition), clean_checkpoint.encode(checkpoint))
-
-
-def _write(fs: LocalFileSystem, partition: str, root: str | None, path: str, *parts: Bytes) -> None:
     owner = None if root is not None and not fs.exists(partition) else fs.stat(partition)
     folder = _make_folder(fs, partition, root, owner)
     beside = _beside(fs, path)
-    _create(fs, beside, *parts)
+    create_index(fs, beside, index)
     _own(fs, beside, owner, is_elsewhere=root is not None)
     fs.rename(beside, path)
     fs.sync_directory(folder)
@@ -104,25 +90,16 @@ def _beside(fs: LocalFileSystem, path: str) -> str:
 
 def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
     """Write and sync an index to a new file that only its owner can read."""
-    _create(fs, path, *encode(index))
-
-
-def create_pending(fs: TargetStore, path: str, found: PendingRecords) -> None:
-    """Write and sync pending records to a new file that only its owner can read."""
-    _create(fs, path, pending_records.encode(found))
-
-
-def _create(fs: TargetStore, path: str, *parts: Bytes) -> None:
     with fs.create(path, mode=OWNER_WRITES) as file:
         at = 0
-        for part in parts:
+        for part in encode(index):
             file.write(at, part)
             at += len(part)
         file.sync()
 
 
 def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
-    """Move files from `create_index` and `create_pending` into a partition's index folder.
+    """Move files from `create_index` into a partition's index folder.
 
     Call this after the segments that they describe are in place.
     """
@@ -271,44 +248,6 @@ def forget_indexes(fs: LocalFileSystem, partition: str, segments: Collection[int
         fs.unlink(path)
     if gone:
         fs.sync_directory(index_folder(partition, root))
-
-
-def forget_clean_state(fs: LocalFileSystem, partition: str) -> None:
-    """Remove Cordwood's cleaner checkpoint of a partition, and sync the removal.
-
-    Then Kafka's checkpoint applies, which is never above the first record that superseded a pending one.
-    """
-    path = clean_checkpoint_path(partition)
-    if fs.exists(path):
-        fs.unlink(path)
-        fs.sync_directory(index_folder(partition))
-
-
-def remove_pending(fs: LocalFileSystem, partition: str, but: Collection[int] = ()) -> None:
-    """Remove the pending records of a partition, except for some segments."""
-    folder = index_folder(partition)
-    for info in fs.list(folder) if fs.exists(folder) else ():
-        base_offset = parse_pending(info.name)
-        if base_offset is not None and base_offset not in but:
-            fs.unlink(f"{folder}/{info.name}")
-
-
-def remember_clean(fs: LocalFileSystem, partition: str, own: CleanCheckpoint | None) -> CleanCheckpoint | None:
-    """Write Cordwood's checkpoint of a partition, after removing pending records that it does not name.
-
-    Without it Kafka's checkpoint applies, so an error such as a full disk is harmless.
-
-    Returns:
-        the written checkpoint, or None.
-    """
-    try:
-        segments = () if own is None else own.segments
-        remove_pending(fs, partition, but=[one.base_offset for one in segments if one.garbage_bytes])
-        if own is not None:
-            write_checkpoint(fs, partition, own)
-    except OSError:
-        return None
-    return own
 
 
 def limit_indexes(fs: LocalFileSystem, partition: str, bytes_max: int, root: str | None = None) -> None:

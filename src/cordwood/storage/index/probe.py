@@ -20,7 +20,6 @@ from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import U8Array
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.key_index import KeyIndex
-from cordwood.storage.formats.pending_records import ordinals
 from cordwood.storage.log.order import in_order
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -49,7 +48,9 @@ class Candidates:
     @property
     def ordinals(self) -> Int64Array:
         """int64[candidates], ascending."""
-        return ordinals(self.bits)
+        some = np.flatnonzero(self.bits)
+        found = np.unpackbits(self.bits[some], bitorder="little").reshape(-1, 8)
+        return np.asarray((8 * some[:, np.newaxis] + np.arange(8))[found == 1])
 
 
 def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:

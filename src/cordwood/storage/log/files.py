@@ -16,14 +16,13 @@ from cordwood.storage.formats.filenames import (
     index_folder,
     parse_file,
     parse_key_index,
-    parse_pending,
 )
 
 #: Size limits of files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of
 #: 2 GiB has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
 OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
-#: A key index has 8.5 bytes per record, a file of pending records one bit.
+#: A key index has 8.5 bytes per record.
 KEY_INDEX_BYTES_MAX = 1 << 30
 
 
@@ -41,7 +40,7 @@ def read_file(fs: Store, path: str) -> bytes:
 
 
 def _bytes_max(name: str) -> int:
-    if parse_key_index(name) is not None or parse_pending(name) is not None:
+    if parse_key_index(name) is not None:
         return KEY_INDEX_BYTES_MAX
     parsed = parse_file(name)
     has_offset = parsed is not None and parsed.kind in filenames.OFFSET_KINDS

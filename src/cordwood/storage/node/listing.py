@@ -37,7 +37,6 @@ from cordwood.storage.formats.filenames import (
     index_folder,
     parse_key_index,
 )
-from cordwood.storage.log.clean_state import believed_checkpoint
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
@@ -579,17 +578,7 @@ def _first_dirty(
     said = place.directory.cleaner_offsets.get(partition)
     if "compact" not in (policy.value or ()) and (policy.value is not None or said is None):
         return None
-    said = _own_checkpoint(place) or said
     return said if said is not None and log_start <= said <= log_end else log_start
-
-
-def _own_checkpoint(place: LocatedPartition) -> int | None:
-    """Return the offset below which a clean with `--min-dead` has cleaned, or None without such a clean.
-
-    Kafka's checkpoint does not contain this offset.
-    """
-    own = believed_checkpoint(place.log())
-    return None if own is None else own.cleaned_to
 
 
 def _log_end_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
