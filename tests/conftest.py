@@ -113,6 +113,13 @@ def warm_pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A new folder on a disk, for tests of reads and writes that memory does not have; see `_keep_files_in_memory`."""
+    with tempfile.TemporaryDirectory(prefix="cordwood-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
     """A new folder on another file system than `tmp_path`'s; the test is skipped if there is no other file system."""
     disks = [disk for disk in map(Path, ("/dev/shm", "/var/tmp")) if disk.is_dir()]

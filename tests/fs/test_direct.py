@@ -47,6 +47,12 @@ class Noted(WrappedFile):
         self.direct.append((position, len(data)))
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """A folder on a disk: a file system in memory has other direct writes, or none."""
+    return on_disk
+
+
 def bytes_of(size: int) -> np.ndarray:
     return np.random.default_rng(size).integers(0, 256, size, np.uint8)
 
