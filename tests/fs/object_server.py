@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import obstore
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Config
 
 BUCKET = "logs"
+#: The server's objects; the server runs in this process.
+BACKEND = s3_backends["123456789012"]["aws"]
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,10 @@ class Server:
         return S3Store(BUCKET, config=options, endpoint=self.address, client_options={"allow_http": True})
 
     def upload(self, directory: Path, prefix: str) -> str:
-        """Put the files of a directory into the bucket, as any tool for backups does; their URL."""
-        store = self.store
+        """Put the files of a directory into the bucket, without HTTP, which takes 20 ms a request; their URL."""
         for path in sorted(directory.rglob("*")):
             if path.is_file():
-                obstore.put(store, f"{prefix}/{path.relative_to(directory)}", path.read_bytes(), use_multipart=False)
+                BACKEND.put_object(BUCKET, f"{prefix}/{path.relative_to(directory)}", path.read_bytes())
         return f"s3://{BUCKET}/{prefix}"
 
     def same_times(self, directory: Path, prefix: str, target: Path) -> Path:
@@ -59,9 +61,8 @@ class Server:
 
     def objects(self, prefix: str) -> dict[str, bytes]:
         """The objects under a prefix, by name."""
-        store = self.store
-        found = [meta["path"] for some in obstore.list(store, prefix) for meta in some]
-        return {name.removeprefix(f"{prefix}/"): bytes(obstore.get(store, name).bytes()) for name in found}
+        found = [meta["path"] for some in obstore.list(self.store, prefix) for meta in some]
+        return {name.removeprefix(f"{prefix}/"): bytes(BACKEND.get_object(BUCKET, name).value) for name in found}
 
 
 def environment(address: str) -> dict[str, str]:

@@ -14,7 +14,6 @@ from unittest import mock
 
 import obstore
 import pytest
-from moto.s3.models import s3_backends
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
@@ -27,7 +26,7 @@ from cordwood.fs.objects import ObjectStore
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
 from tests.fs.faulty_server import Faults, faulty
-from tests.fs.object_server import BUCKET, Server, environment, running_server
+from tests.fs.object_server import BACKEND, BUCKET, Server, environment, running_server
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +225,7 @@ def test_an_object_that_is_replaced_or_deleted_while_it_is_read_is_an_error(serv
 def test_a_listing_of_more_than_a_page_is_complete(server: Server) -> None:
     names = [f"{number:05}" for number in range(1005)]
     for name in names:  # not through HTTP, which needs half a minute
-        s3_backends["123456789012"]["aws"].put_object(BUCKET, f"many/{name}", b"x")
+        BACKEND.put_object(BUCKET, f"many/{name}", b"x")
     assert [one.name for one in ObjectStore().list(f"s3://{BUCKET}/many")] == names
 
 
