@@ -108,7 +108,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def warm_pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pools start warm; those of `tests/tasks/pool` start as a user's."""
-    if sys.platform == "linux" and "tests/pool/" not in request.node.nodeid:
+    if sys.platform == "linux" and "tests/tasks/pool/" not in request.node.nodeid:
         monkeypatch.setattr(processes, "_start", warm_pool.start)
 
 

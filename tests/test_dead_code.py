@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.more
+
 SOURCES = Path(__file__).parents[1] / "src"
 
 

@@ -28,7 +28,7 @@ _warm: list[socket.socket] = []
 
 
 def start(end: socket.socket) -> int:
-    """Start a server, like `pool.processes._start`; return its process id.
+    """Start a server, like `tasks.pool.processes._start`; return its process id.
 
     Args:
         end: the server's end of its socket.

@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.common.errors import RequestError
 from cordwood.storage.log.files import read_file
-from tests.cleaning.modes import using
+from tests.cleaning.modes import MODES, using
 from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay
 from tests.cleaning.scripted import contents
 
@@ -27,6 +27,13 @@ def test_every_step_of_a_scenario_leaves_what_it_leaves_in_kafka(name: str, in_p
     assert done.differences == []
     stop, _ = PARTLY.get(name, (None, None))
     assert done.ended_at == stop
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_scenario_comes_out_as_in_kafka_in_each_mode(mode: str) -> None:
+    with using(mode):
+        done = replay(min(SCENARIOS.keys() - NOT_AT_ALL.keys() - PARTLY.keys()), in_place=mode == "batches")
+    assert done.differences == []
 
 
 @pytest.mark.more

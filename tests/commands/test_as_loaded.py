@@ -31,6 +31,8 @@ from cordwood.storage.formats.filenames import (
 )
 from tests.kafka_tools import Line, Oracle
 
+pytestmark = pytest.mark.more
+
 NOW = 1_780_000_000_000
 DAY = 86_400_000
 OLD, OLDER = NOW - 2 * DAY, NOW - 30 * DAY

@@ -34,6 +34,8 @@ from tests.storage.plain_history import all_keys, plain_history
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 from tests.view.web.view_client import check_harmless
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 ERASED = b"anna@example.com"
 OTHER = b"emil@example.com"

@@ -25,6 +25,8 @@ from cordwood.storage.node.node import Node
 from tests.fixtures import STOPPED, copy_of, fixture, partitions
 from tests.storage.plain_history import all_keys, plain_history
 
+pytestmark = pytest.mark.more
+
 NOW_MS = 1_795_300_000_000
 COMPACT = ("--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0")
 

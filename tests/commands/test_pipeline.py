@@ -137,11 +137,13 @@ def test_the_figures_add_up(cleaned: tuple[Path, CleanResult]) -> None:
     assert document["cleaned"] + document["copied"] + document["failed"] == len(document["partitions"])
 
 
+@pytest.mark.more
 def test_a_second_clean_of_the_result_finds_nothing_to_do(cleaned: tuple[Path, CleanResult], now_ms: int) -> None:
     plan = make_plan(str(cleaned[0]), topics=TOPICS, now_ms=now_ms, single_copy=True)
     assert not plan.with_decision(Decision.CLEAN)
 
 
+@pytest.mark.more
 def test_the_source_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-crashed-swap"), tmp_path / "logs")
     before = tree(source)
@@ -150,6 +152,7 @@ def test_the_source_is_only_read(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["logs", "new"]
 
 
+@pytest.mark.more
 def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_an_output_that_fails_its_check_is_not_used(tmp_path: Path) -> None:
     assert "what was written for it is not what it should be" in result.text()
 
 
+@pytest.mark.more
 def test_what_stays_for_the_sake_of_replicas_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "short-tombstones-0", tmp_path / "short-tombstones-0")
     said: dict[str, Any] = {"overrides": ["cleanup.policy=compact", "delete.retention.ms=0"], "ignore_ratio": True}
@@ -218,6 +222,7 @@ def test_a_rate_is_told_when_there_was_enough_to_read() -> None:
     assert "1.0 MB read, 0 B written; cleaned in 2.0 s (5.0 s in total)" in text(1_000_000)
 
 
+@pytest.mark.more
 def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSession, tmp_path: Path) -> None:
     source, target = fixture("kraft-crashed-torn"), tmp_path / "new"
     topics = ["plain", "trans"]
@@ -246,6 +251,7 @@ def test_what_a_crash_left_is_recovered_first_and_then_cleaned(spark: SparkSessi
         assert points[TopicPartition(topic, int(number))] == end
 
 
+@pytest.mark.more
 def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-crashed-writes"), tmp_path / "logs")
     last = LogView(str(source / "plain-0"), fs=PosixFileSystem()).segments[-1].base_offset
@@ -263,6 +269,7 @@ def test_what_cannot_be_recovered_is_left_to_the_next_load(spark: SparkSession, 
     assert not (target / filenames.CLEAN_SHUTDOWN).exists()
 
 
+@pytest.mark.more
 def test_the_disks_of_one_broker_become_folders(spark: SparkSession, tmp_path: Path) -> None:
     source = fixture("kraft-jbod-before")
     result = clean(str(source), output=str(tmp_path / "new"), spark=spark, ignore_ratio=True)
@@ -273,6 +280,7 @@ def test_the_disks_of_one_broker_become_folders(spark: SparkSession, tmp_path: P
     assert contents(tmp_path / "new" / "b" / future.name) == contents(future)
 
 
+@pytest.mark.more
 def test_a_bare_partition_is_cleaned_only_when_somebody_says_so(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
     result = clean(str(source), output=str(tmp_path / "left"), spark=spark)
@@ -286,6 +294,7 @@ def test_a_bare_partition_is_cleaned_only_when_somebody_says_so(spark: SparkSess
     assert sorted(os.listdir(tmp_path / "new")) == [filenames.CLEANER_OFFSETS, "orders-0"]
 
 
+@pytest.mark.more
 def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, now_ms: int, tmp_path: Path) -> None:
     target = tmp_path / "new"
     topics = ["sessions", "retained-bytes", "retained-ms", "trimmed"]
@@ -303,6 +312,7 @@ def test_retention_follows_the_clean_when_it_is_asked_for(spark: SparkSession, n
 # ---- Empty inputs ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 def test_a_disk_that_fills_at_any_write_leaves_nothing(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "trimmed-0", tmp_path / "logs" / "trimmed-0").parent
     before = tree(source)
@@ -354,6 +364,7 @@ def test_a_copy_during_which_a_broker_ran_is_not_published(tmp_path: Path, name:
     assert os.listdir(tmp_path) == ["logs"]
 
 
+@pytest.mark.more
 def test_links_need_no_room(tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-before") / "large-0", tmp_path / "logs" / "large-0")
     size = sum(path.stat().st_size for path in source.glob("*.log"))
@@ -393,6 +404,7 @@ def test_a_broker_starts_on_a_copy_without_complaint(
     assert kafka_broker is not None
 
 
+@pytest.mark.more
 def test_a_copy_is_as_private_as_its_source(spark: SparkSession, tmp_path: Path) -> None:
     source = copy_of(fixture("kraft-jbod-before") / "a", tmp_path / "logs")
     place = next(path for path in sorted(source.iterdir()) if path.is_dir() and path.name[0] != "_")

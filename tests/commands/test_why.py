@@ -39,6 +39,8 @@ from tests.commands.trees import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
 from tests.storage.internal_logs import internal_record
 
+pytestmark = pytest.mark.more
+
 T = TopicPartition("t", 0)
 NOW = T0 + DAY
 #: The start of the name of a directory that was put aside.

@@ -27,6 +27,8 @@ from tests.fixtures import copy_of, fixture
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, HOLD_WITH_AN_ODD_NAME, is_held, on_linux, open_up, other
 from tests.kafka_tools import Broker, KafkaToolError
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be someone else")

@@ -272,6 +272,7 @@ def uploaded(
     return str(server.same_times(fixture(name), name, tmp_path_factory.mktemp("local") / name)), url
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[str, str], verb: str) -> None:
     local, remote = (said(verb, path) for path in uploaded)
@@ -293,6 +294,7 @@ def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(se
     assert asked.requests <= 12 + 50 + sum(map(len, entries)) + 2 + 5
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["legacy-v0-before", "kraft-jbod-before"])
 def test_ls_of_a_bucket_takes_at_most_four_requests_a_partition(server: Server, name: str) -> None:
     url = server.upload(fixture(name), f"few-{name}")
@@ -333,6 +335,7 @@ def broken(server: Server) -> Iterator[Faults]:
 FAILING = {**VERBS, "groups": ["groups"]}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("verb", FAILING)
 def test_a_network_that_fails_at_any_moment_is_not_called_damage(server: Server, broken: Faults, verb: str) -> None:
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
@@ -365,6 +368,7 @@ def test_a_listing_that_fails_is_repeated_until_it_is_whole(server: Server, brok
     assert broken.happened == [kind] * 3
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("act", ["list", "stat", "put"])
 def test_a_request_is_repeated_for_as_long_as_there_is_patience(broken: Faults, act: str) -> None:
     broken.begin(dict.fromkeys(range(100_000), "503"))
@@ -383,6 +387,7 @@ def test_a_store_that_refuses_access_is_not_called_damage(server: Server, broken
     assert done.exit_code == 2 and "refuses access" in done.stderr and not done.stdout
 
 
+@pytest.mark.more
 def test_a_network_that_fails_in_a_task_of_spark_is_named(server: Server, broken: Faults) -> None:
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
     broken.begin({40: "dead"})

@@ -12,6 +12,8 @@ from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.only_read import READING, READING_THE_FIRST, VERBS, OnlyRead
 from tests.fs.trees import put, sync_everything, tree
 
+pytestmark = pytest.mark.more
+
 
 @pytest.mark.parametrize("verb", sorted(VERBS - READING))
 def test_a_verb_that_may_change_something_is_refused(verb: str) -> None:

@@ -13,6 +13,8 @@ from cordwood.fs.pooled import PooledFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.testing.memory import MemoryFileSystem
 
+pytestmark = pytest.mark.more
+
 
 def open_files(folder: Path) -> int:
     """Number of this process's descriptors for files in a folder, including unlinked files."""

@@ -25,6 +25,8 @@ from tests.live.running_nodes import made, made_damaged, running, wait
 from tests.view.web.hostile import NAMES
 from tests.view.web.view_client import Client, check_harmless
 
+pytestmark = pytest.mark.more
+
 COMPACT = "t:cleanup.policy=compact"
 
 

@@ -33,6 +33,8 @@ from cordwood.record.record import Record
 from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS
 
+pytestmark = pytest.mark.more
+
 TOPIC, PARTITIONS, KEYS = "__consumer_offsets", 20, 20
 SEGMENT_BYTES, RATIO, BACKOFF_MS = 6_000, 0.5, 5_000
 #: Duration of a slow clean.

@@ -12,6 +12,8 @@ from cordwood.simulation.sizing.workload import TOMBSTONE_BYTES, Workload
 from cordwood.simulation.world import Member
 from tests.simulation.worlds import Topic, add, records_there, world_of
 
+pytestmark = pytest.mark.more
+
 RECORD_BYTES = 100
 SMALL = {"internal.segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.3", "delete.retention.ms": "3600000"}
 COMPACT = SMALL | {"cleanup.policy": "compact"}

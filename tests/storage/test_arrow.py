@@ -17,6 +17,8 @@ from cordwood.testing.strategies import logs
 from tests.fixtures import fixture
 from tests.record.windows import window
 
+pytestmark = pytest.mark.more
+
 UTC = datetime.UTC
 
 

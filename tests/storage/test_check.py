@@ -30,6 +30,8 @@ from tests.kafka_tools import Broker
 from tests.storage.damage_sites import FIRST, batch, built, check, damages, flip, site
 from tests.storage.in_place import make_directory
 
+pytestmark = pytest.mark.more
+
 #: Old and new brokers, cleaned and not, one and two log directories, recovered from a crash. Other fixtures are slow.
 SOME = (
     "kraft-classic-after-2",

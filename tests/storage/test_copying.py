@@ -23,6 +23,8 @@ from cordwood.storage.node.node import Node
 from tests.fixtures import copy_of, fixture
 from tests.storage.copies import HOLD, contents
 
+pytestmark = pytest.mark.more
+
 fs = PosixFileSystem()
 
 

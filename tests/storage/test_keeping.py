@@ -47,6 +47,8 @@ from tests.storage.in_place import (
     write,
 )
 
+pytestmark = pytest.mark.more
+
 posix = PosixFileSystem()
 ROOT, PARTITION, KEPT = "/logs", "/logs/t-0", "/kept"
 #: Retain: no segment, some of the cleaned ones, all cleaned ones, all segments.

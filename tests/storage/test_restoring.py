@@ -20,6 +20,8 @@ from cordwood.storage.recovery.into_copy import RecoverySettings, complete_index
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.kafka_tools import Oracle
 
+pytestmark = pytest.mark.more
+
 fs = PosixFileSystem()
 #: Within a day of the fixtures' records.
 NOW_MS = 1_763_700_000_000

@@ -48,6 +48,7 @@ def offsets(data: bytes, **options) -> list[int]:
     return [record.offset for record in read(data, **options)[0]]
 
 
+@pytest.mark.more
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(logs(), st.sampled_from([17, 61, 64, 100, 500, 1 << 20]), st.sampled_from([50, 200, 1 << 20]), st.integers(1, 9))
 def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_bytes, largest, piece) -> None:
@@ -57,6 +58,7 @@ def test_windows_of_any_size_hold_the_same_records(monkeypatch, log, window_byte
     assert read(data, window_bytes=window_bytes) == (records, [])
 
 
+@pytest.mark.more
 @given(logs(), st.integers(17, 300))
 def test_headers_alone_are_those_of_whole_windows(log, window_bytes) -> None:
     data, _ = log
@@ -74,6 +76,7 @@ _LARGE = [
 ]
 
 
+@pytest.mark.more
 @given(
     logs(base_offset=10),
     st.lists(st.sampled_from(_LARGE), max_size=4),
@@ -122,6 +125,7 @@ def test_who_looks_for_one_batch_of_a_file_in_memory_does_not_wait_for_thousands
     assert sum(sizes) == 1000
 
 
+@pytest.mark.more
 @given(logs(), st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=2), st.integers(17, 600))
 def test_windows_whose_crcs_come_later_are_the_same_up_to_the_first_damage(log, flips, window_bytes) -> None:
     data = bytearray(log[0])

@@ -41,6 +41,8 @@ from tests.storage.swaps import (
     with_outputs,
 )
 
+pytestmark = pytest.mark.more
+
 RecordProperty = Callable[[str, object], None]
 
 

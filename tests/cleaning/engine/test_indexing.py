@@ -22,6 +22,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.engine.logs import make_log
 
+pytestmark = pytest.mark.more
+
 FS = PosixFileSystem()
 OLD, NEW = bytes(range(16)), bytes(range(16, 32))
 SIZE, BATCH = 400, 8

@@ -19,6 +19,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.engine.logs import data, make_log
 
+pytestmark = pytest.mark.more
+
 
 def small(path: Path) -> LogView:
     """Five segments of two records; `a` is in each of them."""

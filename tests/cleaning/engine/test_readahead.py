@@ -21,6 +21,8 @@ from cordwood.record.columns import BatchWindow
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 
+pytestmark = pytest.mark.more
+
 _LARGE_BYTES = 33 << 20
 
 

@@ -24,6 +24,8 @@ from tests.cleaning.against_kafka import differences, segment_files
 from tests.cleaning.engine.logs import data, make_log
 from tests.kafka_tools import Line, Oracle
 
+pytestmark = pytest.mark.more
+
 ALWAYS = Threshold(cleanable_ratio=-1)
 
 

@@ -19,6 +19,8 @@ from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.engine.logs import data, make_log
 
+pytestmark = pytest.mark.more
+
 #: Enough to be worth sharing, in batches whose ends are at no block's.
 BATCHES = 300
 

@@ -31,6 +31,8 @@ from tests.cleaning.proof.wrong_results import wrong_results
 from tests.commands.in_process import InThisProcess
 from tests.record.windows import window
 
+pytestmark = pytest.mark.more
+
 BYTES = st.one_of(st.none(), st.binary(max_size=3), st.sampled_from([b"x" * 40, b"x" * 39 + b"y"]))
 #: Key, value, header, of the batch before; and its fate in the clean: it stays or is dropped.
 MADE = st.tuples(BYTES, BYTES, st.booleans(), st.sampled_from(["stays", "stays", "goes"]))

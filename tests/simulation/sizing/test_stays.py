@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from cordwood.simulation.sizing.stays import NEVER, Stay
 
+pytestmark = pytest.mark.more
+
 NOW = 100
 
 

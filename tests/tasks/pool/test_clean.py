@@ -22,7 +22,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["kraft-before", "kraft-classic-before"])
+@pytest.mark.parametrize("name", ["kraft-before", pytest.param("kraft-classic-before", marks=pytest.mark.more)])
 def test_a_pool_makes_the_copy_that_one_process_makes(tmp_path: Path, name: str) -> None:
     read: list[int] = []
     here = clean(
@@ -40,6 +40,7 @@ def test_a_pool_makes_the_copy_that_one_process_makes(tmp_path: Path, name: str)
     assert leftovers(PosixFileSystem(), str(tmp_path / "here")) == []
 
 
+@pytest.mark.more
 def test_a_pool_cleans_in_place_what_it_cleans_into_a_copy(tmp_path: Path) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     copy = clean(str(mine), output=str(tmp_path / "copy"), engine="here", **OPTIONS)

@@ -12,6 +12,8 @@ import cordwood
 from cordwood.common.errors import NotFoundError, RequestError
 from tests.fixtures import fixture
 
+pytestmark = pytest.mark.more
+
 
 def plain(value: Any) -> Any:
     if isinstance(value, Row):

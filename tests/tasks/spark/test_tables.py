@@ -28,6 +28,8 @@ from cordwood.tasks.tasks import run_each
 from tests.cleaning.engine.logs import append
 from tests.tables.replayed_tables import RandomLog, Row, random_log
 
+pytestmark = pytest.mark.more
+
 
 def rows_of(collected: list[Any]) -> set[tuple[Any, ...]]:
     """Rows as a replay has them."""

@@ -19,6 +19,8 @@ from tests.storage.internal_logs import batch, offset_commit, write_log
 from tests.view.web.hostile import NAMES
 from tests.view.web.view_client import Client, check_harmless, printed, served
 
+pytestmark = pytest.mark.more
+
 NOW = 1_795_600_000_000
 OPTIONS = WhyOptions(now_ms=NOW)
 

@@ -19,6 +19,8 @@ from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
 from tests.view.web.view_client import Client, ask, check_harmless, lines_of, printed, served
 
+pytestmark = pytest.mark.more
+
 NOW = 1_795_000_000_000
 OPTIONS = WhyOptions(now_ms=NOW)
 BROKER = "kraft-classic-before"
