@@ -64,7 +64,9 @@ def _on_target(store: TargetStore, root: str, verb: str, path: str, *arguments: 
         case "unlink", ():
             store.unlink(at)
         case "list", ():
-            return [(info.name, info.is_directory) for info in store.list(at)]
+            listed = [(info.name, info.is_directory) for info in store.list(at)]
+            assert list(store.names_in(at).items()) == listed
+            return listed
         case "is_directory", ():
             return store.stat(at).is_directory
         case "sync_file", ():

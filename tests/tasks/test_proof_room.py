@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.bench.generate import Keys, Shape, write_keyed_log
-from cordwood.cleaning.proof import producers, prove, states
+from cordwood.cleaning.proof import producers, prove, room, states
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.prove import Site
 from cordwood.cleaning.proof.scratch import Scratch
@@ -51,7 +51,10 @@ def _all_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WHOLE_BYTES", "HERE_MAX", "WHOLE_HERE_MAX"):
         monkeypatch.setattr(prove, name, -1)
     monkeypatch.setattr(states, "RANGE_BYTES", 1)
-    monkeypatch.setattr(producers, "STEPS_AT_ONCE", 1)
+    for name in ("RANGE_BYTES", "CHUNK_ENTRIES"):
+        monkeypatch.setattr(room, name, -1)
+    for module in (producers, room):
+        monkeypatch.setattr(module, "STEPS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("_all_in_files")

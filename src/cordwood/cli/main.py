@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import io
 import logging
 import os
@@ -174,9 +173,15 @@ class _Verbs(TyperGroup):
 app = typer.Typer(cls=_Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 
 
+def _version() -> str:
+    from importlib.metadata import version  # slow, and rarely needed
+
+    return version("cordwood")
+
+
 def _tell_version(asked: bool) -> None:
     if asked:
-        print(f"cordwood {importlib.metadata.version('cordwood')}")
+        print(f"cordwood {_version()}")
         raise typer.Exit
 
 
@@ -255,7 +260,7 @@ def tell_defect(what: str) -> None:
     tell(f"this is a defect in Cordwood: {what}")
     if not _Verbosity.asked:
         tell(again)
-    version = importlib.metadata.version("cordwood")
+    version = _version()
     tell(f"report it, with the traceback and the version ({version}), to Cordwood's maintainers, on the project's page")
 
 

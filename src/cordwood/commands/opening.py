@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cordwood.cleaning.rules.offset_map import keys_max, slots_of
 from cordwood.cleaning.rules.plan import Choices, Decision, OffsetMapSize, PartitionPlan
@@ -12,9 +13,10 @@ from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_brok
 from cordwood.common.errors import ConfigError, RequestError
 from cordwood.fs.base import Store
 from cordwood.storage.node.directory import nothing_selected
-from cordwood.storage.node.listing import is_asked_for
-from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.storage.recovery.into_copy import RecoverySettings
+from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
+
+if TYPE_CHECKING:
+    from cordwood.storage.recovery.into_copy import RecoverySettings
 
 #: The broker configs that determine the size of Kafka's offset map.
 _MAP_CONFIGS = ("log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor", "log.cleaner.threads")
@@ -47,6 +49,8 @@ def select_partitions(
 
 def recovery_settings(node: Node, topic: str) -> RecoverySettings:
     """Return the configs for loading a topic's partitions."""
+    from cordwood.storage.recovery.into_copy import RecoverySettings  # a plan does not need it
+
     try:
         return RecoverySettings(index_interval_bytes=node.config_of(topic).integer("index.interval.bytes"))
     except ConfigError:

@@ -28,8 +28,7 @@ from cordwood.fs.throttled import Limit, throttled_store
 from cordwood.storage.check import Check, Finding, Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.listing import is_asked_for
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS
 from cordwood.tasks.hanging import given_up_after
 from cordwood.tasks.tasks import paths_on_disk

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from cordwood.common.errors import NotFoundError, RequestError
@@ -18,9 +19,11 @@ from cordwood.common.types import override
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.location import Location, location_in_this_process
 from cordwood.fs.object_requests import is_object_url, place_of, refuse_secrets
-from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedTargetStore
+
+if TYPE_CHECKING:
+    from cordwood.fs.object_targets import ObjectTargetsLocation, ObjectTargetStore
 
 #: A file URL with three slashes, or with one, as Spark writes it.
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*|$)", re.DOTALL)
@@ -99,6 +102,8 @@ class UrlStore(WrappedTargetStore):
     """
 
     def __init__(self, objects: ObjectTargetStore | None = None, *, in_this_process: bool = False) -> None:
+        from cordwood.fs.object_targets import ObjectTargetStore  # most commands read no bucket
+
         self._objects = objects or ObjectTargetStore()
         self._local = PosixFileSystem()
         super().__init__(self._local)  # temporary files are local

@@ -14,7 +14,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cordwood.common.types import override
@@ -59,6 +59,8 @@ _SHARED_BYTES_MIN = 64 << 10
 _PIECE_BYTES = 1 << 30
 #: Errors from a file system or kernel that cannot clone a file, or cannot copy between two files.
 _CANNOT_COPY = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
+#: Errors of a file that was deleted a moment ago, and of a link without a target. `list` leaves them out.
+_NO_TARGET = {errno.ENOENT, errno.ELOOP}
 #: Operations on small files mostly wait for fsync, so several run concurrently.
 _CONCURRENCY = 8
 _SMALL_BYTES = 64 << 10
@@ -83,17 +85,20 @@ class PosixFile(File):
         descriptor = self._open_descriptor()
         try:
             return os.fstat(descriptor).st_size
-        except OSError as error:  # like `_named`, whose overhead exceeds the call
+        except OSError as error:  # like `_named`, whose overhead exceeds the call; a log may have 1,000s of small files
             error.filename = self.path
             raise
 
     @override
     def read_into(self, position: int, target: memoryview) -> int:
         descriptor, rest = self._open_descriptor(), target.cast("B")
-        with self._named():
+        try:
             while rest and (count := os.preadv(descriptor, [rest], position)):
                 rest = rest[count:]
                 position += count
+        except OSError as error:  # as in `size`
+            error.filename = self.path
+            raise
         return target.nbytes - rest.nbytes
 
     @override
@@ -102,11 +107,14 @@ class PosixFile(File):
         # pread allocates the requested size in advance, and a large one may come from a damaged file.
         missing = size_bytes if size_bytes <= _SMALL_BYTES else min(size_bytes, max(0, self.size() - position))
         parts = []
-        with self._named():
+        try:
             while missing and (part := os.pread(descriptor, missing, position)):
                 parts.append(part)
                 missing -= len(part)
                 position += len(part)
+        except OSError as error:  # as in `size`
+            error.filename = self.path
+            raise
         return b"".join(parts)
 
     @override
@@ -182,8 +190,9 @@ class PosixFile(File):
 
     def __del__(self) -> None:
         # Readers share a file, so no reader can detect that it is the last one.
-        with contextlib.suppress(OSError):
-            self.close()
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                self.close()
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
@@ -235,9 +244,15 @@ class PosixFileSystem(LocalFileSystem):
                 try:
                     found.append(_info(entry.name, entry.stat()))
                 except OSError as error:
-                    if error.errno not in (errno.ENOENT, errno.ELOOP):
+                    if error.errno not in _NO_TARGET:
                         raise
         return sorted(found, key=lambda info: info.name)
+
+    @override
+    def names_in(self, path: str) -> Mapping[str, bool]:
+        with os.scandir(path) as entries:
+            found = {entry.name: entry.is_dir() for entry in entries if not entry.is_symlink() or _has_target(entry)}
+        return {name: found[name] for name in sorted(found)}
 
     @override
     def stat(self, path: str) -> FileInfo:
@@ -458,18 +473,29 @@ def _not_regular(path: str) -> OSError:
     return OSError(errno.EINVAL, "Not a regular file but a FIFO, socket or device", path)
 
 
+def _has_target(link: os.DirEntry[str]) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        if error.errno not in _NO_TARGET:
+            raise
+        return False
+    return True
+
+
 def _info(name: str, status: os.stat_result) -> FileInfo:
+    # Without names of the fields: a listing of 10,000s of files takes a quarter less.
     return FileInfo(
-        name=name,
-        size_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        is_directory=stat.S_ISDIR(status.st_mode),
-        device=status.st_dev,
-        inode=status.st_ino,
-        mode=stat.S_IMODE(status.st_mode),
-        uid=status.st_uid,
-        gid=status.st_gid,
-        allocated_bytes=_STATUS_BLOCK_BYTES * status.st_blocks,
+        name,
+        status.st_size,
+        status.st_mtime_ns,
+        stat.S_ISDIR(status.st_mode),
+        status.st_dev,
+        status.st_ino,
+        stat.S_IMODE(status.st_mode),
+        status.st_uid,
+        status.st_gid,
+        _STATUS_BLOCK_BYTES * status.st_blocks,
     )
 
 

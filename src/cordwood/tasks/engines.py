@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from cordwood.common.errors import RequestError
 from cordwood.common.option import Option
 from cordwood.fs.machine import local_cores
-from cordwood.tasks.spark.session import begun, runs_here
 from cordwood.tasks.spark.settings import LOCAL_MASTER
 
 if TYPE_CHECKING:
@@ -84,11 +83,17 @@ class Where:
     @property
     def is_on_this_machine(self) -> bool:
         """Whether all tasks run on this machine."""
+        from cordwood.tasks.spark.session import runs_here
+
         return not self.is_spark or runs_here(self.spark, self.master)
 
     def begun(self) -> AbstractContextManager[None]:
         """Start Spark early in the background, for `start` in the block; if it is not used, it ends with the block."""
-        return begun(self.master, self.archive) if self.is_spark and self.spark is None else nullcontext()
+        if not self.is_spark or self.spark is not None:
+            return nullcontext()
+        from cordwood.tasks.spark.session import begun
+
+        return begun(self.master, self.archive)
 
     def start(self, sizes: Sequence[int] = ()) -> AbstractContextManager[Runner]:
         """Start the engine; see `tasks.runner.Start`."""

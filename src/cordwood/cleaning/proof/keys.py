@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
 from cordwood.cleaning.proof.scratch import Kept, Reader, Scratch, Writer, kept_here
 from cordwood.kernels.last_records import (
     ENTRY,
@@ -35,8 +36,7 @@ from cordwood.kernels.last_records import (
 )
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 
-#: Number of entries that are divided at a time, 12 MB.
-CHUNK_ENTRIES = 1 << 19
+assert ENTRY.itemsize == ENTRY_BYTES
 #: Records per hash range, so that the table of its keys fits into a processor's cache.
 _RANGE_RECORDS = 1 << 16
 #: Largest number of hash ranges; in larger logs each range has more records.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from cordwood.cleaning.proof.facts import Facts
 from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.room import STEP_BYTES, STEPS_AT_ONCE
 from cordwood.cleaning.proof.scratch import Kept, Writer, kept_here
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
@@ -26,11 +27,10 @@ ABORT, COMMIT, DATA = range(3)
 STEP = np.dtype(
     [("pid", "<i8"), ("first", "<i8"), ("last", "<i8"), ("kind", "i1"), ("after", "?"), ("filled", "?")], align=True
 )
+assert STEP.itemsize == STEP_BYTES
 #: The last offsets of a producer's epoch, in one state: of its data batches, and of all its batches; NONE without any.
 SEEN = np.dtype([("pid", "<i8"), ("data", "<i8"), ("any", "<i8"), ("epoch", "<i4"), ("after", "?")], align=True)
 
-#: Number of steps in a chunk; a window with more makes a larger chunk.
-STEPS_AT_ONCE = 1 << 17
 _SEEN_MAX = 1 << 16
 
 

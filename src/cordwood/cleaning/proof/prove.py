@@ -24,10 +24,11 @@ import numpy.typing as npt
 from cordwood.cleaning.proof import states
 from cordwood.cleaning.proof.compare import RangeResult, compare_range
 from cordwood.cleaning.proof.facts import Facts
-from cordwood.cleaning.proof.keys import CHUNK_ENTRIES, KeyRules, Uncommitted, judge_hash_ranges
+from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.cleaning.proof.pairs import Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
 from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.room import CHUNK_ENTRIES
 from cordwood.cleaning.proof.scratch import Kept, LostError, Scratch, no_space
 from cordwood.cleaning.proof.states import RANGE_BYTES, Fault, LookedAt, look_at, look_at_producers
 from cordwood.cleaning.proof.transactions import ABORTED, judge_transactions

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from cordwood.cleaning.proof import producers, prove
-from cordwood.cleaning.proof.producers import STEP
-from cordwood.kernels.last_records import ENTRY
-
+#: Bytes of a range of offsets, and of a state that one task proves.
+RANGE_BYTES = 128 << 20
+#: Number of key entries, and of steps of transactions, in a chunk; a task with fewer of each writes no file.
+CHUNK_ENTRIES = 1 << 19
+STEPS_AT_ONCE = 1 << 17
+#: Size of an ENTRY and of a STEP. They are numbers here, as a plan should not load the proof and its kernels for them.
+ENTRY_BYTES, STEP_BYTES = 24, 32
 _BLOCK_BYTES = 4096
 
 
@@ -20,8 +23,8 @@ def scratch_bytes_max(*, log_bytes: int, segments: int, records: int, transactio
         records: number of records up to the first offset that no clean may change.
     """
     steps = 2 * transactional_batches
-    is_one_task = 2 * log_bytes <= prove.WHOLE_BYTES
-    if is_one_task and records <= prove.WHOLE_HERE_MAX and steps < producers.STEPS_AT_ONCE:
+    is_one_task = 2 * log_bytes <= RANGE_BYTES
+    if is_one_task and records <= CHUNK_ENTRIES and steps < STEPS_AT_ONCE:
         return 0
-    blocks = -(-(ENTRY.itemsize * records + STEP.itemsize * steps) // _BLOCK_BYTES) + segments + 1
+    blocks = -(-(ENTRY_BYTES * records + STEP_BYTES * steps) // _BLOCK_BYTES) + segments + 1
     return _BLOCK_BYTES * blocks

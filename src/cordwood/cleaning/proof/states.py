@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cordwood.cleaning.proof import room
 from cordwood.cleaning.proof.pairs import Pair, ViolationKind
 from cordwood.cleaning.proof.ranges import Range, ranges_of
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
@@ -21,7 +22,7 @@ from cordwood.storage.recovery.replay import Producers, headers_from, newest_sna
 ProducerState = tuple[int, int, int, int]
 #: A violation that is not about a record: its kind, its text and the path of the file.
 Fault = tuple[ViolationKind, str, str]
-RANGE_BYTES = 128 << 20
+RANGE_BYTES = room.RANGE_BYTES
 
 
 # ---- look ------------------------------------------------------------------------------------------------------------

@@ -202,10 +202,9 @@ def parse_file(name: str) -> PartitionFile | None:
         being cleaned or swapped in) but does not start with an offset within [0, 2**63), or it is not one path
         component. Kafka fails to load a partition with such a file, except for negative offsets.
     """
-    if (usual := _USUAL.fullmatch(name)) and int(usual[1]) <= _OFFSET_MAX:
-        return PartitionFile(
-            _OFFSET_KINDS[usual[2]], int(usual[1])
-        )  # a shortcut for the code below, as a partition may have 10,000s of files
+    # A shortcut for the code below, as a partition may have 10,000s of files.
+    if (usual := _USUAL.fullmatch(name)) and (base := int(usual[1])) <= _OFFSET_MAX:
+        return PartitionFile(_OFFSET_KINDS[usual[2]], base)
     if not is_component(name):
         return None
     temporary = next((one for one in _TEMPORARIES if name.endswith(one)), Temporary.NONE)

@@ -122,6 +122,7 @@ def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recov
     """Predict the steps of a load, as far as names and the ends of swapped files determine them."""
     files = _Files()
     foreign = []
+    is_interrupted = False
     for info in names:
         if info.is_directory and info.name == WORK_FOLDER:
             continue
@@ -130,11 +131,15 @@ def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recov
             foreign.append(info.name)
         else:
             files.kept[info.name] = (parsed, info)
-    _remove_leftovers(files)
-    _finish_swaps(fs, directory, files)
+            is_interrupted = is_interrupted or parsed.temporary is not Temporary.NONE
+    if is_interrupted:
+        _remove_leftovers(files)
+        _finish_swaps(fs, directory, files)
     segments = _load_segments(files)
     snapshots = {
-        file.offset: info for _, file, info in files.of(Temporary.NONE) if file.kind is FileKind.PRODUCER_SNAPSHOT
+        file.offset: info
+        for file, info in files.kept.values()
+        if file.kind is FileKind.PRODUCER_SNAPSHOT and file.temporary is Temporary.NONE
     }
     return Recovery(tuple(files.actions), segments, dict(sorted(snapshots.items())), tuple(foreign))
 
@@ -170,8 +175,8 @@ def _finish_swaps(fs: Store, directory: str, files: _Files) -> None:
 
 def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
     by_base: dict[int, dict[FileKind, str]] = {}
-    for name, file, _ in files.of(Temporary.NONE):
-        if file.kind in SEGMENT_KINDS:
+    for name, (file, _) in files.kept.items():
+        if file.kind in SEGMENT_KINDS and file.temporary is Temporary.NONE:
             by_base.setdefault(file.offset, {})[file.kind] = name
     segments = []
     for base_offset, names in sorted(by_base.items()):

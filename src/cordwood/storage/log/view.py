@@ -32,17 +32,17 @@ from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, time_index
 from cordwood.storage.formats.filenames import FileKind, parsed_directory
 from cordwood.storage.log.cuts import Cut
+from cordwood.storage.log.files import read_file
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
-from cordwood.storage.log.segment import skip_gap
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage, skip_gap
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
-from cordwood.storage.log.files import read_file
-from cordwood.storage.log.internal import InternalRecord, data_records, internal_topic, to_internal_records
-from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
+
+    from cordwood.storage.log.internal import InternalRecord
 
 _ATTEMPTS = 5
 
@@ -471,6 +471,8 @@ class LogView:
         Raises:
             RequestError: the log belongs to another topic.
         """
+        from cordwood.storage.log.internal import data_records, internal_topic, to_internal_records
+
         topic, partition = internal_topic(self.name, self.path)
         for segment, columns in self.located_columns(on_damage=on_damage, **choice):  # type: ignore[arg-type]
             yield from to_internal_records(data_records(columns), topic, partition, locate_damage(on_damage, segment))
@@ -480,6 +482,7 @@ class LogView:
         self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of `internal_arrow` as Arrow record batches of bounded size."""
+        from cordwood.storage.log.internal import data_records, internal_topic
         from cordwood.storage.log.internal_arrow import record_type, to_internal_arrow
 
         topic, partition = internal_topic(self.name, self.path)
@@ -501,6 +504,7 @@ class LogView:
         """
         import pyarrow as pa
 
+        from cordwood.storage.log.internal import internal_topic
         from cordwood.storage.log.internal_arrow import internal_schema, record_type
 
         topic, _ = internal_topic(self.name, self.path)

@@ -310,7 +310,7 @@ def look(fs: Store, path: str) -> FoundPath:
     if posixpath.basename(path) in (".", ".."):
         path = fs.real_path(path)  # the directory's name is needed to recognize a partition
     try:
-        entries = _entries(fs, path)
+        names = _names(fs, path)
     except FileNotFoundError as error:
         why = ": there is no such bucket" if "bucket" in (error.strerror or "") else ""
         if not why and not fs.reads_by_request(path) and fs.is_link(path):
@@ -318,9 +318,9 @@ def look(fs: Store, path: str) -> FoundPath:
         if not why and re.search(r"[*?]|\[.+\]", path):
             why = ". Patterns in paths are not expanded: name the directories, or one that holds them all"
         raise NotFoundError(f"{path} does not exist{why}") from None
-    if entries is None:
+    if names is None:
         return FoundPath(path, PathKind.FILE)
-    found = _Directory(fs, path, entries)
+    found = _Directory(fs, path, names)
     if found.is_partition:
         return FoundPath(path, PathKind.PARTITION)
     if found.is_marked:
@@ -328,17 +328,17 @@ def look(fs: Store, path: str) -> FoundPath:
     return _look_inside(found)
 
 
-def _entries(fs: Store, path: str) -> Sequence[FileInfo] | None:
-    """Return the entries of a directory, or None for a file.
+def _names(fs: Store, path: str) -> Mapping[str, bool] | None:
+    """Return the names in a directory, each with whether it is a directory; None for a file.
 
     Lists before it stats, because an object store has to list a directory to stat it.
     """
     try:
-        entries = fs.list(path)
+        names = fs.names_in(path)
     except NotADirectoryError:
-        return None if not fs.stat(path).is_directory else ()
+        return None if not fs.stat(path).is_directory else {}
     # A store without directories lists nothing for a file, and nothing for a missing path.
-    return entries if entries or fs.stat(path).is_directory else None
+    return names if names or fs.stat(path).is_directory else None
 
 
 def check_outside_logs(fs: Store, path: str) -> None:
@@ -355,22 +355,27 @@ def check_outside_logs(fs: Store, path: str) -> None:
 
 
 class _Directory:
-    """The evidence for a directory's kind. Lists the directories in it only if their contents decide."""
+    """The evidence for a directory's kind. Lists the directories in it only if their contents decide.
 
-    def __init__(self, fs: Store, path: str, entries: Sequence[FileInfo]) -> None:
+    Names are enough, so no file is statted; and the first name of a log decides, so a partition's other names are not
+    parsed. A partition may have 10,000s of files.
+    """
+
+    def __init__(self, fs: Store, path: str, names: Mapping[str, bool]) -> None:
         self._fs = fs
         self.path = path
-        self.entries = entries
-        files = {info.name for info in entries if not info.is_directory}
-        self._kinds = {file.kind for name in files if (file := parse_file(name)) is not None} - {FileKind.FOREIGN}
+        self.names = names
+        files = {name for name, is_directory in names.items() if not is_directory}
         self.is_named = filenames.parsed_directory(fs.absolute_path(path)) is not None
         self.is_marked = not files.isdisjoint(_MARKS)
         self.is_ours = not files.isdisjoint(_OURS)
 
-    @property
+    @functools.cached_property
     def has_log_files(self) -> bool:
         """Whether the directory contains files that only a partition has."""
-        return FileKind.LOG in self._kinds or (bool(self._kinds) and (self.is_named or not self.is_marked))
+        parsed = (parse_file(name) for name, is_directory in self.names.items() if not is_directory)
+        kinds = (file.kind for file in parsed if file is not None and file.kind is not FileKind.FOREIGN)
+        return any(kind is FileKind.LOG or self.is_named or not self.is_marked for kind in kinds)
 
     @property
     def is_partition(self) -> bool:
@@ -382,21 +387,21 @@ class _Directory:
     @property
     def has_named(self) -> bool:
         """Whether the directory contains directories that are named like partitions."""
-        return any(info.is_directory and _is_named(info) for info in self.entries)
+        return any(is_directory and _is_named(name) for name, is_directory in self.names.items())
 
     def inner(self, *, named: bool) -> Iterator[_Directory]:
         """Yield the directories in it that are named like partitions, or (`named=False`) all other directories."""
-        for info in self.entries:
-            if info.is_directory and info.name not in _PASSED_OVER and _is_named(info) is named:
-                path = f"{self.path.rstrip('/')}/{info.name}"
+        for name, is_directory in self.names.items():
+            if is_directory and name not in _PASSED_OVER and _is_named(name) is named:
+                path = f"{self.path.rstrip('/')}/{name}"
                 try:
-                    yield _Directory(self._fs, path, self._fs.list(path))
+                    yield _Directory(self._fs, path, self._fs.names_in(path))
                 except OSError:
                     continue  # an unreadable directory is no evidence; a later read of it reports the error
 
 
-def _is_named(info: FileInfo) -> bool:
-    return filenames.parsed_directory(info.name) is not None
+def _is_named(name: str) -> bool:
+    return filenames.parsed_directory(name) is not None
 
 
 def _look_inside(folder: _Directory) -> FoundPath:
@@ -423,6 +428,6 @@ def _look_inside(folder: _Directory) -> FoundPath:
         return FoundPath(path, PathKind.PARTITION, by_name=True)
     if folder.is_ours:
         return FoundPath(path, PathKind.LOG_DIRECTORY, (path,))
-    if not folder.entries:
+    if not folder.names:
         raise NotFoundError(f"{path} is empty: there is no log directory or partition in it")
     raise NotFoundError(f"{path} is neither a log directory (with topic-0/ in it) nor a partition (with .log files)")

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file, parse_key_index
-from cordwood.storage.log.recovery import INDEX_KINDS, Recovery, Verb
+from cordwood.storage.log.recovery import INDEX_KINDS, Verb
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 
@@ -89,20 +89,21 @@ def own_bytes(directory: LogDirectory) -> int:
 
 def _files(fs: Store, log: LogView) -> Iterator[tuple[FileUse, str, FileInfo]]:
     removed = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
+    foreign = set(log.recovery.foreign)
     for info in log.entries:
         if info.is_directory:
             is_ours = info.name == WORK_FOLDER
             yield FileUse.DIRECTORY if is_ours else FileUse.FOREIGN, f"{info.name}/", info
             yield from _below(fs, log.path, info.name, FileUse.LEFTOVER if is_ours else FileUse.FOREIGN)
         else:
-            yield _use(info.name, removed, log.recovery), info.name, info
+            yield _use(info.name, removed, foreign), info.name, info
 
 
-def _use(name: str, removed: set[str], recovery: Recovery) -> FileUse:
+def _use(name: str, removed: set[str], foreign: set[str]) -> FileUse:
     if name in removed:
         return FileUse.LEFTOVER
     file = parse_file(name)
-    if name in recovery.foreign or file is None:
+    if name in foreign or file is None:
         return FileUse.FOREIGN
     if file.kind is FileKind.LOG:
         return FileUse.LOG

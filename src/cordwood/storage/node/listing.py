@@ -42,9 +42,9 @@ from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
-from cordwood.storage.node.directory import LogDirectory, is_wanted, nothing_selected
+from cordwood.storage.node.directory import LogDirectory, nothing_selected
 from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 
 #: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20
@@ -387,13 +387,6 @@ def list_partitions(
         metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
         metadata_problems=() if node.metadata is None else node.metadata.problems,
     )
-
-
-def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Sequence[str]) -> bool:
-    """Return whether a user's choice includes this place; arguments as for `directory.is_wanted`."""
-    if place.name is None:
-        return not topics and not partitions
-    return is_wanted(place.name.topic_partition, topics, partitions)
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------

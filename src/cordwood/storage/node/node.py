@@ -51,7 +51,7 @@ from cordwood.storage.log.loaded import LoadedLog, as_loaded
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
-from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look, twice_in_cleaner_offsets
+from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, is_wanted, look, twice_in_cleaner_offsets
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -106,6 +106,13 @@ class LocatedPartition:
         """
         assert self.name is not None, "a load takes no other directory"
         return as_loaded(log, self.directory.stop_of(self.name), now_ms)
+
+
+def is_asked_for(place: LocatedPartition, topics: Sequence[str], partitions: Sequence[str]) -> bool:
+    """Return whether a user's choice includes this place; arguments as for `directory.is_wanted`."""
+    if place.name is None:
+        return not topics and not partitions
+    return is_wanted(place.name.topic_partition, topics, partitions)
 
 
 @dataclass(frozen=True)
