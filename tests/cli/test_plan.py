@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,18 @@ def test_wrong_use_ends_with_2(tmp_path: Path) -> None:
     run(tmp_path, exits=2)
     run(fixture("kraft-before-2"), "--first-dirty", "-1", exits=2)
     run(fixture("kraft-before-2"), "--config", "cleanup.policy=compactt", exits=2)
+
+
+def test_a_plan_loads_neither_the_proof_nor_spark_nor_the_code_for_buckets() -> None:
+    program = "import sys, cordwood.cli.plan, cordwood.commands.plan; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    unneeded = {
+        "cordwood.cleaning.proof.prove",
+        "cordwood.fs.object_targets",
+        "cordwood.storage.log.internal",
+        "cordwood.storage.recovery.into_copy",
+        "cordwood.tasks.spark.session",
+        "pyarrow",
+        "pyspark",
+    }
+    assert unneeded & {*done.stdout.split()} == set()

@@ -12,7 +12,9 @@ from cordwood.common.errors import ConfigError, NotFoundError, RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.cluster_metadata import NAME
+from cordwood.storage.formats.filenames import parse_file
 from cordwood.storage.log.windows import Gap, read_headers
+from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.node import Node, read_metadata
 from tests.fixtures import copy_of, fixture, unpacked
 from tests.starts.nodes import ARCHIVE
@@ -276,3 +278,12 @@ def test_directories_of_two_brokers_clusters_or_copies_of_one_are_refused(tmp_pa
     meta.write_text(meta.read_text().replace("node.id=1", "node.id=2"))
     with pytest.raises(RequestError, match=r"/a is of node 1, .*/b of node 2"):
         node(other)
+
+
+def test_a_look_parses_the_names_in_a_partition_up_to_its_first_log_file(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    for base_offset in range(50):
+        (tmp_path / "t-0" / f"{base_offset:020d}.log").touch()
+    parse_file.cache_clear()
+    assert look(PosixFileSystem(), str(tmp_path)).kind is PathKind.LOG_DIRECTORY
+    assert parse_file.cache_info().misses == 1
