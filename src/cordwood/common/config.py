@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 
 from cordwood.common import java_properties
 from cordwood.common.errors import ConfigError
+from cordwood.common.types import Codec
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 
@@ -321,7 +322,7 @@ def _topic(
 
 
 _POLICY = OneOf(("compact", "delete"))
-_CODEC = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_CODEC = OneOf(("uncompressed", *(codec.label for codec in reversed(Codec) if codec is not Codec.NONE), "producer"))
 _TIMESTAMP = OneOf(("CreateTime", "LogAppendTime"))
 _BOOL, _INT, _LONG, _DOUBLE, _STRING, _LIST = Type.BOOLEAN, Type.INT, Type.LONG, Type.DOUBLE, Type.STRING, Type.LIST
 _AT_LEAST_0, _AT_LEAST_1 = Range(0), Range(1)

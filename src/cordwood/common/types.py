@@ -34,8 +34,16 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+#: The bits of a batch's attributes that hold its codec.
+CODEC_MASK = 7
+
+
 class Codec(IntEnum):
-    """Compression of a batch's records: the low three bits of its attributes."""
+    """Compression of a batch's records: the low three bits of its attributes.
+
+    Names and numbers are Kafka's. A new codec is a member here, and its functions are a row of the table at the end of
+    `record.compression`; a fast path for many batches is a row of `record.bodies`.
+    """
 
     NONE = 0
     GZIP = 1
@@ -47,6 +55,23 @@ class Codec(IntEnum):
     def label(self) -> str:
         """Kafka's name of the codec, as in `compression.type`."""
         return self.name.lower()
+
+    @property
+    def magic_min(self) -> int:
+        """The lowest magic of the batches that Kafka allows the codec in."""
+        return 2 if self is Codec.ZSTD else 0
+
+    @classmethod
+    def of(cls, attributes: int) -> Codec | None:
+        """Return the codec in a batch's attributes, or None if Kafka has no codec of the number."""
+        number = attributes & CODEC_MASK
+        return cls(number) if number <= max(cls) else None
+
+    @classmethod
+    def label_in(cls, attributes: int) -> str:
+        """Return the label of the codec in a batch's attributes; for an unknown codec, its number."""
+        codec = cls.of(attributes)
+        return f"unknown({attributes & CODEC_MASK})" if codec is None else codec.label
 
 
 class TimestampType(IntEnum):

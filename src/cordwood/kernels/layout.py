@@ -39,6 +39,8 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.common.types import CODEC_MASK as CODEC_MASK
+
 #: base offset, size, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id and
 #: epoch, base sequence, record count.
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -99,7 +101,6 @@ assert _LEGACY_MAGIC_AT == MAGIC_AT, "the magic of every format is at the same p
 assert SIZE_AT + 4 == PREFIX_BYTES, "size counts what follows it"
 assert MIN_ENTRY_BYTES == (26, 34, 61)
 
-CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20

@@ -172,7 +172,7 @@ class Append:
 
 
 def _codec(batch: Batch) -> Codec:
-    number = batch.attributes & CODEC_MASK
-    if number > Codec.ZSTD:
-        raise IllegalArgumentError(f"Unknown compression type id: {number}")
-    return Codec(number)
+    codec = Codec.of(batch.attributes)
+    if codec is None:
+        raise IllegalArgumentError(f"Unknown compression type id: {batch.attributes & CODEC_MASK}")
+    return codec

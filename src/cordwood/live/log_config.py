@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from cordwood.common.config import TopicConfig
+from cordwood.common.config import TOPIC_CONFIGS, TopicConfig
 from cordwood.common.types import Codec
 
-_LEVELS = {
-    Codec.GZIP: "compression.gzip.level",
-    Codec.LZ4: "compression.lz4.level",
-    Codec.ZSTD: "compression.zstd.level",
-}
+#: The config of each codec that has levels.
+_LEVELS = {codec: name for codec in Codec if (name := f"compression.{codec.label}.level") in TOPIC_CONFIGS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -505,7 +505,7 @@ class Leader:
             raise IllegalArgumentError("Invalid negative sequence number used")
 
     def _rebuild_messages(self, data: bytearray, batches: Sequence[Batch], offset: int, target: Codec) -> bytearray:
-        if target is Codec.ZSTD:
+        if self.magic < target.magic_min:
             raise IllegalArgumentError(f"ZStandard compression is not supported for magic {self.magic}")
         records = [record for batch in batches for record in read_records(data, batch)]
         if any(record.headers for record in records):

@@ -44,11 +44,11 @@ def codec_of(attributes: int) -> Codec:
     Raises:
         CorruptBatchError: Kafka has no codec of this number.
     """
-    number = attributes & CODEC_MASK
-    if number > Codec.ZSTD:
-        what = f"unknown compression type {number}; Kafka has 0 to {int(Codec.ZSTD)}"
+    codec = Codec.of(attributes)
+    if codec is None:
+        what = f"unknown compression type {attributes & CODEC_MASK}; Kafka has 0 to {int(max(Codec))}"
         raise CorruptBatchError(what, kind=BatchProblem.COMPRESSION)
-    return Codec(number)
+    return codec
 
 
 def advance_sequence(sequence: int, by: int) -> int:
@@ -108,8 +108,7 @@ class Batch(NamedTuple):
     @property
     def codec_label(self) -> str:
         """Kafka's name of the codec; for an unknown codec, its number."""
-        number = self.attributes & CODEC_MASK
-        return Codec(number).label if number <= Codec.ZSTD else f"unknown({number})"
+        return Codec.label_in(self.attributes)
 
     @property
     def is_valid(self) -> bool:

@@ -6,6 +6,10 @@ are passed to `record.compression`, one per call. It accepts everything that Kaf
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,19 +17,72 @@ from cordwood.common.types import Codec
 from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
-from cordwood.record.libdeflate import libdeflate
-from cordwood.record.libzstd import libzstd
+from cordwood.record.libdeflate import LibDeflate, libdeflate
+from cordwood.record.libzstd import LibZstd, libzstd
 
 Int64Array = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class _Fast:
+    """The fast functions of a codec.
+
+    Attributes:
+        decompress, compress: take the places of `decompress_bodies` and `compress_bodies`, and return the number of
+            bodies that they filled.
+    """
+
+    decompress: Callable[..., int]
+    compress: Callable[..., int]
+
+
+def _by_kernels(decompress: Callable[..., int], compress: Callable[..., None]) -> _Fast:
+    """Return kernels whose compressor needs no bound: it gets room for the largest output."""
+
+    def compress_all(*places: Any) -> int:
+        address, starts, ends, target, _, *rest = places
+        compress(address, starts, ends, target, *rest)
+        return int(starts.size)
+
+    return _Fast(decompress, compress_all)
+
+
+def _by_library(
+    library: LibZstd | LibDeflate | None, decompressor: Callable[..., int], compressor: Callable[..., int]
+) -> _Fast | None:
+    """Return kernels that call a library with one of its idle contexts, or None without the library."""
+    if library is None:
+        return None
+
+    def decompress(*places: Any) -> int:
+        with library.decompressors.one() as context:
+            return decompressor(library.decompress, context, *places)
+
+    def compress(*places: Any) -> int:
+        with library.compressors.one() as context:
+            return compressor(library.compress, context, *places)
+
+    return _Fast(decompress, compress)
+
+
+def _fast(codec: Codec) -> _Fast | None:
+    """Return the fast functions of a codec in this process, if it has some. The table of all."""
+    match codec:
+        case Codec.GZIP:
+            return _by_library(libdeflate(), gzip.decompress_members, gzip.compress_members)
+        case Codec.SNAPPY:
+            return _by_kernels(snappy.decompress_payloads, snappy.compress_payloads)
+        case Codec.LZ4:
+            return _by_kernels(lz4.decompress_frames, lz4.compress_frames)
+        case Codec.ZSTD:
+            return _by_library(libzstd(), zstd.decompress_frames, zstd.compress_frames)
+        case _:
+            return None
+
+
 def has_fast_decompressor(codec: Codec) -> bool:
     """Return whether `decompress_bodies` supports a codec in this process."""
-    if codec is Codec.ZSTD:
-        return libzstd() is not None
-    if codec is Codec.GZIP:
-        return libdeflate() is not None
-    return codec in (Codec.LZ4, Codec.SNAPPY)
+    return _fast(codec) is not None
 
 
 def decompress_bodies(
@@ -47,18 +104,9 @@ def decompress_bodies(
     """
     target_ends = np.empty(starts.size, np.int64)
     places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, enough, body_max, target_ends)
-    if codec is Codec.LZ4:
-        done = lz4.decompress_frames(*places)
-    elif codec is Codec.SNAPPY:
-        done = snappy.decompress_payloads(*places)
-    elif codec is Codec.ZSTD and (library := libzstd()) is not None:
-        with library.decompressors.one() as context:
-            done = zstd.decompress_frames(library.decompress, context, *places)
-    elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
-        with deflate.decompressors.one() as context:
-            done = gzip.decompress_members(deflate.decompress, context, *places)
-    else:
-        raise AssertionError(codec)
+    fast = _fast(codec)
+    assert fast is not None, codec
+    done = fast.decompress(*places)
     return target_ends[:done]
 
 
@@ -75,25 +123,16 @@ def compress_bodies(
     Returns:
         a buffer; and int64[bodies], the start of each gap, and the end of each compressed body.
     """
+    fast = _fast(codec)
+    if fast is None:
+        return _compress_each(codec, data, starts, ends, gap)
     sizes = ends - starts
     # The largest possible output of any codec. Pages that stay unused need no memory.
     target = np.empty(int((gap + sizes + sizes // 5 + 128).sum()), np.uint8)
     target_starts, target_ends = np.empty(starts.size, np.int64), np.empty(starts.size, np.int64)
     places = (data.ctypes.data, starts, ends, target.ctypes.data, target.size, gap, target_starts, target_ends)
-    if codec is Codec.LZ4:
-        lz4.compress_frames(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
-    elif codec is Codec.SNAPPY:
-        snappy.compress_payloads(data.ctypes.data, starts, ends, target.ctypes.data, gap, target_starts, target_ends)
-    elif codec is Codec.ZSTD and (library := libzstd()) is not None:
-        with library.compressors.one() as context:
-            done = zstd.compress_frames(library.compress, context, *places)
-        assert done == starts.size, "libzstd compresses what fits its bound"
-    elif codec is Codec.GZIP and (deflate := libdeflate()) is not None:
-        with deflate.compressors.one() as context:
-            done = gzip.compress_members(deflate.compress, context, *places)
-        assert done == starts.size, "libdeflate compresses what fits its bound"
-    else:
-        return _compress_each(codec, data, starts, ends, gap)
+    done = fast.compress(*places)
+    assert done == starts.size, "every codec compresses to less than the bound"
     return target[: target_ends[-1]], target_starts, target_ends
 
 

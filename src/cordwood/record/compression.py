@@ -189,8 +189,9 @@ def compress_stream(
     Arguments and errors are those of `compress`.
     """
     framing = _FRAMINGS[codec]
-    if codec is Codec.ZSTD and magic < 2:
-        raise ConfigError(f"zstd needs message format 2, and this is magic {magic}; use another codec")
+    if magic < codec.magic_min:
+        needed = codec.magic_min
+        raise ConfigError(f"{codec.label} needs message format {needed}, and this is magic {magic}; use another codec")
     if level is None:
         level = framing.default_level
     elif level != framing.default_level and level not in framing.levels:
@@ -225,6 +226,8 @@ def _chunks(pieces: Iterable[memoryview], size_bytes: int) -> Iterator[memoryvie
 def _pieces(
     codec: Codec, payload: Bytes | FileBytes, magic: int, max_bytes: int, window_bytes: int
 ) -> Iterator[bytes | bytearray]:
+    if magic < codec.magic_min:
+        raise _corrupt(codec, f"not allowed in magic {magic}", 0)
     size = 0
     source = payload if isinstance(payload, FileBytes) else _view(payload)
     for piece in _FRAMINGS[codec].read(source, magic, max_bytes, window_bytes):
@@ -537,8 +540,6 @@ _ZSTD_RUN, _ZSTD_COMPRESSED = 1, 2
 
 
 def _read_zstd(payload: Payload, magic: int, max_bytes: int, window_bytes: int) -> Iterator[bytes]:
-    if magic < 2:
-        raise _corrupt(Codec.ZSTD, f"not allowed in magic {magic}", 0)
     zstandard = _library("zstandard", Codec.ZSTD)
     try:
         decompressor = _idle[zstandard.ZstdDecompressor].pop()

@@ -42,7 +42,7 @@ def records(
 def batches(draw: st.DrawFn, base_offset: int = 0) -> tuple[bytes, list[Record]]:
     """Draw a batch of magic 2, or entries of magic 0 or 1, with the records that a reader must find in it."""
     magic = draw(st.sampled_from([2, 2, 2, 1, 0]))
-    codec = draw(st.sampled_from([codec for codec in Codec if magic == 2 or codec is not Codec.ZSTD]))
+    codec = draw(st.sampled_from([codec for codec in Codec if magic >= codec.magic_min]))
     chosen = draw(records(base_offset, magic=magic))
     late = draw(st.booleans()) and magic > 0
     kind = TimestampType.LOG_APPEND_TIME if late else TimestampType.CREATE_TIME

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -78,6 +79,10 @@ def _codec(batches: BatchRows) -> npt.NDArray[np.int16]:
     return np.asarray(batches["attributes"] & CODEC_MASK)
 
 
+def _is_too_old_for(codec: Codec, batches: BatchRows) -> BoolArray:
+    return np.asarray((_codec(batches) == codec) & (batches["magic"] < codec.magic_min))
+
+
 def _wide(batches: BatchRows) -> BoolArray:
     """bool[batches]: more records than offsets. Subtracts, because the sum might overflow."""
     return np.asarray(batches["record_count"] - 1 > batches["last_offset"] - batches["base_offset"])
@@ -85,11 +90,11 @@ def _wide(batches: BatchRows) -> BoolArray:
 
 #: Rules for a single header. Only the first rule that a batch breaks is reported.
 _RULES = (
-    _Rule(Kind.UNKNOWN_CODEC, lambda b: _codec(b) > Codec.ZSTD, "compression type {codec}; Kafka has 0 to 4"),
-    _Rule(
-        Kind.CODEC_NOT_ALLOWED,
-        lambda b: (_codec(b) == Codec.ZSTD) & (b["magic"] < 2),
-        "zstd in a message of magic {magic}",
+    _Rule(Kind.UNKNOWN_CODEC, lambda b: _codec(b) > max(Codec), "compression type {codec}; Kafka has 0 to 4"),
+    *(
+        _Rule(Kind.CODEC_NOT_ALLOWED, partial(_is_too_old_for, codec), f"{codec.label} in a message of magic {{magic}}")
+        for codec in Codec
+        if codec.magic_min
     ),
     _Rule(
         Kind.OFFSET_DELTA,

@@ -652,7 +652,7 @@ def _segment(
         max_timestamp_ms=max((time for time in tally.max_timestamps if time >= 0), default=None),
         oldest_ms=min(tally.times, default=None),
         newest_ms=max(tally.times, default=None),
-        codecs=tuple(Codec(one).label if one <= Codec.ZSTD else f"unknown({one})" for one in sorted(tally.codecs)),
+        codecs=tuple(map(Codec.label_in, sorted(tally.codecs))),
         index_entries=_index_entries(segment) if index_entries else None,
         files=tuple(_files(log, segment)),
         damage=tuple(tally.damage),
