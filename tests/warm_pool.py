@@ -23,8 +23,8 @@ from typing import Any
 _PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tests.warm_pool import fork_servers; fork_servers()"
 _PR_SET_CHILD_SUBREAPER = 36
 _MESSAGE_BYTES_MAX = 1 << 20
-#: This process's end of the socket to the warm process, once that runs.
-_warm: list[socket.socket] = []
+#: This process's end of the socket to its warm process, by process id: a fork needs a warm process of its own.
+_warm: dict[int, socket.socket] = {}
 
 
 def start(end: socket.socket) -> int:
@@ -33,15 +33,16 @@ def start(end: socket.socket) -> int:
     Args:
         end: the server's end of its socket.
     """
-    if not _warm:
-        _warm.append(_start_warm_process())
+    if os.getpid() not in _warm:
+        _warm[os.getpid()] = _start_warm_process()
+    warm = _warm[os.getpid()]
     message = pickle.dumps((os.getpid(), os.getcwd(), dict(os.environ)))
     prctl = ctypes.CDLL(None).prctl
     # The server's first parent ends at once. The system then makes this process its parent.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
-        socket.send_fds(_warm[0], [message], [end.fileno(), 1, 2])
-        return int(pickle.loads(_warm[0].recv(_MESSAGE_BYTES_MAX)))
+        socket.send_fds(warm, [message], [end.fileno(), 1, 2])
+        return int(pickle.loads(warm.recv(_MESSAGE_BYTES_MAX)))
     finally:
         prctl(_PR_SET_CHILD_SUBREAPER, 0)
 

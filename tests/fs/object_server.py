@@ -62,7 +62,8 @@ class Server:
     def objects(self, prefix: str) -> dict[str, bytes]:
         """The objects under a prefix, by name."""
         found = [meta["path"] for some in obstore.list(self.store, prefix) for meta in some]
-        return {name.removeprefix(f"{prefix}/"): bytes(BACKEND.get_object(BUCKET, name).value) for name in found}
+        stored = {name.removeprefix(f"{prefix}/"): BACKEND.get_object(BUCKET, name) for name in found}
+        return {name: bytes(one.value) for name, one in stored.items() if one is not None}
 
 
 def environment(address: str) -> dict[str, str]:
