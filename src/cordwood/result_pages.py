@@ -14,7 +14,7 @@ from cordwood.simulation.sizing.explained import ExplainResult
 from cordwood.simulation.sizing.result import SimulationResult
 from cordwood.view.pages import clean, erasure, proof
 from cordwood.view.pages.frame import one_file
-from cordwood.view.pages.links import FileLinks
+from cordwood.view.pages.links import Links
 from cordwood.view.pages.markup import Content
 
 #: For each class of result, the page's title and the function that builds its body.
@@ -30,7 +30,7 @@ _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
 def file_page(result: Paged) -> str:
     """Return a result's page as a file, which loads no other file and runs no script."""
     title, body = _PAGES[type(result)]
-    return one_file(title, FileLinks(), body(result))
+    return one_file(title, Links(anchors={}), body(result))
 
 
 for _kind in _PAGES:

@@ -13,7 +13,18 @@ VERBS = frozenset(name for name in dir(LocalFileSystem) if not name.startswith("
 #: These verbs change no file, in any folder.
 READING = frozenset(
     {
-        *("list", "stat", "exists", "open", "lock_holder", "absolute_path", "real_path", "free_bytes", "disk_size"),
+        *(
+            "list",
+            "names_in",
+            "stat",
+            "exists",
+            "open",
+            "lock_holder",
+            "absolute_path",
+            "real_path",
+            "free_bytes",
+            "disk_size",
+        ),
         *("network_kind", "location", "concurrency", "make_temporary_directory", "path_on_disk", "reads_by_request"),
     }
 )

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import version
 
 from cordwood.common.text import Column, number
-from cordwood.view.pages.links import Navigation
+from cordwood.view.pages.links import Links
 from cordwood.view.pages.markup import Content, Markup, document, join, raw, tag
 
 #: A cell with more letters than this wraps.
@@ -34,7 +34,7 @@ def style_hash() -> str:
 
 def page(
     title: str,
-    links: Navigation,
+    links: Links,
     *body: Content,
     document_link: str | None = None,
     refresh_seconds: int | None = None,
@@ -54,7 +54,7 @@ def page(
     return document(f"{title} · Cordwood", head, _around(links, body, as_json))
 
 
-def one_file(title: str, links: Navigation, *body: Content) -> str:
+def one_file(title: str, links: Links, *body: Content) -> str:
     """Make a page as one file, which loads no other file and runs no script."""
     policy = f"default-src 'none'; style-src '{style_hash()}'; base-uri 'none'; form-action 'none'"
     head = [
@@ -64,8 +64,8 @@ def one_file(title: str, links: Navigation, *body: Content) -> str:
     return document(f"{title} · Cordwood", head, _around(links, body, None))
 
 
-def _around(links: Navigation, body: Content, as_json: Content) -> Markup:
-    pages = links.pages()
+def _around(links: Links, body: Content, as_json: Content) -> Markup:
+    pages = links.pages
     return join(
         [
             tag("a", "Skip to the content", href="#content", class_="skip"),

@@ -38,7 +38,7 @@ def worst(look: NodeLook, links: Links) -> Content:
         return _unknown(look)
     groups = look.groups.groups
     behind = sorted((one for one in groups if one.lag is None or one.behind or one.ahead), key=_ORDERS["lag"])
-    every = links.groups()
+    every = links.to("groups")
     return [
         _groups_table(behind[:_FEW], f"Groups by lag: {cut(len(behind[:_FEW]), len(behind), 'group')}", links)
         if behind
@@ -70,7 +70,7 @@ def _page_body(listing: GroupListing, wanted: Wanted, links: Links) -> Content:
         _groups_table(shown, f"{len(found):,} of {total}" if wanted.search else total, links)
         if shown
         else paragraph("No group matches.", role="status"),
-        page_links(len(found), wanted, lambda at: links.groups(wanted.search, wanted.sort, at)),
+        page_links(len(found), wanted, lambda at: links.to_rows("groups", wanted, at)),
     ]
 
 
@@ -111,7 +111,8 @@ def _lag_chart(lags: Sequence[tuple[str, int]], title: str) -> Markup:
 def _groups_table(groups: Sequence[Group], caption: str, links: Links) -> Markup:
     columns, rows = cells_of(GROUP_COLUMNS, groups)
     linked = [
-        [link_or_text(row[0], links.group(one.group_id)), *row[1:]] for one, row in zip(groups, rows, strict=True)
+        [link_or_text(row[0], links.to("group", id=one.group_id)), *row[1:]]
+        for one, row in zip(groups, rows, strict=True)
     ]
     return table(caption, columns, linked)
 
@@ -196,7 +197,7 @@ def _offsets(look: NodeLook, group: Group, wanted: Wanted, links: Links) -> Cont
         _lag_chart(chart, "Partitions in which it lags most") if chart else None,
         search_form(wanted, list(_OFFSET_ORDERS), "/group", {"id": group.group_id}),
         table(f"{len(found):,} of {total}" if wanted.search else total, columns, linked),
-        page_links(len(found), wanted, lambda at: links.group(group.group_id, wanted.search, wanted.sort, at)),
+        page_links(len(found), wanted, lambda at: links.to_rows("group", wanted, at, id=group.group_id)),
         paragraph(
             "The lag counts to the high watermark of the logs in these directories, or else to their ends; where a log "
             "is not here, it is not known.",
@@ -234,4 +235,4 @@ def partition_paths(look: NodeLook) -> Mapping[TopicPartition, str]:
 def partition_link(words: str, partition: TopicPartition, paths: Mapping[TopicPartition, str], links: Links) -> Content:
     """Make a partition's name, with a link to its page if the partition is here."""
     path = paths.get(partition)
-    return words if path is None else link_or_text(words, links.partition(path))
+    return words if path is None else link_or_text(words, links.to("partition", path=path))

@@ -33,12 +33,12 @@ from cordwood.live.report import (
 )
 from cordwood.view.pages.drawing import share_bar
 from cordwood.view.pages.frame import cut, figures, page, paragraph, section, table
-from cordwood.view.pages.links import LiveLinks
+from cordwood.view.pages.links import Links
 from cordwood.view.pages.listed import Wanted, page_links, search_form
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.time_chart import Line, TimeChart
 
-_LINKS = LiveLinks()
+_LINKS = Links((("Live", "/"), ("Partitions", "/partitions")))
 #: Maximum number of table rows on the start page.
 _ROWS_MAX = 20
 #: Seconds until the page reloads, by the name in the URL; the first is the default.
@@ -101,25 +101,30 @@ def _body(look: LiveLook, samples: Sequence[Sample], span: Span, refresh: str) -
     return [
         tag("h1", "Live logs"),
         paragraph(", ".join(map(printable, look.directories)), f", as of {utc(look.now.time_ms)}", class_="quiet"),
-        _choices("This page loads again", [(name, _LINKS.live(span, name), name == refresh) for name in _REFRESH]),
+        _choices(
+            "This page loads again",
+            [(name, _LINKS.to("", span=span, refresh=name), name == refresh) for name in _REFRESH],
+        ),
         _figures(look),
         section("Health", _health(look.health)),
         section("Cleaner threads", _threads(look.threads)),
         section("Logs that cannot be cleaned", _failed(failed)),
         section(
             "Over time",
-            _choices("The last", [(SPANS[one][0], _LINKS.live(one, refresh), one is span) for one in Span]),
+            _choices(
+                "The last", [(SPANS[one][0], _LINKS.to("", span=one, refresh=refresh), one is span) for one in Span]
+            ),
             _over_time(samples, span),
         ),
         section(
             "Partitions",
             _first_partitions(look),
-            paragraph(tag("a", "All partitions, searched and sorted", href=_LINKS.partitions())),
+            paragraph(tag("a", "All partitions, searched and sorted", href=_LINKS.to("partitions"))),
         ),
     ]
 
 
-def _choices(label: str, choices: Sequence[tuple[str, str, bool]]) -> Markup:
+def _choices(label: str, choices: Sequence[tuple[str, str | None, bool]]) -> Markup:
     """Make a row of links from words, address, and whether the link is the current choice."""
     links = [tag("a", words, href=href, aria_current="true" if chosen else None) for words, href, chosen in choices]
     return tag("nav", tag("span", f"{label}:", class_="quiet"), links, class_="pages", aria_label=label)
@@ -321,7 +326,7 @@ def partitions_page(look: LiveLook, wanted: Wanted) -> str:
         paragraph(f"As of {utc(look.now.time_ms)}", class_="quiet"),
         search_form(wanted, list(_ORDERS), "/partitions"),
         _partitions_table(shown, which) if shown else paragraph("No partition matches.", role="status"),
-        page_links(len(found), wanted, lambda at: _LINKS.partitions(wanted.search, wanted.sort, at)),
+        page_links(len(found), wanted, lambda at: _LINKS.to_rows("partitions", wanted, at)),
         document_link=_LINKS.document("partitions", wanted.query),
     )
 

@@ -221,7 +221,7 @@ def _columns(log: DrawnLog, scale: _Scale, top: float, links: Links, hatch: str)
             end += 1
         box = Box(scale.starts[at], top, scale.starts[end] - scale.starts[at], _COLUMNS)
         column = _column(log.segments[at:end], box, hatch)
-        href = links.batches(log.path, log.segments[at].base_offset)
+        href = links.to("batches", path=log.path, offset=log.segments[at].base_offset)
         words = _words(log.segments[at:end])
         shapes.append(column if href is None else tag("a", column, href=href, aria_label=words))
         at = end

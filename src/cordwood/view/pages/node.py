@@ -26,6 +26,7 @@ from cordwood.view.pages.frame import (
     table,
 )
 from cordwood.view.pages.links import Links
+from cordwood.view.pages.listed import Wanted
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.under_way import not_yet, progress, refresh_seconds
 
@@ -53,7 +54,7 @@ _WRONG = (
 )
 
 
-def document(look: NodeLook) -> dict[str, Any]:
+def document(look: NodeLook, _: Wanted) -> dict[str, Any]:
     """Return the page as one JSON value: the `--json` output of each command, or null if unknown or missing."""
     return {
         "began_ms": look.began_ms,
@@ -68,7 +69,7 @@ def document(look: NodeLook) -> dict[str, Any]:
     }
 
 
-def node_page(look: NodeLook, links: Links) -> str:
+def node_page(look: NodeLook, _: Wanted, links: Links) -> str:
     """Make the page, with the results of the scan so far."""
     return page(
         _title(look),
@@ -164,13 +165,13 @@ def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
     others = topics[_TILES_MAX:]
     if others:
         size = sum(one.disk_bytes for one in others)
-        tiles.append(Tile(number(len(others), "more topic"), size, 0, bytes_text(size), links.partitions()))
+        tiles.append(Tile(number(len(others), "more topic"), size, 0, bytes_text(size), links.to("partitions")))
         tiles.sort(key=lambda tile: -tile.size)
     label = "Topics by bytes on disk; the table below has the figures"
     drawing = both(lambda width: treemap(tiles, label, width, 380 if width == WIDE else 420))
     columns, rows = cells_of(listing_report.shown_columns(listing, by_topic=True), topics[:_ROWS_MAX])
     linked = [
-        [link_or_text(row[0], links.partitions(search=topic.name)), *row[1:], bytes_text(could.get(topic.name))]
+        [link_or_text(row[0], links.to("partitions", search=topic.name)), *row[1:], bytes_text(could.get(topic.name))]
         for topic, row in zip(topics, rows, strict=False)
     ]
     return [
@@ -193,7 +194,9 @@ def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
 def _tile(topic: TopicListing, could_go: int | None, links: Links) -> Tile:
     part = could_go / topic.disk_bytes if could_go and topic.disk_bytes else 0.0
     words = bytes_text(topic.disk_bytes) + (f", up to {bytes_text(could_go)} could go" if could_go else "")
-    return Tile(printable(topic.name), topic.disk_bytes, min(part, 1.0), words, links.partitions(search=topic.name))
+    return Tile(
+        printable(topic.name), topic.disk_bytes, min(part, 1.0), words, links.to("partitions", search=topic.name)
+    )
 
 
 # ---- removable data, problems ----------------------------------------------------------------------------------------
@@ -250,7 +253,7 @@ def _could_go(look: NodeLook, links: Links) -> Content:
 
 
 def _named(partition: WhyPartition, links: Links) -> tuple[str, str | None]:
-    return printable(partition.name), links.partition(partition.path)
+    return printable(partition.name), links.to("partition", path=partition.path)
 
 
 def _names(partitions: Sequence[WhyPartition], links: Links) -> Content:
@@ -276,7 +279,7 @@ def _wrong(look: NodeLook, listing: Listing, links: Links) -> Content:
         damaged = [one for one in listing.partitions if one.damage or one.unreadable]
         for one in damaged[:_ROWS_MAX]:
             what = str(one.damage[0]) if one.damage else one.unreadable[0]
-            name = link_or_text(printable(one.name), links.partition(one.path))
+            name = link_or_text(printable(one.name), links.to("partition", path=one.path))
             rows.append(["damage" if one.damage else "unreadable", name, printable(what), "-"])
     else:
         rows += _wrong_causes(look.why.partitions, links)

@@ -113,7 +113,7 @@ def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Li
         _states(listing.states),
         _figures(look),
         section("The log", _log(look, links, name)),
-        None if links.batches(look.path, 0) is None else section("Find", find_form(look.path)),
+        None if links.anchors is not None else section("Find", find_form(look.path)),
         section("Why it is so large", _why(look)),
         section("What a clean would do", _plan(look)),
         section("Damage", _damage(look)),
@@ -239,7 +239,7 @@ def _segments(look: PartitionLook, links: Links) -> Content:
     more = [Column(kind.upper(), right=True) for kind in kinds]
     cells = [
         [
-            link_or_text(row[0], links.batches(look.path, one.base_offset)),
+            link_or_text(row[0], links.to("batches", path=look.path, offset=one.base_offset)),
             *row[1:3],
             *_of_kinds(contents.get(one.base_offset, {}), kinds),
             *row[3:],

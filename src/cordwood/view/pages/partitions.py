@@ -47,7 +47,7 @@ def _body(look: NodeLook, wanted: Wanted, links: Links) -> Content:
         progress(look),
         search_form(wanted, [*ORDERS, _COULD_GO], "/partitions"),
         partitions_table(look, shown, which, links) if shown else paragraph("No partition matches.", role="status"),
-        page_links(len(found), wanted, lambda at: links.partitions(wanted.search, wanted.sort, at)),
+        page_links(len(found), wanted, lambda at: links.to_rows("partitions", wanted, at)),
     ]
 
 
@@ -62,7 +62,7 @@ def partitions_table(look: NodeLook, partitions: Sequence[PartitionListing], cap
         could, what = (
             ("-", "-") if cause is None else (bytes_text(cause.could_lose_disk_bytes), printable(cause.cause.what))
         )
-        cells.append([link_or_text(row[0], links.partition(one.path)), could, what, *row[1:]])
+        cells.append([link_or_text(row[0], links.to("partition", path=one.path)), could, what, *row[1:]])
     more = [Column("COULD GO", right=True), Column("WHY")]
     return table(caption, [columns[0], *more, *columns[1:]], cells)
 

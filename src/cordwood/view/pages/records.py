@@ -35,10 +35,13 @@ def batches_page(path: str, found: ShownBatches, offset: int, links: Links) -> s
         Column("MAX TIMESTAMP (UTC)"),
     ]
     rows = [
-        [link_or_text(str(one.base_offset), links.records(path, max(one.base_offset, 0))), *_batch(one, segment)]
+        [
+            link_or_text(str(one.base_offset), links.to("records", path=path, offset=max(one.base_offset, 0))),
+            *_batch(one, segment),
+        ]
         for one, segment in zip(found.batches, found.segments, strict=True)
     ]
-    next_page = None if found.next_offset is None else links.batches(path, found.next_offset)
+    next_page = None if found.next_offset is None else links.to("batches", path=path, offset=found.next_offset)
     return page(
         f"Batches of {_name(path)}",
         links,
@@ -82,7 +85,7 @@ def _strip(path: str, batches: Sequence[Batch], links: Links, width: int) -> Mar
         class_ = "of-active" if one.is_control else "of-dirty" if one.is_transactional else "of-live"
         words = f"offsets {one.base_offset} to {one.last_offset}, {bytes_text(one.size_bytes)}"
         shape = rect(Box(x, 0, max(part - 1, 0.5), 40), class_, words)
-        href = links.records(path, max(one.base_offset, 0))
+        href = links.to("records", path=path, offset=max(one.base_offset, 0))
         shapes.append(shape if href is None else tag("a", shape, href=href, aria_label=words))
         x += part
     return svg(
@@ -107,11 +110,11 @@ def records_page(path: str, found: ShownRecords, offset: int, links: Links) -> s
             "control record" if one.is_control else _bytes(one.key, one.key_size),
             "-" if one.is_control else _bytes(one.value, one.value_size),
             str(one.headers),
-            link_or_text(str(one.batch), links.batches(path, max(one.batch, 0))),
+            link_or_text(str(one.batch), links.to("batches", path=path, offset=max(one.batch, 0))),
         ]
         for one in found.records
     ]
-    next_page = None if found.next_offset is None else links.records(path, found.next_offset)
+    next_page = None if found.next_offset is None else links.to("records", path=path, offset=found.next_offset)
     return page(
         f"Records of {_name(path)}",
         links,
@@ -142,7 +145,7 @@ def key_page(path: str, key: str, found: GetResult, links: Links) -> str:
     """Make the page of all records of a key, and of their fate."""
     columns, rows = cells_of(RECORD_COLUMNS, found.records[:ROWS_MAX])
     linked: list[Sequence[Content]] = [
-        [link_or_text(row[0], links.records(path, one.record.offset)), *row[1:]]
+        [link_or_text(row[0], links.to("records", path=path, offset=one.record.offset)), *row[1:]]
         for one, row in zip(found.records, rows, strict=False)
     ]
     indexed, scanned = (sum(getattr(one, name) for one in found.searched) for name in ("indexed", "scanned"))
@@ -165,7 +168,7 @@ def refused_page(path: str, why: str, links: Links) -> str:
 
 
 def _head(path: str, title: str, links: Links) -> Content:
-    return [tag("h1", title), paragraph("Partition ", link_or_text(_name(path), links.partition(path)))]
+    return [tag("h1", title), paragraph("Partition ", link_or_text(_name(path), links.to("partition", path=path)))]
 
 
 def _name(path: str) -> str:

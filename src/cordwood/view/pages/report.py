@@ -9,7 +9,7 @@ from cordwood.fs.base import Store
 from cordwood.view.node_look import NodeLook, look_at_all
 from cordwood.view.pages import groups, node, partition, partitions, transactions
 from cordwood.view.pages.frame import cut, one_file, section
-from cordwood.view.pages.links import FileLinks
+from cordwood.view.pages.links import Links
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.partition_look import PartitionLook
 
@@ -52,7 +52,8 @@ def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
     Args:
         looks: scans of the partitions that get their own part.
     """
-    links = FileLinks({one.path: f"partition-{number}" for number, one in enumerate(looks, 1)}, _PARTS)
+    anchors = {one.path: f"partition-{number}" for number, one in enumerate(looks, 1)}
+    links = Links(_PARTS, anchors)
     listing = look.listing
     shown = () if listing is None else listing.partitions[:_ROWS_MAX]
     caption = "" if listing is None else cut(len(shown), len(listing.partitions), "partition")
@@ -64,10 +65,10 @@ def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
         section("Partitions", listed, id="partitions"),
         section("Groups", groups.of_file(look, links), id="groups"),
         section("Transactions", transactions.of_file(look, links), id="transactions"),
-        [tag("article", _partition(look, one, links)) for one in looks],
+        [tag("article", _partition(look, one, links, anchors[one.path])) for one in looks],
     )
 
 
-def _partition(look: NodeLook, found: PartitionLook, links: FileLinks) -> Content:
+def _partition(look: NodeLook, found: PartitionLook, links: Links, anchor: str) -> Content:
     transactions = look.open_in(found.listing.topic_partition)
-    return partition.body(found, transactions, links, links.anchors[found.path])
+    return partition.body(found, transactions, links, anchor)

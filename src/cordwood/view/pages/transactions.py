@@ -27,7 +27,7 @@ def worst(look: NodeLook, links: Links) -> Content:
     listing = look.transactions
     if listing is None:
         return not_yet(look, Step.TRANSACTIONS)
-    every = links.transactions()
+    every = links.to("transactions")
     return [
         [_open_table(listing.transactions, _FEW), _meanings(listing.transactions)]
         if listing.transactions
@@ -145,5 +145,5 @@ def _ids(listing: TransactionListing, wanted: Wanted, links: Links) -> Content:
         table(f"{len(found):,} of {total}" if wanted.search else total, columns, rows)
         if rows
         else paragraph("No transactional id matches." if wanted.search else f"{total} is known.", role="status"),
-        page_links(len(found), wanted, lambda at: links.transactions(wanted.search, at)),
+        page_links(len(found), wanted, lambda at: links.to_rows("transactions", wanted, at)),
     ]

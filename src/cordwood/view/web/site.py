@@ -19,8 +19,9 @@ found, so a request can open no other file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from cordwood.commands.get import get
 from cordwood.commands.key_options import GetOptions
@@ -33,11 +34,10 @@ from cordwood.common.text import printable
 from cordwood.fs.base import Store
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
-from cordwood.storage.node.groups import GroupListing
-from cordwood.storage.node.transactions import TransactionListing
 from cordwood.view.node_look import NodeLook, Step, why_failed
 from cordwood.view.pages import groups, node, partition, partitions, records, transactions
-from cordwood.view.pages.links import ServerLinks
+from cordwood.view.pages.links import Links, address
+from cordwood.view.pages.listed import Wanted
 from cordwood.view.pages.under_way import has_come_to
 from cordwood.view.partition_look import (
     batches_from,
@@ -67,6 +67,32 @@ class DumpLines(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """A page of the node, with a link at the head of every page.
+
+    Attributes:
+        title: the words of the link.
+        path: its path without the slash; the JSON is at `path.json`, of the start page at `node.json`.
+        page: makes the HTML.
+        document: makes the JSON, a dict; or a `Step` whose result is the JSON.
+    """
+
+    title: str
+    path: str
+    page: Callable[[NodeLook, Wanted, Links], str]
+    document: Callable[[NodeLook, Wanted], Mapping[str, Any]] | Step
+
+
+#: A new page is a module in `pages` and a line here.
+NODE_PAGES = (
+    NodePage("Node", "", node.node_page, node.document),
+    NodePage("Partitions", "partitions", partitions.partitions_page, partitions.document),
+    NodePage("Groups", "groups", groups.groups_page, Step.GROUPS),
+    NodePage("Transactions", "transactions", transactions.transactions_page, Step.TRANSACTIONS),
+)
+
+
 class Site:
     """The pages of one node."""
 
@@ -82,26 +108,16 @@ class Site:
         self._options = options
         self._dump_lines = dump_lines
         self._fs = fs
-        self._links = ServerLinks()
+        self._links = Links([(one.title, f"/{one.path}") for one in NODE_PAGES])
         self._looks = PartitionLooks(lambda path: look_at_partition(path, self._of_partition(path), fs=fs))
 
     def routes(self) -> Mapping[str, Route]:
         """Return the routes by path."""
         return {
-            "/": lambda _: html(node.node_page(self._latest(), self._links)),
-            "/node.json": lambda _: json_document(node.document(self._latest())),
-            "/partitions": lambda request: html(
-                partitions.partitions_page(self._latest(), wanted(request), self._links)
-            ),
-            "/partitions.json": lambda request: json_document(partitions.document(self._latest(), wanted(request))),
-            "/groups": lambda request: html(groups.groups_page(self._latest(), wanted(request), self._links)),
-            "/groups.json": lambda _: self._document(Step.GROUPS, self._latest().groups),
+            **{f"/{one.path}": self._page(one) for one in NODE_PAGES},
+            **{f"/{one.path or 'node'}.json": self._page_json(one) for one in NODE_PAGES},
             "/group": self._group,
             "/group.json": self._group_json,
-            "/transactions": lambda request: html(
-                transactions.transactions_page(self._latest(), wanted(request), self._links)
-            ),
-            "/transactions.json": lambda _: self._document(Step.TRANSACTIONS, self._latest().transactions),
             "/style.css": style_sheet,
             **{
                 path: self._of_one(route)
@@ -118,13 +134,23 @@ class Site:
             },
         }
 
-    # ---- groups, transactions ----
+    # ---- the node ----
 
-    def _document(self, step: Step, found: GroupListing | TransactionListing | None) -> Answer:
-        """Answer with a command's JSON, or explain why it is missing."""
+    def _page(self, page: NodePage) -> Route:
+        return lambda request: html(page.page(self._latest(), wanted(request), self._links))
+
+    def _page_json(self, page: NodePage) -> Route:
+        document = page.document
+        if isinstance(document, Step):
+            return lambda _: self._result(document)
+        return lambda request: json_document(document(self._latest(), wanted(request)))
+
+    def _result(self, step: Step) -> Answer:
+        """Answer with the JSON of a command that the scan runs, or explain why it is missing."""
+        look = self._latest()
+        found = look.groups if step is Step.GROUPS else look.transactions
         if found is not None:
             return json_document(found.document())
-        look = self._latest()
         if not has_come_to(look, step):
             return not_yet()
         why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
@@ -143,7 +169,7 @@ class Site:
         if group is not None:
             return json_document(group_document(group))
         if look.groups is None:
-            return self._document(Step.GROUPS, None)
+            return self._result(Step.GROUPS)
         return Answer(_NOT_FOUND, b"There is no group of this name.\n")
 
     # ---- one partition ----
@@ -217,7 +243,9 @@ class Site:
                 raise RequestError(f"There is no record from {query['time']} on")
         else:
             offset = _offset(request)
-        return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": self._links.records(path, offset)})
+        return Answer(
+            HTTPStatus.SEE_OTHER, b"", headers={"Location": address("records", {"path": path, "offset": offset})}
+        )
 
     def _get_json(self, path: str, request: Request) -> Answer:
         return json_document(self._get(path, request.query.get("key", "")).document())
