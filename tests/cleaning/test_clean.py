@@ -159,8 +159,11 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
     assert all(after[base] == by_base[base] for base in untouched)
 
 
-@pytest.mark.parametrize("window_bytes", [1 << 20, 100])
-@pytest.mark.parametrize("large", [False, True], ids=["small batches", "large batches"])
+@pytest.mark.parametrize("window_bytes", [1 << 20, pytest.param(100, marks=pytest.mark.more)])
+@pytest.mark.parametrize(
+    "large",
+    [pytest.param(False, id="small batches"), pytest.param(True, id="large batches", marks=pytest.mark.more)],
+)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])  # sizes are set each time
 @given(st.data())
 def test_cleans_leave_what_the_plain_cleaner_leaves(set_sizes, window_bytes, large, data) -> None:

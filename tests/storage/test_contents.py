@@ -129,6 +129,7 @@ def test_damage_is_dead_and_the_rest_is_known(tmp_path: Path) -> None:
     assert found.estimate == {Content.LIVE: len(data) * 8 // 9, Content.DEAD: len(data) // 9}
 
 
+@pytest.mark.more
 def test_key_indexes_tell_what_is_superseded_in_a_log_that_is_too_large(tmp_path: Path) -> None:
     path = copy_of(fixture(BROKER) / "orders-0", tmp_path / "orders-0")
     log = log_of(path)

@@ -47,6 +47,7 @@ def batch(offset: int, count: int = 3, value: bytes = b"v" * 30) -> bytes:
     return encode_batch([Record(offset + i, 1000, b"k", value) for i in range(count)])
 
 
+@pytest.mark.more
 @settings(max_examples=60)
 @given(logs(max_batches=8), st.data())
 def test_a_cut_has_smaller_offsets_before_it_and_the_others_behind_it(log, data) -> None:

@@ -132,6 +132,7 @@ def test_violations_of_keys_say_where_the_record_is(scratch: Scratch) -> None:
     }
 
 
+@pytest.mark.more
 def test_many_keys_of_either_side_make_the_table_grow(scratch: Scratch) -> None:
     records: list[Made] = [(b"%d" % (at % 20_000), True, at >= 20_000, False) for at in range(40_000)]
     rules = KeyRules.of(1)
