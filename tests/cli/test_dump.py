@@ -194,6 +194,7 @@ FILTERED = [
 ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("where", FILTERED)
 def test_filters_show_what_filtering_the_full_dump_shows(where: str) -> None:
     name, partition = where.split("/")

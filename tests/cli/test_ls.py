@@ -347,6 +347,7 @@ def test_times_for_people(time: int | None, text: str) -> None:
     assert time_text(time) == text
 
 
+@pytest.mark.more
 def test_a_listing_imports_neither_arrow_nor_spark_nor_rich_and_takes_a_second() -> None:
     # Seconds of the processor, not of the clock: other work on the machine must not fail it. The first run may compile.
     program = (

@@ -51,6 +51,7 @@ def test_two_sets_stand_side_by_side_with_the_totals_of_all_partitions() -> None
     assert "B takes less disk at its peak" in text and document["verdict"][-1].startswith("B is better in all")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("against", [(), ("--against", "min.cleanable.dirty.ratio=0.2", "--partitions", "3")], ids=str)
 def test_the_report_has_charts_with_their_tables_and_what_is_printed(against: tuple[str, ...], tmp_path: Path) -> None:
     report = tmp_path / "report.html"
@@ -67,6 +68,7 @@ def test_the_report_has_charts_with_their_tables_and_what_is_printed(against: tu
     assert html.count("<details>") == sets and html.index("<svg") < html.index("<table")
 
 
+@pytest.mark.more
 def test_records_that_go_at_once_are_said_to_go_late() -> None:
     text = simulate("--rate", "10k", "--config", "retention.ms=0")
     assert "retention.ms=0 is short beside a step, so what it limits comes late" in text

@@ -31,6 +31,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_ROWS", 3)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("_tiny")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(logs())

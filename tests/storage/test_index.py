@@ -136,6 +136,7 @@ def expected(entries: Sequence[Entry], keys: Sequence[bytes]) -> list[int]:
     return found
 
 
+@pytest.mark.more
 @given(parts(), st.lists(st.binary(max_size=3), max_size=4), st.integers(0, 40), st.data())
 def test_a_probe_finds_the_records_with_a_key_and_their_batches(
     entries: list[Entry], others: list[bytes], unknown: int, draw: st.DataObject

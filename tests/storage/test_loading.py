@@ -339,6 +339,7 @@ def test_a_recovery_that_was_cut_off_comes_to_the_same_the_next_time(record_prop
     check_loads(torn(), record_property, subsets_max=0, sampled=0)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("crashed", [False, True])
 def test_emptying_that_was_cut_off_comes_to_the_same_the_next_time(
     crashed: bool, record_property: RecordProperty

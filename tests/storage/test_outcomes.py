@@ -39,6 +39,7 @@ def same(one: Transactions, other: Transactions, log: LogView) -> None:
             assert np.array_equal(one.visible(item.batches, level), other.visible(item.batches, level))  # type: ignore[arg-type]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", range(6))
 def test_indexes_tell_what_headers_tell(seed: int) -> None:
     for log in views(random_directory(SEED + seed).fs):

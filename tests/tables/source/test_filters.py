@@ -92,6 +92,7 @@ def make_key_indexes(fs: LocalFileSystem, source: random.Random) -> None:
                 write_file(fs, segment.key_index_path, bytes(data))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("number", range(DIRECTORIES))
 def test_filtering_early_leaves_what_filtering_afterwards_leaves(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = random.Random(SEED + number)
