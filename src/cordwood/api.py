@@ -21,7 +21,6 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_origin
 
-import cordwood.result_pages  # noqa: F401 - so that a result has its page
 from cordwood.common.arguments import checked, misspelt, no_path
 from cordwood.common.errors import CordwoodError
 from cordwood.common.option import OptionField, build, option_fields

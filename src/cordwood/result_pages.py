@@ -8,7 +8,7 @@ from typing import Any
 from cordwood.cleaning.engine.results import CleanResult
 from cordwood.cleaning.proof.result import VerifyResult
 from cordwood.commands.why.found_keys import ErasureResult
-from cordwood.common.presentable import Paged, register_page
+from cordwood.common.presentable import Paged
 from cordwood.simulation.pages import explain, simulation
 from cordwood.simulation.sizing.explained import ExplainResult
 from cordwood.simulation.sizing.result import SimulationResult
@@ -31,7 +31,3 @@ def file_page(result: Paged) -> str:
     """Return a result's page as a file, which loads no other file and runs no script."""
     title, body = _PAGES[type(result)]
     return one_file(title, Links(anchors={}), body(result))
-
-
-for _kind in _PAGES:
-    register_page(_kind, file_page)

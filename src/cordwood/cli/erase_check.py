@@ -60,7 +60,5 @@ def main(
 
 def _certificate(result: ErasureResult, path: str) -> str:
     if path.lower().endswith((".html", ".htm")):
-        from cordwood.result_pages import file_page
-
-        return file_page(result)
+        return result.page()
     return json.dumps(result.document(), indent=1) + "\n"

@@ -44,7 +44,4 @@ def check_report(path: str | None) -> None:
 def write_report(path: str | None, result: Paged) -> None:
     """Write a result as an HTML page if `--report` names a file."""
     if path is not None:
-        # Importing this takes a second, and most commands don't need it.
-        from cordwood.result_pages import file_page
-
-        write_output(path, file_page(result))
+        write_output(path, result.page())

@@ -2,11 +2,12 @@
 
 A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So it
 registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
-`report`. Pages are registered by `result_pages`, which the Python calls and the command line import.
+`report`. Pages take longer to load, so `result_pages`, the table of all, is imported when the first page is made.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
@@ -33,7 +34,6 @@ class Presenter(Generic[_T]):
 
 
 _presenters: dict[type, Presenter[Any]] = {}
-_pages: dict[type, Callable[[Any], str]] = {}
 
 
 def register(
@@ -46,11 +46,6 @@ def register(
 ) -> None:
     """Register the presenter of a class."""
     _presenters[kind] = Presenter(lines, document, html, svg)
-
-
-def register_page(kind: type[_T], page: Callable[[_T], str]) -> None:
-    """Register the page of a class: a function that returns one HTML file."""
-    _pages[kind] = page
 
 
 class Presentable:
@@ -79,7 +74,7 @@ class Paged(Presentable):
 
     def page(self) -> str:
         """Return the result as one HTML file, which needs no network."""
-        return _pages[type(self)](self)
+        return str(importlib.import_module("cordwood.result_pages").file_page(self))
 
 
 class Charted(Paged):
