@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.cli.service_manager import ServiceManager
+from cordwood.cli.run import ServiceManager
 from cordwood.common.config import overrides
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager

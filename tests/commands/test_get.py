@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.commands.partitioner import murmur2
+from cordwood.commands.get import murmur2
 from cordwood.commands.prospects import prospects_of
 from cordwood.commands.why.next_step import StepKind
 from cordwood.fs.posix import PosixFileSystem

@@ -15,11 +15,10 @@ from cordwood.cli.main import app
 from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve, resolve_broker
 from cordwood.common.errors import ConfigError
 from cordwood.common.types import TopicPartition
-from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
+from cordwood.simulation.measure import TOPIC, ConfigSet, Traffic, run_writer
 from cordwood.simulation.sizing.result import Outcome
 from cordwood.simulation.sizing.scale import Scale
 from cordwood.simulation.sizing.workload import Workload
-from cordwood.simulation.traffic import Traffic
 from cordwood.simulation.world import World
 from tests.fixtures import fixture
 from tests.simulation.worlds import Topic

@@ -12,7 +12,7 @@ from cordwood.common.errors import DataError
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.simulation.replay import Replay, Span, choose_span, rows_of
+from cordwood.simulation.explain import Replay, Span, choose_span, rows_of
 from cordwood.simulation.trace import TRACE_ROW, Trace, draw_gone, read_trace
 from cordwood.storage.log.view import open_log
 from cordwood.testing.memory import MemoryFileSystem

@@ -11,8 +11,8 @@ from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.simulation.batches import LEADER_EPOCH, Records, Written, encode, value_bytes
+from cordwood.simulation.measure import Traffic
 from cordwood.simulation.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES, Keys, Workload
-from cordwood.simulation.traffic import Traffic
 
 pytestmark = pytest.mark.more
 

@@ -12,8 +12,8 @@ from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
 from cordwood.live.log import Log
 from cordwood.live.validation import read_batches, read_records
+from cordwood.simulation.measure import Traffic
 from cordwood.simulation.sizing.workload import KEY_BYTES, Keys, Workload
-from cordwood.simulation.traffic import Traffic
 from cordwood.simulation.world import START_MS, Member, World
 
 

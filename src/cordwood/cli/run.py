@@ -6,8 +6,10 @@ import contextlib
 import json
 import logging
 import os
+import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -24,14 +26,13 @@ from rich.text import Text
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tell
 from cordwood.cli.options import with_options
-from cordwood.cli.run_demo import DEMO_CONFIGS, DemoWriter
-from cordwood.cli.service_manager import ServiceManager
 from cordwood.commands.report.values import cut_off
-from cordwood.common.errors import HangingError, KafkaStorageError, RequestError
+from cordwood.common.errors import HangingError, KafkaStorageError, LogError, RequestError
 from cordwood.common.text import bytes_text, cells_of, names_text, number, printable, table
-from cordwood.common.types import override
+from cordwood.common.types import TopicPartition, override
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.live.log_manager import LogManager
 from cordwood.live.report import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
 from cordwood.storage.check.warnings import texts
 from cordwood.view.running import LiveNode, LiveOptions, supervised
@@ -265,3 +266,118 @@ class _Lines(logging.Handler):
         self._write(f"{when:%Y-%m-%d %H:%M:%S} {record.levelname} {printable(message)}")
         for line in error.splitlines():
             self._write(f"  {printable(line)}")
+
+
+# ---- the writer of --demo --------------------------------------------------------------------------------------------
+
+# A writer for `cordwood run --demo`: appends to three topics, one of each policy, without pause.
+
+_USERS, _ORDERS, _SESSIONS = "demo-users", "demo-orders", "demo-sessions"
+#: Small limits, so that something happens every few seconds.
+DEMO_CONFIGS = (
+    f"{_USERS}:cleanup.policy=compact",
+    f"{_SESSIONS}:cleanup.policy=compact,delete",
+    f"{_ORDERS}:cleanup.policy=delete",
+    f"{_ORDERS}:retention.bytes=8388608",
+    f"{_SESSIONS}:retention.ms=60000",
+    f"{_USERS}:delete.retention.ms=10000",
+    "segment.bytes=1048576",
+    "file.delete.delay.ms=1000",
+    "log.cleaner.backoff.ms=1000",
+    "log.initial.task.delay.ms=1000",
+    "log.retention.check.interval.ms=2000",
+    "log.segment.delete.delay.ms=1000",
+)
+_PARTITIONS = 2
+_USERS_COUNT = 2_000
+_PAUSE_SECONDS = 0.1
+
+
+class DemoWriter:
+    """Appends to the demo's topics in its own thread."""
+
+    def __init__(self, manager: LogManager) -> None:
+        self._manager = manager
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._write, name="demo-writer", daemon=True)
+
+    def start(self) -> None:
+        """Create the topics and start writing."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop writing."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _write(self) -> None:
+        chosen = random.Random(0)
+        logs = [
+            self._manager.get_or_create_log(TopicPartition(topic, number), is_new=True)
+            for topic in (_USERS, _ORDERS, _SESSIONS)
+            for number in range(_PARTITIONS)
+        ]
+        while not self._stopping.wait(_PAUSE_SECONDS):
+            for log in logs:
+                pairs = [self._pair(chosen) for _ in range(100)]
+                try:
+                    log.append(pairs)
+                except LogError:
+                    return  # the disk has failed, and the log reports it
+
+    @staticmethod
+    def _pair(chosen: random.Random) -> tuple[str, str | None]:
+        key = f"user-{chosen.randrange(_USERS_COUNT)}"
+        return key, None if chosen.random() < 0.02 else chosen.randbytes(250).hex()
+
+
+# ---- a service manager -----------------------------------------------------------------------------------------------
+
+# Notifications from `cordwood run` to a service manager such as systemd: ready, current activity, alive.
+#
+# A message is a datagram of lines NAME=VALUE to the socket that NOTIFY_SOCKET names. Without that variable nothing is
+# sent. A message that cannot be sent is dropped: the logs matter more.
+#
+# Source: sd_notify(3).
+
+#: Maximum length of a status, which people read as one line.
+_STATUS_MAX = 300
+
+
+class ServiceManager:
+    """The service manager that started this process, if there is one."""
+
+    def __init__(self) -> None:
+        # Remove it from the environment: the manager would take messages from child processes for ours.
+        path = os.environ.pop("NOTIFY_SOCKET", "")
+        # On Linux, an abstract socket name, which is in no file system, begins with a zero byte.
+        self._address = "\0" + path[1:] if path.startswith("@") else path
+
+    def ready(self, status: str) -> None:
+        """Report that the logs are loaded."""
+        self._send("READY=1", _status(status))
+
+    def status(self, status: str) -> None:
+        """Report the current activity."""
+        self._send(_status(status))
+
+    def alive(self, status: str) -> None:
+        """Report that the logs were just polled, so neither they nor this program hang."""
+        self._send("WATCHDOG=1", _status(status))
+
+    def stopping(self) -> None:
+        """Report that the shutdown has begun."""
+        self._send("STOPPING=1", _status("shutting down: flushing and closing the logs"))
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            # A manager that does not read must not block us.
+            sender.setblocking(False)
+            sender.sendto("\n".join(lines).encode(), self._address)
+
+
+def _status(text: str) -> str:
+    return f"STATUS={printable(text)[:_STATUS_MAX]}"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import cordwood.commands.report.get  # noqa: F401 - so that a result can show itself
 from cordwood.commands.key_options import GetOptions
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.partitioner import partition_of
 from cordwood.commands.prospects import prospects_of
 from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
 from cordwood.commands.why.next_step import NextStep, StepKind
@@ -175,3 +174,33 @@ class _Search:
 def _number(place: LocatedPartition) -> int:
     assert place.name is not None, "only partitions with names are searched"
     return place.name.topic_partition.partition
+
+
+# ---- the partition of a key ------------------------------------------------------------------------------------------
+
+# Computes the partition that Kafka's default partitioner chooses for a key.
+#
+# Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_U32 = 0xFFFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition of a key in a topic with this many partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """Compute the 32-bit MurmurHash2 of Kafka's producers, as an unsigned number."""
+    found = _SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _M & _U32
+        word = (word ^ word >> 24) * _M & _U32
+        found = found * _M & _U32 ^ word
+    if len(data) > whole:
+        found = (found ^ int.from_bytes(data[whole:], "little")) * _M & _U32
+    found = (found ^ found >> 13) * _M & _U32
+    return found ^ found >> 15

@@ -19,7 +19,7 @@ from cordwood.storage.index.build import build, new_secret
 from cordwood.storage.index.files import write_index
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.view import LogView
-from cordwood.tables.source import keyed
+from cordwood.tables.source import slices
 from cordwood.tables.source.filters import NULL, Condition, is_decided, microseconds, offset_range, oldest_ms, selects
 from tests.knobs import SEED, scaled
 from tests.tables.source.random_logs import (
@@ -99,7 +99,7 @@ def test_filtering_early_leaves_what_filtering_afterwards_leaves(number: int, mo
     fs = random_directory(SEED + number).fs
     if number % 3:
         make_key_indexes(fs, source)
-        monkeypatch.setattr(keyed, "GAP_BYTES", number % 3 * 100)
+        monkeypatch.setattr(slices, "GAP_BYTES", number % 3 * 100)
     for level in Isolation:
         rows = expected_rows(fs, level)
         for _ in range(8):
