@@ -40,13 +40,14 @@ from uuid import uuid4
 
 import numpy as np
 
-from cordwood.cleaning.engine import by_index, scan, staged, stages, staying
+from cordwood.cleaning.engine import by_index, staged, stages, staying
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
 from cordwood.cleaning.engine.sections import LostSectionError
 from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.engine.staged import clean_staged
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
+from cordwood.cleaning.rules import key_table
 from cordwood.common.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.folders import remove_tree
@@ -171,7 +172,7 @@ def clean_log(
     with contextlib.ExitStack() as patches:
         if mode in ("chunks", "batches"):
             small = log.size_bytes <= _SMALL_BYTES
-            patches.enter_context(mock.patch.object(scan, "CHUNK_RECORDS", 8 if small else 512))
+            patches.enter_context(mock.patch.object(key_table, "CHUNK_RECORDS", 8 if small else 512))
             patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
         if mode in ("indexed", "mistaken", "sought") and log.size_bytes <= _SMALL_BYTES:
             # A window is one batch, so that pass 2 looks up most of the records that it may drop.

@@ -18,7 +18,8 @@ from tests.cleaning.mutants import MUTANTS, NONE, install
 
 def against_kafka() -> str:
     """The first difference to Kafka's results of its scenarios, or an empty string."""
-    from cordwood.cleaning.engine import partition, rewrite, scan
+    from cordwood.cleaning.engine import partition, rewrite
+    from cordwood.cleaning.rules import key_table
     from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
 
     # Scenarios that find most mutants come first, slow scenarios last.
@@ -29,7 +30,7 @@ def against_kafka() -> str:
     for turn in range(2):
         if turn == 1:
             # In many chunks, which have to be merged; and no batch is rebuilt without being decoded.
-            scan.CHUNK_RECORDS = 8
+            key_table.CHUNK_RECORDS = 8
             vars(rewrite)["thin"] = lambda *_: None
         for name in (*first, *others, *last):
             try:

@@ -24,8 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cordwood.cleaning.engine import exchange, scan, staged, stages, task
+from cordwood.cleaning.engine import exchange, staged, stages, task
 from cordwood.cleaning.proof import prove, states
+from cordwood.cleaning.rules import key_table
 from cordwood.storage.log.segment import Segment
 from cordwood.tasks import packing
 from tests.cleaning.modes import every_batch
@@ -360,7 +361,7 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
         jobs: {"clean_staged": noted, "is_staged": lambda *_: wanted[0]},
         stages: {"cut_positions": cut},
         staged: {"RANGES": 16},
-        scan: {"CHUNK_RECORDS": 64},
+        key_table: {"CHUNK_RECORDS": 64},
         exchange: {"MERGE_ENTRIES": 1},
         prove: {"WHOLE_BYTES": -1},
     }

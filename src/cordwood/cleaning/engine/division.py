@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from cordwood.cleaning.engine.scan import chunk_records
-from cordwood.cleaning.engine.task import PartitionTask, read_bytes, whole_memory
-from cordwood.cleaning.rules.key_table import MemoryShare
-from cordwood.cleaning.rules.latest import table_bytes
+from cordwood.cleaning.rules.key_table import (
+    CHUNK_RECORD_BYTES,
+    ENTRY_BYTES,
+    MemoryShare,
+    chunk_records,
+    table_bytes,
+    whole_memory,
+)
 from cordwood.cleaning.rules.plan import Compaction, Decision, Division, PartitionPlan, Plan
-from cordwood.cleaning.rules.superseded import CHUNK_RECORD_BYTES, ENTRY_BYTES
 from cordwood.common.text import bytes_text
+
+if TYPE_CHECKING:
+    # Plans are divided, too, and need none of the code of a clean.
+    from cordwood.cleaning.engine.task import PartitionTask
 
 #: A partition below this size is cleaned by one task, even if cores are idle.
 STAGED_BYTES_MIN = 64 << 20
@@ -89,10 +97,10 @@ def run_bytes(size_bytes: int, cores: int) -> int:
 def with_divisions(plan: Plan, cores: int) -> Plan:
     """Return the plan with each partition's division on `cores` cores of this machine."""
     chosen = [one.compaction for one in plan.with_decision(Decision.CLEAN) if one.compaction is not None]
-    sizes = [read_bytes(one) for one in chosen]
+    sizes = [one.read_bytes for one in chosen]
     total_bytes, cores = sum(sizes), tasks_at_once(sizes, cores)
     at_once = max(1, min(cores, len(chosen)))
-    memory, least = (MemoryShare(whole_memory(plan.choices) // count, count) for count in (at_once, cores))
+    memory, least = (MemoryShare(whole_memory(plan.choices.memory) // count, count) for count in (at_once, cores))
 
     def divided(plan: PartitionPlan) -> PartitionPlan:
         if plan.decision is not Decision.CLEAN or plan.compaction is None:
@@ -110,10 +118,10 @@ def with_divisions(plan: Plan, cores: int) -> Plan:
 def _division(
     compaction: Compaction, records: int | None, memory: MemoryShare, is_limited: bool, total_bytes: int, cores: int
 ) -> Division:
-    reason = _reason(read_bytes(compaction), records, memory, is_limited, total_bytes, cores)
+    reason = _reason(compaction.read_bytes, records, memory, is_limited, total_bytes, cores)
     if not reason:
         return Division()
-    size = run_bytes(read_bytes(compaction), cores)
+    size = run_bytes(compaction.read_bytes, cores)
     return Division(True, size, -(-compaction.total_bytes // size), reason)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.rules.plan import HeaderFacts, HighWatermark, LogFacts, OpenTransaction, SegmentFacts
-from cordwood.cleaning.rules.rewrite import ActiveProducers
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
@@ -57,13 +56,6 @@ def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EX
     for batches in headers_from(log, start):
         producers.replay(batches)
     return producers
-
-
-def active_producers(producers: Producers) -> ActiveProducers:
-    """Convert the producers to columns."""
-    rows = producers.rows()
-    columns = (rows[name].astype(np.int64) for name in ("producer_id", "last_offset", "producer_epoch"))
-    return ActiveProducers(*columns)
 
 
 def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:

@@ -22,15 +22,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cordwood.cleaning.engine.facts import aborted_transactions, active_producers, cleanable_facts, load_producers
+import numpy as np
+
+from cordwood.cleaning.engine.facts import aborted_transactions, cleanable_facts, load_producers
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.cleaning.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
-from cordwood.cleaning.engine.scan import KeyScan, chunk_records, probe_keys, scan_keys
+from cordwood.cleaning.engine.scan import KeyScan, probe_keys, scan_keys
 from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.rules.key_table import chunk_records
 from cordwood.cleaning.rules.latest import DirtyTable, LatestOffsets
 from cordwood.cleaning.rules.plan import SegmentFacts
-from cordwood.cleaning.rules.rewrite import Counts, Elision, Rules
+from cordwood.cleaning.rules.rewrite import ActiveProducers, Counts, Elision, Rules
 from cordwood.cleaning.rules.selection import group_segments, segments_between
 from cordwood.cleaning.rules.superseded import ScannedKeys
 from cordwood.cleaning.rules.transactions import AbortTracker
@@ -222,12 +225,19 @@ def clean_partition(
         request.now_ms,
         settings.delete_retention_ms,
         request.first_uncleanable,
-        active_producers(request.producers),
+        _active_producers(request.producers),
         Elision.of(settings.deletes_for_good),
         strict_kafka=settings.strict_kafka,
     )
     written = rewrite_groups(log, groups, outputs, keys.newest, rules, carried.tracker, carried.old_horizon_ms)
     return replace(_cleaned(log, written, keys, carried), probed=request.probing)
+
+
+def _active_producers(producers: Producers) -> ActiveProducers:
+    """Convert the producers to columns."""
+    rows = producers.rows()
+    columns = (rows[name].astype(np.int64) for name in ("producer_id", "last_offset", "producer_epoch"))
+    return ActiveProducers(*columns)
 
 
 def _may_join(log: LogView, outputs: Outputs, request: CleanRequest) -> bool:

@@ -32,11 +32,9 @@ from cordwood.cleaning.engine.readahead import (
     start_position,
     with_upper_bounds,
 )
-from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, MemoryShare
+from cordwood.cleaning.rules.key_table import CHUNK_RECORD_BYTES, ENTRY_BYTES, BoolArray, Int64Array, MemoryShare
 from cordwood.cleaning.rules.latest import DirtyTable
 from cordwood.cleaning.rules.superseded import (
-    CHUNK_RECORD_BYTES,
-    ENTRY_BYTES,
     NEVER,
     Chunk,
     RunScan,
@@ -53,11 +51,6 @@ from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, compute_crcs
-
-#: Maximum records of a chunk: the tables of its buckets then fit a cache.
-CHUNK_RECORDS = 1 << 22
-#: A chunk uses at most 1/`_CHUNK_SHARE` of a task's memory, as the survivors of many chunks need room, too.
-_CHUNK_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +244,6 @@ def ascending(spans: Sequence[Span], latest_offset: int) -> bool:
     for span in spans:
         whole.add(span)
     return whole.ascending and whole.last <= latest_offset
-
-
-def chunk_records(memory: MemoryShare | None) -> int:
-    """Return the number of records per chunk, for a task with this much memory."""
-    if memory is None:
-        return CHUNK_RECORDS
-    some = memory.size_bytes // _CHUNK_SHARE // CHUNK_RECORD_BYTES
-    return max(8, min(CHUNK_RECORDS, some) // 8 * 8)
 
 
 def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk], None] | None) -> ScannedRun:

@@ -39,7 +39,7 @@ from cordwood.cleaning.engine.stages import (
     transactional_batches,
 )
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
-from cordwood.cleaning.rules.superseded import ENTRY_BYTES
+from cordwood.cleaning.rules.key_table import ENTRY_BYTES
 from cordwood.common.errors import CordwoodError, StoreError
 from cordwood.common.threads import Each
 from cordwood.fs.base import TargetStore

@@ -44,10 +44,10 @@ from cordwood.cleaning.engine.scan import (
     Superseding,
     Trackers,
     ascending,
-    chunk_records,
     runs_of,
     scan_run,
 )
+from cordwood.cleaning.rules.key_table import chunk_records
 from cordwood.cleaning.rules.latest import DirtyTable
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cleaning.rules.superseded import (

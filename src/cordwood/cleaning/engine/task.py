@@ -16,15 +16,14 @@ from cordwood.cleaning.engine.progress import Counted
 from cordwood.cleaning.engine.rounds import clean_in_rounds
 from cordwood.cleaning.engine.sections import LostSectionError
 from cordwood.cleaning.engine.settings import CleanSettings, clean_settings
-from cordwood.cleaning.rules.key_table import MemoryShare
-from cordwood.cleaning.rules.plan import Choices, Compaction, Decision, Plan, SegmentFacts
+from cordwood.cleaning.rules.key_table import MemoryShare, whole_memory
+from cordwood.cleaning.rules.plan import Decision, Plan, SegmentFacts
 from cordwood.cleaning.rules.waves import disk_bytes
 from cordwood.common.errors import CordwoodError, DataError, MemoryNeed, RequestError, StoreError, TooLittleMemoryError
 from cordwood.fs.base import Store, TargetStore, is_full
 from cordwood.fs.checked import WantedLocation
 from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
-from cordwood.fs.machine import memory_bytes
 from cordwood.fs.read_once import ReadOnceStore
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file
@@ -212,18 +211,6 @@ def _offset_of(name: str) -> int | None:
     return None if file is None else file.offset
 
 
-def read_bytes(compaction: Compaction) -> int:
-    """Return the bytes that the tasks of a partition read: once to find superseded records, once to copy the
-    survivors.
-    """
-    return 2 * compaction.total_bytes
-
-
-def whole_memory(choices: Choices) -> int:
-    """Return the bytes of memory for the keys of all tasks of a machine."""
-    return memory_bytes() // 4 if choices.memory is None else choices.memory
-
-
 def tasks_of(
     plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
 ) -> list[PartitionTask]:
@@ -233,7 +220,7 @@ def tasks_of(
         index_root: see `LogView`.
     """
     tasks = []
-    memory, fs = MemoryShare(whole_memory(plan.choices)), location.open()
+    memory, fs = MemoryShare(whole_memory(plan.choices.memory)), location.open()
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
@@ -247,7 +234,7 @@ def tasks_of(
             first_uncleanable=compaction.range.first_uncleanable_offset,
             now_ms=plan.now_ms,
             settings=replace(clean_settings(one, plan.choices), memory=memory),
-            size_bytes=read_bytes(compaction),
+            size_bytes=compaction.read_bytes,
             records=compaction.bounds.records_max,
             dirty_part=compaction.dirty_part,
             transactional=compaction.transactional_batches > 0,

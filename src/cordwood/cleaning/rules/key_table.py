@@ -6,6 +6,8 @@ Pass 1 reads keys; by its result, pass 2 decides which records are superseded. T
     ScannedKeys     any number                never                       keyed hash, in buckets
     OffsetMap       keys of one round         the round ends              MD5, as in Kafka
     LatestOffsets   any number                never; memory is the limit  keyed hash
+
+How much memory these take is computed here too, for plans, which make no table.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy.typing as npt
 
 from cordwood.common.errors import MemoryNeed, TooLittleMemoryError
 from cordwood.common.types import NONE
+from cordwood.fs.machine import memory_bytes
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 
@@ -174,3 +177,46 @@ class KeyTable(NewestOffsets, Protocol):
             TooLittleMemoryError: the table would exceed its share of memory.
         """
         ...
+
+
+# ---- memory of the tables, computed without a table ------------------------------------------------------------------
+
+#: Memory per record of an open chunk, in bytes: hash and kind, then its entry.
+CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
+#: The entry of a record that is not superseded in its chunk: hash and ordinal.
+ENTRY_BYTES = 20
+#: Maximum records of a chunk: the tables of its buckets then fit a cache.
+CHUNK_RECORDS = 1 << 22
+#: A chunk uses at most 1/`_CHUNK_SHARE` of a task's memory, as the survivors of many chunks need room, too.
+_CHUNK_SHARE = 4
+#: A table of latest offsets begins with this many slots, of this size each.
+FIRST_SLOTS, SLOT_BYTES = 1 << 12, 24
+
+
+def whole_memory(limit_bytes: int | None) -> int:
+    """Return the bytes of memory for the keys of all tasks of a machine: the limit, or a share of the machine's."""
+    return memory_bytes() // 4 if limit_bytes is None else limit_bytes
+
+
+def chunk_records(memory: MemoryShare | None) -> int:
+    """Return the number of records per chunk, for a task with this much memory."""
+    if memory is None:
+        return CHUNK_RECORDS
+    some = memory.size_bytes // _CHUNK_SHARE // CHUNK_RECORD_BYTES
+    return max(8, min(CHUNK_RECORDS, some) // 8 * 8)
+
+
+def table_bytes(keys: int) -> int:
+    """Return the peak memory of a table with this many keys while it grows."""
+    # While the table grows for the last time, the old and the new one are in memory. The old one is at most half as
+    # large as the new one, and larger than the filter that `complete` adds later.
+    largest = slots_for(keys)
+    return SLOT_BYTES * (largest + largest // 2)
+
+
+def slots_for(keys: int) -> int:
+    """Return the number of slots for this many keys: a power of two, at least twice the keys."""
+    size = FIRST_SLOTS
+    while size < 2 * keys:
+        size *= 2
+    return size

@@ -18,7 +18,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
+from cordwood.cleaning.rules.key_table import (
+    FIRST_SLOTS,
+    SLOT_BYTES,
+    BoolArray,
+    Int64Array,
+    KnownOutcomes,
+    MemoryShare,
+    UInt64Array,
+    slots_for,
+    table_bytes,
+)
 from cordwood.common.types import NONE
 from cordwood.kernels.latest import (
     FREE,
@@ -34,8 +44,7 @@ from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
 from cordwood.record.key_hashes import key_hashes
 
-_FIRST_SLOTS = 1 << 12
-_SLOT_BYTES = 8 * SLOT_NUMBERS
+assert SLOT_BYTES == 8 * SLOT_NUMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +107,12 @@ class LatestOffsets:
         self.latest_offset = NONE
         self._hash_secret, self._index_secret = hash_secret, index_secret
         self._index_hashes: list[UInt64Array] = []
-        self._slots = _free_slots(_FIRST_SLOTS)
+        self._slots = _free_slots(FIRST_SLOTS)
 
     @property
     def used_bytes(self) -> int:
         """See `KeyTable.used_bytes`."""
-        return _SLOT_BYTES * len(self._slots)
+        return SLOT_BYTES * len(self._slots)
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
         """See `KeyTable.put`. All records always fit."""
@@ -149,10 +158,10 @@ class LatestOffsets:
     def _make_room(self, keys: int) -> None:
         if 2 * keys <= len(self._slots):
             return
-        size = _slots_for(keys)
+        size = slots_for(keys)
         if self._memory is not None:
             # The old table stays in memory until its slots are moved.
-            needed = _SLOT_BYTES * (size + len(self._slots))
+            needed = SLOT_BYTES * (size + len(self._slots))
             self._memory.check(needed, keys, enough_bytes=self._bytes_enough(keys, needed))
         slots = _free_slots(size)
         move_table(self._slots, slots)
@@ -163,22 +172,6 @@ class LatestOffsets:
         if self._keys_max is None or keys > self._keys_max:
             return None
         return max(needed_bytes, table_bytes(self._keys_max))
-
-
-def table_bytes(keys: int) -> int:
-    """Return the peak memory of a table with this many keys while it grows."""
-    # While the table grows for the last time, the old and the new one are in memory. The old one is at most half as
-    # large as the new one, and larger than the filter that `complete` adds later.
-    largest = _slots_for(keys)
-    return _SLOT_BYTES * (largest + largest // 2)
-
-
-def _slots_for(keys: int) -> int:
-    """Return the number of slots for this many keys: a power of two, at least twice the keys."""
-    size = _FIRST_SLOTS
-    while size < 2 * keys:
-        size *= 2
-    return size
 
 
 def _free_slots(size: int) -> UInt64Array:

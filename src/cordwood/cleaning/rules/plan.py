@@ -308,6 +308,11 @@ class Compaction:
         return self.clean_bytes + self.cleanable_bytes
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes that the tasks read: once to find superseded records, once to copy the survivors."""
+        return 2 * self.total_bytes
+
+    @property
     def cleanable_ratio(self) -> float | None:
         """Dirty share of the bytes; None if there are no bytes."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else None

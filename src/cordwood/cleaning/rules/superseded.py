@@ -39,10 +39,6 @@ from cordwood.record.key_hashes import key_hashes
 
 UInt8Array = npt.NDArray[np.uint8]
 
-#: Memory per record of an open chunk, in bytes: hash and kind, then its entry.
-CHUNK_RECORD_BYTES = 16 + 1 + 20 + 20
-#: The entry of a record that is not superseded in its chunk: hash and ordinal.
-ENTRY_BYTES = 20
 #: Value of `superseding_from` for a batch whose records supersede nothing.
 NEVER = np.iinfo(np.int64).max
 #: Flags in addition to the kernel's. `_DECODED`: the scan decoded the batch. `_STAYS_PLAIN`: the batch stays unchanged
