@@ -366,6 +366,11 @@ def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
     if cut.is_end and loaded.left_out:
         also = sum(one.size_bytes for one in loaded.left_out)
         behind = f", and {number(len(loaded.left_out), 'segment')} behind it, {bytes_text(also)}"
+    if cut.only_zeros:
+        return (
+            f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, the end of its batches: "
+            f"{bytes_text(size)} of zeros go, preallocated or lost in a power cut{behind}"
+        )
     return (
         f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, where a batch is not "
         f"whole: {bytes_text(size)} go{behind}"

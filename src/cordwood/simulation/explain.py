@@ -110,7 +110,7 @@ def explain(
         name.topic_partition.topic,
         name.topic_partition.partition,
         len(places),
-        sum(sizes.values()),
+        sum(sizes.values()) - sizes[place.path] + trace.log_bytes,
         trace.log_bytes,
         trace.records,
         trace.gone,

@@ -26,7 +26,7 @@ from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.log.segment import locate_damage
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap
+from cordwood.storage.log.windows import Gap, GapKind
 
 Int64Array = npt.NDArray[np.int64]
 U64Array = npt.NDArray[np.uint64]
@@ -110,15 +110,17 @@ def read_trace(
         on_progress: called with bytes read and total bytes.
     """
     reader = _Reader(factor, now_ms, seed, log)
-    segments, done = [one.size_bytes for one in log.segments], 0
+    total, done, zeros = log.size_bytes, 0, 0
     for segment, item in log.windows(start_offset=log.log_start_offset):
         if not isinstance(item, Gap):
             reader.add(item, locate_damage(reader.on_damage, segment))
             done += int(item.batches["size_bytes"].sum())
+        elif item.kind is GapKind.ZEROS and log.is_end(segment, item):
+            zeros = item.size_bytes  # preallocated
         if on_progress is not None:
-            on_progress(done, sum(segments))
+            on_progress(done, total)
         del item  # frees a large window before the next one is read
-    return reader.trace(sum(segments))
+    return reader.trace(total - zeros)
 
 
 @dataclass

@@ -362,8 +362,10 @@ def _room_of(source: LogDirectory, place: LocatedPartition) -> Room:
         if active is not None and is_active and is_recovered and file is not None and file.kind in _INDEX_ENTRY_BYTES:
             # A crashed broker leaves the indexes of the active segment preallocated. The copy rebuilds them, with at
             # most one entry per batch.
-            entries = active.size_bytes // HEADER_BYTES + 2
+            entries = min(active.size_bytes, active.files.log.disk_bytes) // HEADER_BYTES + 2
             size = min(size, entries * _INDEX_ENTRY_BYTES[file.kind])
+        elif file is not None and (is_active or file.kind in _INDEX_ENTRY_BYTES):
+            size = min(size, info.disk_bytes)  # the holes of a preallocated file stay holes in its copy
         taken = _on_disk(size)
         copied += taken
         if file is None or file.kind is not FileKind.LOG or is_active:

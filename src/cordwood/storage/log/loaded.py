@@ -12,9 +12,10 @@ the segments as is needed to predict their state once a broker, or a clean, has 
 
 A cut in a segment before the recovery point keeps the segments after it; any other cut ends the log.
 
-A running broker holds the newest timestamps of its active segment in memory. This module reads them from the batches
-after the last index entry. It does the same for a log with padded indexes that was not shut down cleanly and is not
-recovered either, such as a copy made while the broker ran.
+A running broker holds the newest timestamps and the size of its active segment in memory: with `preallocate`, the file
+is longer than its batches. This module reads both from the batches after the last index entry. It does the same for a
+log with padded indexes that was not shut down cleanly and is not recovered either, such as a copy made while the broker
+ran.
 
 Source: Kafka LogLoader, LogSegment.sanityCheck, LogSegment.recover, LogSegment.largestTimestamp.
 """
@@ -35,7 +36,7 @@ from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
+from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
 
 #: Bytes at the end of a rebuilt segment in which checksums are verified; before them only headers are read. A load
 #: verifies all checksums, which takes seconds per segment; `check` does so, too.
@@ -73,11 +74,13 @@ class Cut:
         base_offset: base offset of the segment.
         position: position of the first truncated byte in the segment.
         is_end: all later segments are removed, too. They stay if the segment is before the recovery point.
+        only_zeros: only zeros follow: preallocated, or lost in a power cut.
     """
 
     base_offset: int
     position: int
     is_end: bool
+    only_zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class LoadedSegment:
 
     @property
     def cut_bytes(self) -> int:
-        """Number of bytes that the load truncates."""
+        """Number of bytes that a recovery truncates."""
         return self.segment.size_bytes - self.size_bytes
 
 
@@ -161,8 +164,9 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
         else:
             one = trusted(segment)
         found.append(one)
-        if one.cut_bytes:
-            cuts.append(Cut(segment.base_offset, one.size_bytes, is_end=at >= unflushed))
+        if one.is_rebuilt and one.cut_bytes:
+            zeros = ends_with_zeros(segment, one.size_bytes)
+            cuts.append(Cut(segment.base_offset, one.size_bytes, is_end=at >= unflushed, only_zeros=zeros))
             if cuts[-1].is_end:
                 break
     end = found[-1].next_offset if found else 0
@@ -255,23 +259,31 @@ def _in_use(segment: Segment) -> LoadedSegment:
     """Return an active segment with preallocated indexes; read the last batches, for which they have no entries yet."""
     offsets, times = segment.offset_index(), segment.time_index()
     newest_ms = NONE if times is None else times.last_entry[0]
-    next_offset = segment.base_offset
+    next_offset, size = segment.base_offset, segment.size_bytes
     with segment.open() as file:
         start = segment.position_of(file, MAX_OFFSET) if times is not None and times.entries else 0
         for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
             if isinstance(item, Gap):
+                size = item.position if item.kind is GapKind.ZEROS else size
                 break
             newest_ms = max(newest_ms, int(item["max_timestamp"].max()))
             next_offset = int(item["last_offset"][-1]) + 1
     return LoadedSegment(
         segment,
-        segment.size_bytes,
+        size,
         0 if offsets is None else offsets.entries * offset_index.ENTRY.itemsize,
         0 if times is None else times.entries * time_index.ENTRY.itemsize,
         segment.mtime_ms,
         newest_ms,
         next_offset=next_offset,
     )
+
+
+def ends_with_zeros(segment: Segment, position: int) -> bool:
+    """Return whether a segment has only zeros from a position on."""
+    with segment.open() as file:
+        item = next(read_headers(file, base_offset=segment.base_offset, start=position, search=False), None)
+    return isinstance(item, Gap) and item.kind is GapKind.ZEROS
 
 
 def _rebuilt(segment: Segment, now_ms: int) -> LoadedSegment:

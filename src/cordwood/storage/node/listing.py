@@ -41,7 +41,7 @@ from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap
+from cordwood.storage.log.windows import Gap, GapKind
 from cordwood.storage.node.directory import LogDirectory, nothing_selected
 from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
@@ -83,7 +83,7 @@ class SegmentListing:
     """One segment.
 
     Attributes:
-        size_bytes: size of the `.log` file.
+        size_bytes: size of the `.log` file, without a preallocated end.
         batches: number of batches; in magic 0 and 1, of messages and wrappers.
         records: number of records outside control batches.
         records_exact: False if `records` counts a wrapper as one record.
@@ -179,7 +179,7 @@ class PartitionListing:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all `.log` files."""
+        """Bytes of all `.log` files, without a preallocated end."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
@@ -593,7 +593,9 @@ def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
             for item in segment.headers_and_gaps(search=not log.live):
                 if not isinstance(item, Gap):
                     tally.add(item)
-                elif not log.is_end(segment, item):
+                elif log.is_end(segment, item):
+                    tally.preallocated_bytes = item.size_bytes if item.kind is GapKind.ZEROS else 0
+                else:
                     tally.damage.append(gap_error(segment, item))
         except FileNotFoundError:
             raise
@@ -609,6 +611,7 @@ class _Tally:
     batches: int = 0
     records: int = 0
     wrapper_bytes: int = 0
+    preallocated_bytes: int = 0
     last_offset: int | None = None
     codecs: set[int] = field(default_factory=set)
     max_timestamps: list[int] = field(default_factory=list)
@@ -644,7 +647,7 @@ def _segment(
         records += more
     return SegmentListing(
         base_offset=segment.base_offset,
-        size_bytes=segment.size_bytes,
+        size_bytes=segment.size_bytes - tally.preallocated_bytes,
         batches=tally.batches,
         records=records,
         records_exact=exact,

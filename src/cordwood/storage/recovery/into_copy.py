@@ -31,7 +31,7 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.loaded import Cut
+from cordwood.storage.log.loaded import Cut, ends_with_zeros
 from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
@@ -249,10 +249,13 @@ class _Rewrite:
         if not lost:
             return None
         position = sum(writer.size_bytes for writer in writers)
-        self.notes.append(
-            f"{segment.path} is cut at position {position}, as by a broker: the batch there is not whole, and all "
-            f"{lost} bytes from there on are left out; `cordwood check` says what is behind it"
+        why = (
+            f"the batch there is not whole, and all {lost} bytes from there on are left out; `cordwood check` says what "
+            "is behind it"
         )
+        if ends_with_zeros(segment, position):
+            why = f"its batches end there, and {lost} zero bytes, preallocated or lost in a power cut, are left out"
+        self.notes.append(f"{segment.path} is cut at position {position}, as by a broker: {why}")
         return position
 
     def _begin(self, base_offset: int) -> SegmentWriter:
