@@ -270,11 +270,12 @@ class Judge:
         if state in _OF_STATES:
             return NextStep(StepKind.KEPT, _OF_STATES[state])
         name = parse_file(posixpath.basename(file.path))
-        if state is DirectoryState.CURRENT and name is not None and name.temporary is not Temporary.DELETED:
-            return NextStep(
-                StepKind.WAITS, "the next start of a broker, or the next clean in place, removes or finishes it"
-            )
         place = self._place_of(file.directory)
+        if state is DirectoryState.CURRENT and name is not None and name.temporary is not Temporary.DELETED:
+            what = "the next start of a broker, or the next clean in place, removes or finishes it"
+            if place is not None and place[1].directory.holder is not None:
+                what = f"the output of a running clean, which replaces segments with it; otherwise {what}"
+            return NextStep(StepKind.WAITS, what)
         what, delay_ms = "file.delete.delay.ms", None
         if place is not None and place[1].topic is not None:
             try:

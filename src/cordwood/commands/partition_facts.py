@@ -98,6 +98,7 @@ def _cleaner(node: Node, directory: LogDirectory, enabled: ConfigValue) -> Clean
     facts = CleanerFacts(
         enabled=enabled,
         live=directory.live,
+        holder=str(directory.holder or ""),
         checkpoint_path=f"{directory.path}/{CLEANER_OFFSETS}",
         failure=f"its checkpoint cannot be read: {failure}" if failure is not None else node.cleaner_twin or "",
         in_store=directory.fs.reads_by_request(directory.path),

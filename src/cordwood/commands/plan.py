@@ -353,7 +353,7 @@ def _notes(node: Node, place: LocatedPartition, loaded: LoadedLog) -> Iterator[s
     for error in (place.directory.cleaner_failure, place.directory.high_watermarks_failure):
         if error is not None:
             yield f"planned as if it had no entry in a file that cannot be read: {error}"
-    if log.recovery.actions and not place.directory.live:
+    if log.recovery.actions and place.directory.holder is None:
         count = len(log.recovery.actions)
         yield f"planned as of after the recovery at the next start, which changes {count} file{'s' * (count != 1)}"
 

@@ -130,6 +130,7 @@ class CleanerFacts:
     Attributes:
         enabled: `log.cleaner.enable`.
         live: whether the broker runs now.
+        holder: the program that holds the directory's lock, a broker or another one; empty if there is none.
         alive_ms: time of a broker's last sign of life in the directory; None without any.
         checkpoint_path: path of the cleaner's checkpoint.
         checkpoint_ms: time when the checkpoint was last written; None if it is missing.
@@ -139,6 +140,7 @@ class CleanerFacts:
 
     enabled: ConfigValue
     live: bool = False
+    holder: str = ""
     alive_ms: int | None = None
     checkpoint_path: str = ""
     checkpoint_ms: int | None = None

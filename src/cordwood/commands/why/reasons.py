@@ -27,7 +27,8 @@ from cordwood.cleaning.rules.selection import segments_between
 from cordwood.commands.why.causes import Cause, CauseKind, CleanerFacts, Evidence, PartitionFacts, Way, WhyPartition
 from cordwood.common.config import TopicConfig
 from cordwood.common.text import bytes_text, duration_text, names_text, number
-from cordwood.storage.formats.filenames import LOG_START_OFFSETS
+from cordwood.kernels.layout import HEADER_BYTES
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS, Temporary
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA, SHARE_GROUP_STATE
 from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
@@ -46,6 +47,8 @@ _RECORDS_MIN = 100
 _KEYLESS = 0.5
 #: Minimum size at which indexes are mentioned, if they are larger than their log.
 _INDEX_BYTES_MIN = 1 << 20
+#: Bytes of an entry in the offset index and one in the time index; a segment has at most one of each per batch.
+_ENTRY_BYTES = 20
 #: Block size of most disks.
 _BLOCK_BYTES = 4096
 
@@ -150,8 +153,9 @@ def _never_cleaned(facts: PartitionFacts) -> Iterator[Cause]:
     if facts.kind is None:
         return
     next_step, all_goes = _NEVER[facts.kind]
-    if facts.kind is CauseKind.TO_BE_DELETED and facts.cleaner.live:
-        next_step = "wait: the broker removes it within file.delete.delay.ms"
+    if facts.kind is CauseKind.TO_BE_DELETED and facts.cleaner.holder:
+        who = "the broker" if facts.cleaner.live else facts.cleaner.holder
+        next_step = f"wait: {who} removes it within file.delete.delay.ms"
     cause = of_reason(facts.kind, facts.plan.reason, facts.usage.total_bytes if all_goes else 0, next_step)
     evidence = [Evidence("its directory", facts.plan.path), *cause.evidence]
     if facts.kind is CauseKind.TIERED and facts.config is not None:
@@ -740,15 +744,21 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
     usage, where = facts.usage, facts.plan.path
     if facts.kind in (CauseKind.TO_BE_DELETED, CauseKind.STRAY, CauseKind.FUTURE, CauseKind.NO_PARTITION):
         return  # the whole directory is deleted
-    if usage.leftovers and facts.cleaner.live:
-        files = number(len(usage.leftover_files), "file")
-        what = f"{files} that the running broker deletes within file.delete.delay.ms, or that its cleaner writes"
+    files = number(len(usage.leftover_files), "file")
+    if usage.leftovers and facts.cleaner.holder:
+        who = "the running broker" if facts.cleaner.live else f"the running program, {facts.cleaner.holder},"
+        what = f"{files} that {who} deletes within file.delete.delay.ms, or that its cleaner writes"
         step = "wait; its next start removes a file that is older"
+        until = "the broker deletes them" if facts.cleaner.live else "the program deletes them"
         evidence = (Evidence(names_text(usage.leftover_files), where),)
-        yield Cause(CauseKind.DELETING, what, usage.leftovers, step, "the broker deletes them", evidence, Way.FILES)
+        yield Cause(CauseKind.DELETING, what, usage.leftovers, step, until, evidence, Way.FILES)
     elif usage.leftovers:
-        what = f"{number(len(usage.leftover_files), 'file')} left over from a deletion or a clean that did not finish"
+        what = f"{files} left over from a deletion or a clean that did not finish"
+        if all(name.endswith(Temporary.DELETED) for name in usage.leftover_files):
+            what = f"{files} whose deletion was still to come (file.delete.delay.ms) when the broker stopped"
         step = "start the broker, which removes them; a clean in place does, too"
+        if facts.cleaner.in_store:
+            step = "cordwood clean --output URL, which writes a copy without them"
         evidence = (Evidence(names_text(usage.leftover_files), where),)
         yield Cause(CauseKind.LEFTOVERS, what, usage.leftovers, step, "the next load", evidence, Way.FILES)
     if usage.foreign:
@@ -757,14 +767,28 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
         step = "look at them, and move them elsewhere: nothing removes them"
         yield Cause(CauseKind.FOREIGN_FILES, what, usage.foreign, step, "", evidence, Way.FILES)
     if usage.indexes > max(usage.logs, _INDEX_BYTES_MIN):
-        count = 0 if facts.log is None else len(facts.log.segments)
-        what = f"its indexes take {bytes_text(usage.indexes)}, more than its {number(count, 'segment')}"
-        step = "larger segment.bytes and segment.ms make fewer segments"
-        yield Cause(CauseKind.INDEXES, what, usage.indexes, step, "", (), Way.FILES)
+        yield _indexes(facts)
     if usage.key_indexes:
         what = f"key indexes of Cordwood take {bytes_text(usage.key_indexes)}"
         step = "cordwood index --drop, if they are not used"
         yield Cause(CauseKind.KEY_INDEXES, what, usage.key_indexes, step, "", (), Way.FILES)
+
+
+def _indexes(facts: PartitionFacts) -> Cause:
+    """Explain indexes that are larger than their log: preallocated zeros that take blocks, or too many segments."""
+    segments = () if facts.log is None else facts.log.segments
+    in_use = sum((one.size_bytes // HEADER_BYTES + 1) * _ENTRY_BYTES + 2 * _BLOCK_BYTES for one in segments)
+    padding, size = facts.usage.indexes - in_use, bytes_text(facts.usage.indexes)
+    if not segments or padding < facts.usage.indexes // 2:
+        what = f"its indexes take {size}, more than its {number(len(segments), 'segment')}"
+        step = "larger segment.bytes and segment.ms make fewer segments"
+        return Cause(CauseKind.INDEXES, what, facts.usage.indexes, step, "", (), Way.FILES)
+    what = f"its indexes take {size}, nearly all zeros: a broker preallocates those of its active segment"
+    step = "copy with holes (cp --sparse=always, rsync --sparse), or after the broker has stopped, which trims them"
+    if facts.cleaner.live:
+        what += ", and here they are no holes"
+        step = "a smaller segment.index.bytes; the broker trims them when the segment rolls, and when it stops"
+    return Cause(CauseKind.INDEXES, what, padding, step, "", (), Way.FILES)
 
 
 # ---- live data -------------------------------------------------------------------------------------------------------
@@ -842,6 +866,8 @@ def broker_will(facts: PartitionFacts, cause: Cause) -> str:
     plan, cleaner = facts.plan, facts.cleaner
     if cleaner.in_store:
         return "nothing: it is in an object store"
+    if facts.kind is CauseKind.TO_BE_DELETED:
+        return "removes it within file.delete.delay.ms" + ("" if cleaner.live else " of its start")
     if not cleaner.enabled.value and plan.compaction is not None:
         return "cleans nothing"
     if plan.decision is Decision.CLEAN:

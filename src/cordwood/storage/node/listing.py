@@ -442,9 +442,10 @@ def _partition(
                 )
             log_start = log.log_start_offset
             log_end = _log_end_offset(log, segments)
-            # A running broker will delete these files, or is writing them; they do not wait for its next start.
+            # A running broker, or `cordwood run`, will delete these files, or is writing them; they do not wait for a
+            # start.
             live = place.directory.live
-            recovery = () if live else log.recovery.actions
+            recovery = () if place.directory.holder is not None else log.recovery.actions
             is_emptied = not live and bool(segments) and log.ends_below_start
             usage = usage_of(node.fs, log, counted)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
