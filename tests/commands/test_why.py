@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cordwood
-from cordwood import CauseKind, WhyPartition
+from cordwood import CauseKind, PosixFileSystem, WhyPartition
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
 from cordwood.commands.why.causes import could_lose
@@ -26,6 +26,7 @@ from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import (
+    CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -693,6 +694,49 @@ def test_what_a_running_broker_deletes_is_no_leftover_and_never_the_main_cause(t
     assert [one.kind for one in live.causes] == [KIND.WITHIN_RETENTION, KIND.DELETING]
     assert "file.delete.delay.ms" in live.causes[1].what and "start the broker" not in live.causes[1].next_step
     assert not listed.recovery and not [note for note in notes if "recovery" in note]
+
+
+def test_what_another_program_deletes_and_what_a_stopped_broker_left_have_their_own_words(tmp_path: Path) -> None:
+    def make(broker: MadeBroker) -> None:
+        broker.topic("t", cleanup_policy="delete", retention_ms=3 * DAY)
+        path = timed(broker, [NOW] * 3, [NOW] * 3)
+        (path / f"{0:020d}.index.deleted").write_bytes(b"x" * 100_000)
+
+    paths, given = made(tmp_path, Case(make, KIND.DUE, ""))
+    (listed,) = cordwood.ls(*paths, topics=["t"]).partitions
+    stopped = found(cordwood.why(*paths, **given), "t-0")
+    assert listed.recovery and "the broker would have deleted" in stopped.cause.what
+    with PosixFileSystem().lock_directory(paths[0]):
+        (listed,) = cordwood.ls(*paths, topics=["t"]).partitions
+        held = found(cordwood.why(*paths, **given), "t-0")
+    assert not listed.recovery and [one.kind for one in held.causes] == [KIND.WITHIN_RETENTION, KIND.DELETING]
+    assert "the running program" in held.causes[1].what
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_preallocated_active_segment_is_no_data(tmp_path: Path, dense: bool) -> None:
+    def make(broker: MadeBroker) -> None:
+        broker.topic("t", cleanup_policy="delete", retention_ms=3 * DAY, retention_bytes=1_000_000)
+        path = timed(broker, [NOW] * 3, [NOW] * 3)
+        active = max(path.glob("*.log"))
+        for name, size in ((active, 20 << 20), (active.with_suffix(".index"), 10 << 20)):
+            with name.open("ab") as file:
+                file.truncate(size)
+            if dense and name is not active:
+                name.write_bytes(name.read_bytes())
+
+    paths, given = made(tmp_path, Case(make, KIND.DUE, ""))
+    (Path(paths[0]) / CLEAN_SHUTDOWN).unlink()
+    copy = tmp_path / "copy" / "t-0"
+    shutil.copytree(Path(paths[0]) / "t-0", copy, copy_function=PosixFileSystem().copy)
+    assert sum(one.stat().st_blocks for one in copy.iterdir()) * 512 < (10 << 20) * dense + 100_000
+    policy = ["t:cleanup.policy=delete", "t:retention.bytes=1000000"]
+    (planned,) = cordwood.plan(str(copy), overrides=policy, retention=True, **given).partitions
+    partition = found(cordwood.why(str(copy), overrides=policy, **given), "t-0")
+    (listed,) = cordwood.ls(str(copy)).partitions
+    assert not planned.retention and listed.size_bytes < 10_000
+    assert [one.kind for one in partition.causes if one.kind is KIND.RETENTION_DUE] == []
+    assert dense == ("nearly all zeros" in partition.cause.what)
 
 
 def test_a_partition_alone_gets_the_verdict_on_its_transaction_that_its_node_gets(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from cordwood.common.config import explicit_texts, overrides
 from cordwood.live.log import Log
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.storage.formats import log_configs
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS, RECOVERY_POINTS, FileKind, offset_name
 from cordwood.storage.formats.log_configs import LogConfigs
 from tests.kafka_tools import Broker
 
@@ -108,6 +109,27 @@ def test_update_topic_config_forgets_what_it_does_not_name(tmp_path: Path) -> No
         assert remembered(log) == {}
 
 
+def test_a_topic_that_is_made_again_does_not_have_the_configs_of_the_deleted_one(tmp_path: Path) -> None:
+    with opened(tmp_path, *DELETES) as manager:
+        filled(manager), filled(manager, TWO)
+    with opened(tmp_path) as manager:
+        manager.async_delete(ONE)
+        assert filled(manager).config.delete  # the topic still has a partition
+        manager.async_delete_all([ONE, TWO], on_error=print)
+        log = filled(manager)
+        manager.cleanup_logs()
+        assert len(list(log.records())) == 10 and not Path(log.directory, FileKind.LOG_CONFIGS).exists()
+
+
+def test_configs_that_reconfigure_replaces_do_not_come_back_from_the_file(tmp_path: Path) -> None:
+    with opened(tmp_path, *DELETES) as manager:
+        filled(manager)
+    with opened(tmp_path, *DELETES, "t:segment.ms=5") as manager:
+        manager.reconfigure([])
+        manager.cleanup_logs()
+        assert (len(list(manager.logs[ONE].records())), remembered(manager.logs[ONE])) == (10, {})
+
+
 def test_after_a_crash_between_two_files_the_newer_one_counts_for_all(tmp_path: Path) -> None:
     with opened(tmp_path, "t:cleanup.policy=compact") as manager:
         logs = [manager.get_or_create_log(one) for one in (ONE, TWO)]
@@ -144,15 +166,46 @@ def test_a_file_is_read_as_it_was_written() -> None:
     assert log_configs.decode(log_configs.encode(configs)) == configs
 
 
-def test_a_log_that_moves_takes_its_configs_along(tmp_path: Path) -> None:
+def test_a_log_that_moves_takes_its_configs_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cordwood")
     with opened(tmp_path, "t:cleanup.policy=compact", dirs=2) as manager:
         log = filled(manager)
         (other,) = (one for one in manager.live_log_dirs if one != log.parent_directory)
         manager.move_partition(ONE, other)
         assert remembered(manager.logs[ONE]) == {"cleanup.policy": "compact"}
+    assert f"t-0 has moved to {other}/t-0" in caplog.text and "deleted" not in caplog.text
     with opened(tmp_path, dirs=2) as manager:
         assert manager.logs[ONE].parent_directory == other
         assert manager.logs[ONE].config.compact
+
+
+def removed(manager: LogManager) -> dict[str, int]:
+    """Removed segments by limit."""
+    return {
+        name.tags[0][1]: int(str(value)) for name, value in manager.metrics().items() if name.name == "removed-segments"
+    }
+
+
+def test_records_that_a_load_or_a_program_removes_leave_a_trail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as manager:
+        filled(manager)
+    (tmp_path / "d0" / LOG_START_OFFSETS).write_text("0\n1\nt 0 50\n")
+    with opened(tmp_path) as manager:
+        assert removed(manager)["recovery"] == 11
+    assert "deleted from t-0: offsets 0 to 9 (11 segments, 700 B)" in caplog.text
+    with opened(tmp_path) as manager:
+        filled(manager)
+        shutil.copytree(tmp_path / "d0", tmp_path / "crashed" / "d0")
+        manager.async_delete(ONE)
+        assert removed(manager)["partition deletion"] == 11
+    at = tmp_path / "crashed" / "d0" / "t-0" / offset_name(53, FileKind.LOG)
+    at.write_bytes(at.read_bytes()[:-1])
+    (tmp_path / "crashed" / "d0" / RECOVERY_POINTS).unlink()
+    with opened(tmp_path / "crashed") as manager:
+        assert (removed(manager)["recovery"], manager.logs[ONE].log_end_offset) == (7, 53)
+    assert "deleted from t-0: offsets 54 and above (7 segments, 420 B)" in caplog.text
 
 
 def test_other_commands_know_the_file(tmp_path: Path) -> None:

@@ -368,8 +368,8 @@ def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
         behind = f", and {number(len(loaded.left_out), 'segment')} behind it, {bytes_text(also)}"
     if cut.only_zeros:
         return (
-            f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, the end of its batches: "
-            f"{bytes_text(size)} of zeros go, preallocated or lost in a power cut{behind}"
+            f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, the end of its "
+            f"batches: {bytes_text(size)} of zeros go, preallocated or lost in a power cut{behind}"
         )
     return (
         f"the next start cuts {posixpath.basename(segment.path)} at position {cut.position}, where a batch is not "

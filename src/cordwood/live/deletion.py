@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cordwood.common.errors import KafkaStorageError, LogError
-from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
 from cordwood.live.checkpointing import Checkpoints
 from cordwood.live.log import Log
@@ -84,6 +83,8 @@ class Deletion:
                 self.set_aside(partition, log)
             else:
                 self.delete_later(partition, log)
+                if partition.topic not in {one.topic for one, _ in pool.items()}:
+                    pool.configs.forget(partition.topic)  # a later topic of the same name is a different topic
         if checkpoint:
             self._checkpoints.write_offsets(log.parent_directory)
         return log
@@ -121,12 +122,19 @@ class Deletion:
         with self._pool.lock:
             self.stray[partition] = path
 
-    def delete_later(self, partition: TopicPartition, log: Log) -> None:
-        """Rename the directory of a removed log, which takes no more appends; its files are deleted later."""
+    def delete_later(self, partition: TopicPartition, log: Log, *, successor: Log | None = None) -> None:
+        """Rename the directory of a removed log, which takes no more appends; its files are deleted later.
+
+        Args:
+            successor: the log in another directory that replaces it.
+        """
+        directory = log.directory
         log.refuse_changes()
         self._renamed(partition, log, DirectoryState.DELETED)
-        offsets = f"offsets {log.log_start_offset} to {log.log_end_offset - 1}, {bytes_text(log.size_bytes)}"
-        _log.info("%s was deleted, %s; its files go later", partition, offsets)
+        if successor is None:
+            log.note_deleted()
+        else:
+            _log.info("%s has moved to %s; the files in %s go later", partition, successor.directory, directory)
         self.wait(log)
 
     def wait(self, log: Log) -> None:

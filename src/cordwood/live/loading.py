@@ -36,11 +36,27 @@ from cordwood.live.validation import read_records
 from cordwood.record.batch import Batch, to_batches
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import finish_interrupted, swap_in
-from cordwood.storage.formats.filenames import Temporary, parse_file
+from cordwood.storage.formats.filenames import FileKind, Temporary, parse_file
 from cordwood.storage.log.recovery import Recovery, SegmentFiles, Verb, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentIndexes, SegmentWriter
 from cordwood.storage.recovery.rebuild import begun_epochs, index_segment, write_split
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Records that a load removed from a log.
+
+    Attributes:
+        end_offset: end of the removed offsets; None if it is unknown.
+        segments: number of segments that were removed whole.
+    """
+
+    why: str
+    start_offset: int
+    end_offset: int | None
+    segments: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,7 @@ class Loaded:
         segments: at least one segment.
         snapshots: the producer state at the end of the log.
         discarded: segments to remove: they follow a damaged one, or end before the log start offset.
+        lost: records that the load removed.
     """
 
     directory: str
@@ -61,6 +78,7 @@ class Loaded:
     log_end_offset: int
     recovery_point: int
     discarded: tuple[LogSegment, ...]
+    lost: tuple[Lost, ...]
 
 
 # ---- replay ----------------------------------------------------------------------------------------------------------
@@ -142,6 +160,7 @@ class Loader:
     checkpointed: Checkpointed
     on_recovered: Callable[[int], None]
     _snapshots: ProducerSnapshots = field(init=False)
+    _lost: list[Lost] = field(default_factory=list)
 
     @property
     def fs(self) -> LocalFileSystem:
@@ -178,6 +197,9 @@ class Loader:
         known = self.checkpointed
         start, recovery_point = known.log_start_offset, known.recovery_point
         if len(segments) and next_offset < start:
+            first, count = segments.first.base_offset, len(segments) + len(discarded)
+            size = sum(segment.size_bytes for segment in (*segments.all, *discarded))
+            self._lost = [Lost(f"as the log ends below its start offset {start}", first, next_offset, count, size)]
             _discard(segments.all)
             discarded += segments.all
             segments.replace(removed=[segment.base_offset for segment in segments.all])
@@ -205,7 +227,7 @@ class Loader:
         )
         recovery_point = max(min(recovery_point, next_offset), log_start)
         offsets = log_start, next_offset, recovery_point
-        return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded))
+        return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded), tuple(self._lost))
 
     def _plan(self) -> Recovery:
         """Return the plan for the present files."""
@@ -253,8 +275,12 @@ class Loader:
                     cut = self._recover_segment(segments, segment)
                 except DataError:
                     cut = segment.truncate_to(segment.base_offset)
+                    self._note_cut(segment, segment.base_offset, cut)
                 if cut > 0:
                     discarded = list(pending[at + 1 :])
+                    if size := sum(one.size_bytes for one in discarded):
+                        why, first = "as they follow the damage", discarded[0].base_offset
+                        self._lost.append(Lost(why, first, None, len(discarded), size))
                     _discard(discarded)
                     segments.replace(removed=[one.base_offset for one in discarded])
                     break
@@ -275,16 +301,25 @@ class Loader:
         segment.reset_indexes()
         limits = IndexLimits(self.config.index_interval_bytes, self.config.segment_index_bytes)
         indexes = SegmentIndexes(segment.base_offset, limits)
-        valid_bytes = 0
+        valid_bytes, next_offset = 0, segment.base_offset
         for rows in index_segment(segment.windows(), segment.base_offset, indexes, str(segment)):
             valid_bytes = int(rows["position"][-1] + rows["size_bytes"][-1])
+            next_offset = int(rows["last_offset"][-1]) + 1
             known = self.epochs.latest_epoch
             for entry in begun_epochs(rows, NONE if known is None else known):
                 self.epochs.assign(entry.epoch, entry.start_offset)
             self._replay_recovered(segment, rows, state)
+        is_lost = valid_bytes < segment.size_bytes and not segment.has_only_zeros_from(valid_bytes)
         cut = segment.cut(valid_bytes)
+        if is_lost:
+            self._note_cut(segment, next_offset, cut)
         segment.finish_recovery(indexes.largest_timestamp, indexes.files())
         return cut
+
+    def _note_cut(self, segment: LogSegment, offset: int, size_bytes: int) -> None:
+        if size_bytes:
+            why = f"as a batch in {segment.path(FileKind.LOG)} is not whole, or damaged"
+            self._lost.append(Lost(why, offset, None, 0, size_bytes))
 
     @staticmethod
     def _replay_recovered(segment: LogSegment, rows: BatchRows, state: ProducerState) -> None:

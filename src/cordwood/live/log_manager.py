@@ -462,13 +462,15 @@ class LogManager:
         """
         layers = list(layers)
         broker, before = resolve_broker(layers), self.config
-        for topic in {partition.topic for partition, _ in self._pool.items()}:
+        topics = {partition.topic for partition, _ in self._pool.items()}
+        for topic in topics:
             self._configs.resolved(topic, layers)
         if self.cleaner is not None:
             self.cleaner.validate_reconfiguration(broker)
             if any(before[name].value != broker[name].value for name in self.cleaner.reconfigurable_configs):
                 self.cleaner.reconfigure(before, broker)
         with self._pool.lock:
+            self._configs.forget_given(topics)
             self._configs.use(layers, broker)
             known = self._pool.items()
         self._update(known)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from cordwood.common.arguments import shown
 from cordwood.common.config import (
@@ -87,6 +88,18 @@ class Configs:
         """Stop using the remembered configs of a topic."""
         with self._lock:
             self._remembered.pop(topic, None)
+
+    def forget_given(self, topics: Iterable[str]) -> None:
+        """Stop using remembered values of configs that the layers set, as the layers are about to be replaced."""
+        for topic in topics:
+            if topic in self._remembered:
+                config, (found, path) = self.topic(topic), self._remembered[topic]
+                kept = {
+                    name: text
+                    for name, text in found.texts.items()
+                    if config[name].source.kind is SourceKind.REMEMBERED
+                }
+                self._remembered[topic] = replace(found, texts=kept), path
 
     def to_remember(self, fs: LocalFileSystem, directory: str, topic: str, now_ms: int) -> LogConfigs | None:
         """Return the configs to write beside a log of a topic; None if its file holds the explicit configs already."""

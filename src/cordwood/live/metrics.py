@@ -182,6 +182,8 @@ class Removal(StrEnum):
     RETENTION_MS = "retention.ms"
     COMPACTION = "compaction"
     TRUNCATION = "truncation"
+    RECOVERY = "recovery"  #: damaged, or behind damage, or the log ended below its start, when it was loaded
+    PARTITION_DELETION = "partition deletion"
 
 
 class LogStats:

@@ -127,7 +127,7 @@ class Moves:
         if pool.cleaner is not None:
             pool.cleaner.manager.alter_checkpoint_dir(partition, source, target)
         try:
-            self._deletion.delete_later(partition, current)
+            self._deletion.delete_later(partition, current, successor=future)
         except KafkaStorageError:
             current.close_handlers()
             raise

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from cordwood.common.clock import Clock
 from cordwood.common.errors import LogSegmentOffsetOverflowError
 from cordwood.common.types import NONE
-from cordwood.fs.base import Bytes, File
+from cordwood.fs.base import COPY_BUFFER_BYTES, Bytes, File
 from cordwood.kernels.layout import (
     CODEC_MASK,
     HEADER,
@@ -454,6 +454,11 @@ class LogSegment:
             self._file.truncate(size_bytes)
             self.size_bytes = size_bytes
         return removed
+
+    def has_only_zeros_from(self, position: int) -> bool:
+        """Return whether no byte from a position on is set, as in a preallocated file."""
+        starts = range(position, self.size_bytes, COPY_BUFFER_BYTES)
+        return not any(any(self.read_bytes(start, COPY_BUFFER_BYTES)) for start in starts)
 
     def _read_largest_timestamp(self) -> tuple[int, int]:
         largest = self.time_index.last_entry

@@ -129,6 +129,9 @@ class UnifiedLog:
         )
         with self._lock:
             self._update_first_unstable()
+        for one in loaded.lost:
+            where = one.start_offset, one.end_offset, one.segments, one.size_bytes
+            self._note_removed(Removal.RECOVERY, f"the load of the log, {one.why}", *where)
 
     def __repr__(self) -> str:
         return f"Log({self._local.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
@@ -795,10 +798,20 @@ class UnifiedLog:
             self._delete_snapshots(deletable)
             self._note_removed(why, words, removed[0].base_offset, following.base_offset, len(removed), size_bytes)
 
+    def note_deleted(self) -> None:
+        """Report the deletion of the whole log."""
+        offsets = self.log_start_offset, self.log_end_offset
+        words = "the deletion of the partition; its files go later"
+        self._note_removed(Removal.PARTITION_DELETION, words, *offsets, len(self._local.segments), self.size_bytes)
+
     def _note_removed(
-        self, why: Removal, words: str, start_offset: int, end_offset: int, segments: int, size_bytes: int
+        self, why: Removal, words: str, start_offset: int, end_offset: int | None, segments: int, size_bytes: int
     ) -> None:
-        """Report removed records: write a line to the program's log, and count them."""
+        """Report removed records: write a line to the program's log, and count them.
+
+        Args:
+            end_offset: None if it is unknown: from the start offset to the end of the log.
+        """
         self._count_removed(why, segments, size_bytes)
         fields = {
             "topic": self._local.topic_partition.topic,
@@ -810,9 +823,13 @@ class UnifiedLog:
             "size_bytes": size_bytes,
         }
         what = f"{number(segments, 'segment')}, {bytes_text(size_bytes)}"
-        _log.info(
-            "deleted from %s: offsets %d to %d (%s), by %s",
-            *(self.name, start_offset, end_offset - 1, what, words),
+        offsets = (
+            f"offsets {start_offset} and above" if end_offset is None else f"offsets {start_offset} to {end_offset - 1}"
+        )
+        _log.log(
+            logging.WARNING if why is Removal.RECOVERY else logging.INFO,
+            "deleted from %s: %s (%s), by %s",
+            *(self.name, "no record" if start_offset == end_offset else offsets, what, words),
             extra={"event": "delete", "fields": fields},
         )
 

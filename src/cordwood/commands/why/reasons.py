@@ -755,7 +755,7 @@ def _files(facts: PartitionFacts) -> Iterator[Cause]:
     elif usage.leftovers:
         what = f"{files} left over from a deletion or a clean that did not finish"
         if all(name.endswith(Temporary.DELETED) for name in usage.leftover_files):
-            what = f"{files} whose deletion was still to come (file.delete.delay.ms) when the broker stopped"
+            what = f"{files} left over, which the broker would have deleted after file.delete.delay.ms, but it stopped"
         step = "start the broker, which removes them; a clean in place does, too"
         if facts.cleaner.in_store:
             step = "cordwood clean --output URL, which writes a copy without them"
