@@ -696,7 +696,7 @@ def test_what_a_running_broker_deletes_is_no_leftover_and_never_the_main_cause(t
     assert not listed.recovery and not [note for note in notes if "recovery" in note]
 
 
-def test_what_another_program_deletes_and_what_a_stopped_broker_left_have_their_own_words(tmp_path: Path) -> None:
+def test_files_that_a_program_deletes_and_files_of_a_stopped_broker_differ(tmp_path: Path) -> None:
     def make(broker: MadeBroker) -> None:
         broker.topic("t", cleanup_policy="delete", retention_ms=3 * DAY)
         path = timed(broker, [NOW] * 3, [NOW] * 3)
