@@ -6,4 +6,4 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # A command makes many objects that stay (modules, the files of a directory) and few reference cycles. Searching for
 # cycles after every 700 new objects, as Python does, takes a fifth of the time of a start, and of a plan.
-gc.set_threshold(50_000)
+gc.set_threshold(500_000)

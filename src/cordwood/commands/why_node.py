@@ -75,7 +75,9 @@ def why_node(
     """Explain the size of the partitions in a node's directories, as they were when it was opened."""
     now_ms = clock() if options.now_ms is None else options.now_ms
     fs, chosen = node.fs, options.selection
-    places = sorted(select_partitions(node.places, paths, chosen), key=lambda place: -_log_bytes(fs, place))
+    places = list(select_partitions(node.places, paths, chosen))
+    if len(places) > 1:  # sizes take a listing, and a single partition may have 10,000s of files
+        places.sort(key=lambda place: -_log_bytes(fs, place))
     return why_of(
         node,
         places,

@@ -6,15 +6,19 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from cordwood.cleaning.rules.plan import LogFacts, PartitionPlan, Reason, config_reason
 from cordwood.cleaning.rules.policy import ObstacleKind
 from cordwood.common.config import ConfigValue, TopicConfig
 from cordwood.common.presentable import Presentable
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.storage.index.key_sample import KeyCounts
 from cordwood.storage.node.disk_usage import DiskUsage
 from cordwood.storage.node.transactions import OpenTransaction
+
+if TYPE_CHECKING:
+    # A plan shows causes, too, and counts no keys.
+    from cordwood.storage.index.key_sample import KeyCounts
 
 
 class CauseKind(StrEnum):

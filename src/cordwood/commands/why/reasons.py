@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cordwood.cleaning.rules.plan import Bound, Compaction, Decision, LogFacts, Reason, SegmentFacts, config_reason, utc
 from cordwood.cleaning.rules.retention import plan_retention
@@ -30,8 +31,10 @@ from cordwood.common.text import bytes_text, duration_text, names_text, number
 from cordwood.kernels.layout import HEADER_BYTES
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, Temporary
 from cordwood.storage.formats.messages.topics import REMOTE_LOG_METADATA, SHARE_GROUP_STATE
-from cordwood.storage.index.key_sample import KeyCounts, KeySource
 from cordwood.storage.node.transactions import OpenTransaction, Outlook
+
+if TYPE_CHECKING:
+    from cordwood.storage.index.key_sample import KeyCounts
 
 #: If a log is due for longer than this while its broker runs, its cleaner is dead or has given up on it.
 PATIENCE_MS = 30 * 60_000
@@ -821,8 +824,8 @@ def _kept(facts: PartitionFacts) -> Cause:
 
 
 def _counted(keys: KeyCounts) -> Evidence:
-    read = f", {bytes_text(keys.read_bytes)} of {bytes_text(keys.log_bytes)}" if keys.source is KeySource.SAMPLE else ""
-    about = "about " if keys.source is KeySource.SAMPLE else ""
+    read = f", {bytes_text(keys.read_bytes)} of {bytes_text(keys.log_bytes)}" if keys.is_sample else ""
+    about = "about " if keys.is_sample else ""
     what = f"{about}{number(keys.keys_in_log, 'key')}, {about}{keys.superseded_share:.0%} of their records superseded"
     without = f", {number(keys.keyless, 'record')} without a key" if keys.keyless else ""
     return Evidence(what + without, f"{keys.source}{read}")

@@ -36,7 +36,7 @@ from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS
 from cordwood.storage.index.files import indexes_in, read_index
-from cordwood.storage.index.key_sample import KeySource, count_keys
+from cordwood.storage.index.key_sample import count_keys
 from cordwood.storage.index.probe import U64Array, hashes_in
 from cordwood.storage.log.segment import Segment, skip_gap
 from cordwood.storage.log.transactions import Transactions
@@ -371,7 +371,7 @@ def _by_shares(log: LogView, covered: Sequence[tuple[int, int]], goes: npt.NDArr
 def _from_sample(log: LogView, budget_bytes: int) -> LogContents:
     segments = [SegmentContents(one.base_offset, {Content.UNKNOWN: one.size_bytes}) for one in log.segments]
     counts = count_keys(log, budget_bytes)
-    if counts is None or counts.source is not KeySource.SAMPLE or not counts.records:
+    if counts is None or not counts.is_sample or not counts.records:
         return LogContents.of(ContentSource.SAMPLE, segments)
     size = log.size_bytes
     keyless = size * counts.keyless // counts.records

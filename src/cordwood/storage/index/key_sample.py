@@ -84,6 +84,11 @@ class KeyCounts:
     damage: DataError | None = None
 
     @property
+    def is_sample(self) -> bool:
+        """Whether only a sample of the log was read."""
+        return self.source is KeySource.SAMPLE
+
+    @property
     def keyed(self) -> int:
         """Counted records with a key."""
         return self.records - self.keyless
@@ -91,14 +96,14 @@ class KeyCounts:
     @property
     def keyed_in_log(self) -> int:
         """Estimated records with a key in the whole log."""
-        if self.source is not KeySource.SAMPLE or not self.read_bytes:
+        if not self.is_sample or not self.read_bytes:
             return self.keyed
         return max(self.keyed, round(self.keyed * self.log_bytes / self.read_bytes))
 
     @property
     def keys_in_log(self) -> int:
         """Estimated distinct keys in the whole log."""
-        if self.source is not KeySource.SAMPLE:
+        if not self.is_sample:
             return min(self.keys, self.keyed)
         written = self.keys + self.once * (self.once - 1) / (2 * (self.twice + 1))
         occur = written * -math.expm1(-self.keyed_in_log / written) if written else 0

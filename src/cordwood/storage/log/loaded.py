@@ -41,6 +41,7 @@ from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, rea
 #: Bytes at the end of a rebuilt segment in which checksums are verified; before them only headers are read. A load
 #: verifies all checksums, which takes seconds per segment; `check` does so, too.
 _CHECKED_BYTES = 16 << 20
+_SMALL_INDEX_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +218,14 @@ def _time_index_end(segment: Segment) -> tuple[int, int]:
     if path is None:
         return 0, NONE
     with segment.fs.open(path) as file:
-        count = file.size() // entry.itemsize
-        last = file.read((count - 1) * entry.itemsize, entry.itemsize) if count else b""
-    return (count, int(np.frombuffer(last, entry)[0]["timestamp"])) if len(last) == entry.itemsize else (0, NONE)
+        # One read returns all of a small index, and its size: a log may have 1,000s of segments.
+        entries = file.read(0, _SMALL_INDEX_BYTES)
+        count = len(entries) // entry.itemsize
+        if len(entries) == _SMALL_INDEX_BYTES:
+            count = file.size() // entry.itemsize
+            entries = file.read((count - 1) * entry.itemsize, entry.itemsize)
+    end = len(entries) // entry.itemsize * entry.itemsize
+    return (count, int.from_bytes(entries[end - entry.itemsize :][:8], "big", signed=True)) if end else (0, NONE)
 
 
 def _is_padded(segment: Segment) -> bool:
