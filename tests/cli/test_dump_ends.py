@@ -181,7 +181,9 @@ def test_committed_records_are_shown_when_their_transaction_ends(tmp_path: Path,
     assert [line["offset"] for line in shown.lines(1)] == [6]
 
 
-def follow(monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object], *words: object) -> list[int]:
+def follow(
+    monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object], *words: object, exits: int = 0
+) -> list[int]:
     """The offsets that `dump --follow` shows while the test takes steps, one between two reads; then the log is
     deleted.
     """
@@ -192,7 +194,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, path: Path, steps: Iterator[object],
 
     # Only there: other threads of this process sleep, too.
     monkeypatch.setattr("cordwood.cli.dumping.time", SimpleNamespace(sleep=take_next))
-    return [line["offset"] for line in dump(path, "--follow", "--isolation", "read_committed", *words)]
+    return [line["offset"] for line in dump(path, "--follow", "--isolation", "read_committed", *words, exits=exits)]
 
 
 def transactions_of_three(log: Log) -> Iterator[None]:
@@ -259,6 +261,56 @@ def test_records_that_replace_truncated_ones_are_shown(tmp_path: Path, monkeypat
         yield
 
     assert follow(monkeypatch, path, steps()) == [0, 1, 2, 2, 3, 4]
+
+
+OPEN, ELSE = {**TRANSACTION, "leader_epoch": 1}, {"leader_epoch": 2}
+SEGMENTS = {0: some(0, 2) + some(2, **OPEN), 4: some(4)}
+#: Files of a followed log at first, their content at the next poll, and the offsets of the shown records.
+REPLACED: dict[str, tuple[dict[int, bytes], dict[int, bytes], list[int]]] = {
+    "an open transaction was truncated": (
+        {0: some(0, 2) + some(2, **OPEN) + some(3)}, {0: some(0, 2) + some(2, 3, **ELSE) + some(5)}, [0, 1, 2, 3, 4, 5]
+    ),
+    "other records have the same offsets": (
+        {0: some(0, 2) + some(2) + some(3)}, {0: some(0, 2) + some(2, **ELSE) + some(3, **ELSE)}, [0, 1, 2, 3, 2, 3]
+    ),
+    "truncated below the last segment": (
+        {0: some(0, 2) + some(2), 3: some(3)}, {0: some(0, 2) + some(2, 4, **ELSE)}, [0, 1, 2, 3, 2, 3, 4, 5]
+    ),
+    "made anew": ({0: some(0, 2) + some(2, **OPEN)}, {0: some(0) + some(1, 2, **ELSE)}, [0, 1, 1, 2]),
+    "cleaned: no aborted record and no marker is left": (
+        {0: some(0) + some(1, **OPEN)}, {0: some(0), 4: some(4)}, [0, 4]
+    ),
+    "the segment with an open transaction was deleted": (SEGMENTS, {4: some(4) + some(5)}, [0, 1, 4, 5]),
+    "the marker is in the next segment": (
+        SEGMENTS, {**SEGMENTS, 5: encode_marker(Marker(5, T0, 7, 0, committed=True)) + some(6)}, [0, 1, 2, 4, 6]
+    ),
+    "the log begins at a higher offset": ({0: some(0) + some(1, **OPEN)}, {10: some(10)}, [0, 10]),
+    "damage is in the middle": (
+        {0: some(0) + b"\0" * 11 + b"\x09" + some(1)[12:] + some(2)},
+        {0: some(0) + b"\0" * 11 + b"\x09" + some(1)[12:] + some(2) + some(3)}, [0, 2, 3],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_replaces_a_part_of_a_log_between_two_polls_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    first, second, expected = REPLACED[name]
+    path = tmp_path / "t-0"
+    path.mkdir()
+
+    def steps() -> Iterator[None]:
+        for files in (first, second):
+            for old in path.glob("*.log"):
+                old.unlink()
+            for base, content in files.items():
+                (path / offset_name(base, FileKind.LOG)).write_bytes(content)
+            yield
+
+    script = steps()
+    next(script)
+    assert follow(monkeypatch, path, script, exits=int(name.startswith("damage"))) == expected
 
 
 def test_what_a_broker_commits_is_shown_whatever_was_open_when_following_starts(

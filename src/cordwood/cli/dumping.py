@@ -125,6 +125,7 @@ class Dump:
         self._place = Place("")
         self._opened: dict[str, LogView] = {}
         self._followed: list[FollowedLog] = []
+        self._reported: set[tuple[str, int | None, str]] = set()
 
     def run(self, paths: Sequence[str]) -> None:
         """Dump paths until the limit is reached."""
@@ -422,6 +423,11 @@ class Dump:
         self, what: str, position: int | None, offset: int | None = None, size_bytes: int | None = None
     ) -> None:
         self.damaged = True
+        if self.choice.follow:
+            # The next poll may read a damaged batch again, as its offsets cannot be trusted.
+            if (damage := (self._place.file, position, what)) in self._reported:
+                return
+            self._reported.add(damage)
         fields = {"position": position, "size": size_bytes, "offset": offset, "what": what}
         line = self.printer.entry("damage", fields)
         if line:

@@ -49,10 +49,15 @@ class Beside:
         return found
 
     def coordinators(self, topic: str) -> Mapping[int, LocatedPartition]:
-        """Return the named partitions of a coordinator's topic; without any, all its partitions in the directories."""
+        """Return the named partitions of a coordinator's topic; without any, all its partitions in the directories.
+
+        Transactions of named data partitions are judged by all partitions of `__transaction_state`.
+        """
         there = {name.partition: one for name, one in sorted(self.partitions.items()) if name.topic == topic}
         paths = {place.path for place in self.node.places}
         named = {partition: place for partition, place in there.items() if place.path in paths}
+        if topic == TRANSACTION_STATE and len(named) < len(paths):
+            return there
         return named or there
 
     def coverage(self, topic: str) -> Coverage:
@@ -117,7 +122,10 @@ class Beside:
         internal, places = INTERNAL_TOPICS[topic], self.coordinators(topic)
         for done, (partition, place) in enumerate(places.items(), 1):
             try:
-                for one in state_records(place.log(), on_damage, updates=updates):
+                log = place.log()
+                if not log.segments and not log.live:
+                    on_damage(DataError("it holds no log segment, so its records are lost", path=place.path))
+                for one in state_records(log, on_damage, updates=updates):
                     try:
                         record = decode_record(internal, one.key, one.value)
                     except CorruptMessageError as error:
@@ -137,7 +145,8 @@ def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
     """Compare the present partitions of a coordinator's topic with the topic's partition count.
 
     Without a metadata log, the count is the broker's config if it is set. Else it is Kafka's default, but only if
-    exactly the partitions that a broker creates by default are present.
+    exactly the partitions that a broker creates by default are present. A count is wrong if a higher partition is
+    present.
     """
     if node.metadata is not None:
         known = node.metadata.topics.get(topic)
@@ -147,6 +156,9 @@ def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
     config = broker_config(node, [name])
     count = config.integer(name)
     if config[name].explicit:
-        return Coverage(topic, here, count, f"{name}={count}, {config[name].source}")
+        source = f"{name}={count}, {config[name].source}"
+        if max(here, default=0) >= count:
+            return Coverage(topic, here, None, f"{source}, is wrong: partition {max(here)} is here")
+        return Coverage(topic, here, count, source)
     whole = here == tuple(range(count))
     return Coverage(topic, here, count if whole else None, f"{name}={count}, Kafka's default" if whole else "")

@@ -99,7 +99,7 @@ def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | Non
 
 def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
     """Return the cut after the batch at a position; None if there is no batch, or the next one does not end higher."""
-    batch = _header_at(file, position)
+    batch = header_at(file, position)
     if batch is None:
         return None
     end = position + int(batch["size_bytes"])
@@ -111,11 +111,11 @@ def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
 
 def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
     """Return base and last offset of the batch at a position; None if no batch starts there."""
-    batch = _header_at(file, position)
+    batch = header_at(file, position)
     return None if batch is None else (int(batch["base_offset"]), int(batch["last_offset"]))
 
 
-def _header_at(file: ReadableFile, position: int) -> np.void | None:
+def header_at(file: ReadableFile, position: int) -> np.void | None:
     """Return the header of the whole batch at a position, as a BATCH_ROW; None if no batch starts there."""
     left = file.size() - position
     if position < 0 or left < MIN_ENTRY_BYTES[0]:

@@ -9,19 +9,24 @@ read.
 
 A reader of committed records stops at the last stable offset and must continue from there, not from the log's end:
 records of an open transaction count once its marker is written. `FollowedLog` remembers that offset.
+
+Between two polls the log may be truncated and grow again beyond its former end, as a replica does after a change of
+leader, or a cleaner may replace segments. Then the last batch of the former tail is replaced: its place holds another
+checksum. The transactions are then read again from all headers, and reading continues where the new records begin.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from dataclasses import dataclass, field
 
 from cordwood.common.errors import CorruptBatchError, NotFoundError
-from cordwood.common.types import Isolation
+from cordwood.common.types import NONE, Isolation
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import crc_error, is_valid
-from cordwood.storage.log.cuts import Cut, cut_before
+from cordwood.storage.log.cuts import Cut, cut_before, header_at
 from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.outcomes import follow
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error
@@ -31,6 +36,8 @@ from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, rea
 
 #: Number of attempts to read a log whose files vanish meanwhile.
 _ATTEMPTS = 5
+#: Number of earlier tails that are compared with a truncated log.
+_TAILS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,36 @@ class Tail:
         next_offset: offset after the last whole batch.
         last_batch: the cut before that batch, from which the next tail is searched.
         damage: damaged bytes after the last whole batch, other than the start of another batch; None without damage.
+        checksum: stored checksum of the last batch; None if the last segment has no batch.
+        leader_epoch: leader epoch of the last batch; -1 without one.
+        mtime_ns: modification time of the last segment when it was listed.
     """
 
     next_offset: int
     end: Cut
     last_batch: Cut
     damage: CorruptBatchError | None = None
+    checksum: int | None = None
+    leader_epoch: int = NONE
+    mtime_ns: int = field(default=0, compare=False)
+
+    def is_replaced(self, log: LogView) -> bool:
+        """Return whether the last batch is no longer in its place: truncated, cleaned or deleted.
+
+        Raises:
+            FileNotFoundError: a file vanished; list the log again.
+        """
+        segment = next((one for one in log.segments if one.base_offset == self.last_batch.segment), None)
+        if segment is None:
+            return True
+        if self.checksum is None:
+            return False
+        with segment.open() as file:
+            batch = header_at(file, self.last_batch.position)
+        if batch is None or int(batch["last_offset"]) + 1 != self.next_offset:
+            return True
+        # No checksum covers the leader epoch: a new leader may append the same bytes.
+        return (int(batch["crc"]), int(batch["leader_epoch"])) != (self.checksum, self.leader_epoch)
 
 
 def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) -> Tail:
@@ -63,7 +94,12 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
     last = log.segments[-1]
     with last.open() as file:
         # Nothing follows the last batch, not even zeros of a preallocated file.
-        if known is not None and (known.end.segment, known.end.position) == (last.base_offset, file.size()):
+        mtime_ns = last.files.log.mtime_ns
+        if known is not None and (known.end.segment, known.end.position, known.mtime_ns) == (
+            last.base_offset,
+            file.size(),
+            mtime_ns,
+        ):
             return known
         start = _start(file, last, known)
         rows: list[BatchRows] = []
@@ -81,10 +117,18 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
     if not batches:
         # The segment is empty, so its base offset is that of the next record.
         at_start = Cut(last.base_offset, 0, last.base_offset)
-        return Tail(last.base_offset, at_start, at_start, damage)
+        return Tail(last.base_offset, at_start, at_start, damage, mtime_ns=mtime_ns)
     batch = batches[-1]
     position, next_offset = int(batch["position"] + batch["size_bytes"]), int(batch["last_offset"]) + 1
-    return Tail(next_offset, Cut(last.base_offset, position, next_offset), cut_before(last.base_offset, batch), damage)
+    return Tail(
+        next_offset,
+        Cut(last.base_offset, position, next_offset),
+        cut_before(last.base_offset, batch),
+        damage,
+        int(batch["crc"]),
+        int(batch["leader_epoch"]),
+        mtime_ns,
+    )
 
 
 @dataclass
@@ -104,7 +148,7 @@ class FollowedLog:
     isolation: Isolation | None
     end_offset: int = 0
     transactions: Transactions = field(default_factory=Transactions)
-    _tail: Tail | None = None
+    _tails: deque[Tail] = field(default_factory=lambda: deque(maxlen=_TAILS_MAX))
     _resume: Cut | None = None
 
     def look(self) -> None:
@@ -121,18 +165,40 @@ class FollowedLog:
         raise NotFoundError(f"{self.log.path} changes too fast to be read")
 
     def _look(self) -> None:
-        tail = find_tail(self.log, self._tail)
-        if self._tail is not None and tail.next_offset < self._tail.next_offset:
-            # Truncated: the offsets after the new end will have other records.
-            self.next_offset = min(self.next_offset, tail.next_offset)
-            self.transactions = Transactions()
-        self._tail = tail
+        known = self._tails[-1] if self._tails else None
+        tail = find_tail(self.log, known, search=not self.log.live)
+        if known is not None and tail is not known and known.is_replaced(self.log):
+            self.next_offset = min(self.next_offset, self._unchanged_end(known, tail))
+            self.transactions, self._resume = Transactions(), None
+        if tail is not known:
+            self._tails.append(tail)
         self.end_offset = tail.next_offset
         if self.isolation == READ_COMMITTED:
             self.transactions.forget_below(self.next_offset)
             self._resume = follow(self.transactions, self.log, tail.next_offset, self._resume) or self._resume
             stable = self.transactions.last_stable_offset
             self.end_offset = tail.next_offset if stable is None else stable
+
+    def _unchanged_end(self, known: Tail, tail: Tail) -> int:
+        """Return the offset below which the log has the same records as before, after a batch was replaced.
+
+        A cleaner replaces only closed segments, and keeps the offsets of records. Otherwise the log was truncated: as
+        for a consumer, new records begin at the first leader epoch above the former last one. Without such an epoch,
+        they begin after the last earlier tail that is still in its place.
+
+        Source: Kafka OffsetsForLeaderEpoch, SubscriptionState.maybeCompleteValidation.
+        """
+        if known.last_batch.segment < self.log.segments[-1].base_offset:
+            return tail.next_offset
+        while self._tails and self._tails[-1].is_replaced(self.log):
+            self._tails.pop()
+        intact = self._tails[-1].next_offset if self._tails else None
+        for _, item in self.log.windows(start_offset=intact or 0, checks=Checks.HEADERS):
+            if not isinstance(item, Gap):
+                newer = item.batches[item.batches["leader_epoch"] > known.leader_epoch]
+                if newer.size:
+                    return min(int(newer["base_offset"][0]), tail.next_offset)
+        return min(known.last_batch.offset if intact is None else intact, tail.next_offset)
 
 
 def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:

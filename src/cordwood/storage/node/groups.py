@@ -177,7 +177,7 @@ class Coverage:
     @property
     def is_whole(self) -> bool | None:
         """Whether all partitions of the topic were read; None if their number is unknown."""
-        return None if self.partition_count is None else len(self.partitions) >= self.partition_count
+        return None if self.partition_count is None else set(range(self.partition_count)) <= set(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)

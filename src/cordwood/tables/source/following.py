@@ -247,7 +247,10 @@ class Follower:
         partition, place = named
         one = self._listed_log(partition, place)
         if one.log.segments:
-            one.tail = self._tail(one)
+            tail = self._tail(one)
+            if one.tail is not None and tail is not one.tail and one.tail.is_replaced(one.log):
+                one.transactions = None  # truncated, cleaned or deleted since: no earlier header is known to be there
+            one.tail = tail
             if not one.cuts or one.cuts[-1] != one.tail.last_batch:
                 one.cuts.append(one.tail.last_batch)
         one.readable_end = readable_end(place, node, self.options, one.start_offset, one.log_end_offset)
