@@ -36,6 +36,7 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.transactions import Outlook
 from cordwood.storage.recovery import marker as recovery_marker
 from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.hanging_logs import (
@@ -404,6 +405,44 @@ KNOWN: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_transaction_is_refused_that_does_not_hang_for_sure(tmp_path: Path, name: str) -> None:
     choice, what = KNOWN[name]
     _refused([stopped_broker(tmp_path / "broker", in_the_middle, **choice)], RequestError, what)
+
+
+COUNT = "transaction.state.log.num.partitions"
+#: Partitions of `__transaction_state` without a metadata log, the given count, and why it is not certain.
+WITHOUT_METADATA: dict[str, tuple[list[int], str, str]] = {
+    "a higher partition is here": ([0, 1, 49], "3", "is wrong: partition 49 is here"),
+    "more partitions than given": ([0, 1, 2], "2", "is wrong: partition 2 is here"),
+    "some are missing": ([0, 2], "3", "2 of 3 partitions"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_METADATA)
+def test_without_metadata_a_count_that_does_not_fit_proves_nothing(tmp_path: Path, name: str) -> None:
+    partitions, count, what = WITHOUT_METADATA[name]
+    broker = stopped_broker(tmp_path / "broker", in_the_middle)
+    shutil.rmtree(broker / "__cluster_metadata-0")
+    for partition in partitions[1:]:
+        shutil.copytree(broker / "__transaction_state-0", broker / f"__transaction_state-{partition}")
+    overrides = [f"{COUNT}={count}", "cleanup.policy=compact"]
+    found = cordwood.transactions(str(broker), overrides=overrides)
+    assert {one.outlook for one in found.transactions} == {Outlook.UNKNOWN}
+    with pytest.raises(RequestError, match=what):
+        abort(broker, single_copy=True, overrides=overrides)
+
+
+def test_a_transaction_of_a_named_partition_is_judged_by_all_of_the_coordinators_log(tmp_path: Path) -> None:
+    broker = stopped_broker(tmp_path / "broker", in_the_middle)
+    shutil.rmtree(broker / "__cluster_metadata-0")
+    shutil.copytree(broker / "__transaction_state-0", broker / "__transaction_state-1")
+    paths = (str(broker / "t-0"), str(broker / "__transaction_state-1"))
+
+    def outlooks() -> set[Outlook]:
+        return {one.outlook for one in cordwood.transactions(*paths, overrides=[f"{COUNT}=2"]).transactions}
+
+    assert outlooks() == {Outlook.HANGING}
+    for file in (broker / "__transaction_state-0").iterdir():
+        file.unlink()
+    assert outlooks() == {Outlook.UNKNOWN}
 
 
 def test_a_coordinator_that_has_ended_its_transaction_long_ago_lets_it_hang(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
+from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import key_index_path
 from cordwood.storage.index.history import History, Outcome
@@ -171,3 +172,20 @@ def test_a_log_that_loses_a_segment_while_it_is_searched_is_listed_again(tmp_pat
     (partition / f"{0:020d}.log").unlink()
     assert [one.offset for one in History([b"k1"]).of(log)] == [11, 14, 17, 21, 24, 27]
     shutil.rmtree(partition)
+
+
+def test_an_aborted_record_that_a_cleaner_removes_during_the_search_stays_aborted() -> None:
+    fs = MemoryFileSystem(lambda: 0)
+    fs.make_directory("t-0")
+    aborted = encode_batch(
+        [Record(0, 1, b"k", b"aborted")], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    rest = encode_marker(Marker(1, 1, 7, 0, committed=False)) + encode_batch([Record(2, 1, b"k", b"v")])
+
+    def put(content: bytes) -> None:
+        with fs.create("t-0/00000000000000000000.log", exclusive=False) as file:
+            file.write(0, content)
+
+    put(aborted + rest)
+    records = History([b"k"]).of(LogView("t-0", fs=fs), lambda _: put(rest))
+    assert [(record.offset, record.outcome) for record in records] == [(0, Outcome.ABORTED), (2, Outcome.COMMITTED)]

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError, NotFoundError
+from cordwood.common.types import ControlType
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import DELETE_HORIZON
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
@@ -27,7 +28,7 @@ from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
 from cordwood.storage.index.sparse import SparseIndex
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
-from cordwood.storage.log.transactions import Transactions
+from cordwood.storage.log.transactions import steps
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
 
@@ -239,7 +240,8 @@ def judged(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
 def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord]:
     """Add the outcome of each record's transaction: the next marker of its producer.
 
-    A cleaner removes a marker only after the last record of its transaction, so a record without a marker is open.
+    A cleaner removes a marker only after the last record of its transaction, so a record without a marker is open. It
+    may have removed the record itself since it was found; so only markers count, not whether they end known data.
     """
     waiting = sorted({(record.base_offset, record.producer_id) for record in records if record.producer_id >= 0})
     ended: dict[tuple[int, int], Outcome] = {}
@@ -265,18 +267,21 @@ def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: di
     Returns:
         index in `waiting` from which to continue.
     """
-    seen, passed = Transactions(), list[tuple[int, int]]()
+    passed = list[tuple[int, int]]()
     for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):
         if isinstance(item, Gap):
             continue
-        seen.add(item.batches)
-        while at < len(waiting) and waiting[at][0] < seen.next_offset:
+        next_offset = int(item.batches["last_offset"][-1]) + 1
+        while at < len(waiting) and waiting[at][0] < next_offset:
             passed.append(waiting[at])
             at += 1
-        for base_offset, producer in passed:
-            if not seen.is_open(producer, base_offset):
-                is_aborted = seen.is_aborted(producer, base_offset)
-                ended[base_offset, producer] = Outcome.ABORTED if is_aborted else Outcome.COMMITTED
+        for offset, _, producer_id, marker in steps(item.batches):
+            if marker is None:
+                continue
+            outcome = Outcome.ABORTED if marker is ControlType.ABORT else Outcome.COMMITTED
+            for record in passed:
+                if record[1] == producer_id and record[0] < offset:
+                    ended.setdefault(record, outcome)
         passed = [record for record in passed if record not in ended]
         if not passed:
             return at

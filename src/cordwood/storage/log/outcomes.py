@@ -113,7 +113,7 @@ def _from_indexes(log: LogView, below: int) -> tuple[list[AbortedTransaction], i
 
 
 def _from_snapshot(log: LogView, end: int) -> Transactions:
-    """Return the open transactions at the newest readable snapshot up to `end`, or none at the log's start."""
+    """Return the open transactions at the newest readable snapshot up to `end`, or at the log's start."""
     for offset, info in sorted(log.recovery.snapshots.items(), reverse=True):
         if log.first_offset < offset <= end:
             try:
@@ -123,4 +123,4 @@ def _from_snapshot(log: LogView, end: int) -> Transactions:
             rows = rows[rows["current_transaction_first_offset"] != NONE]
             starts = rows[["producer_id", "current_transaction_first_offset"]].tolist()
             return Transactions(open=dict(starts), next_offset=offset)
-    return Transactions(next_offset=log.first_offset)
+    return Transactions(open=log.open_below_start(), next_offset=log.first_offset)

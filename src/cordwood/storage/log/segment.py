@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.common.errors import CorruptBatchError, DataError
+from cordwood.common.types import NONE
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
@@ -90,6 +91,41 @@ class Segment:
         """Read the time index; None if it is missing."""
         data = self.read_index(FileKind.TIME_INDEX)
         return None if data is None else time_index.decode(data, self.base_offset)
+
+    def lowest_since(self, since_ms: int) -> int | None:
+        """Return an offset below which no record is from `since_ms` on; None if no record of the segment is.
+
+        For a closed segment. Its time index counts if the entries are in order, and if the batch of the used entry has
+        that timestamp. The batches after the last entry are read, as a stale index may lack entries for them.
+        """
+        try:
+            index = self.time_index()
+            if index is None or not index.entries or any(time_index.faults(index)):
+                return self.base_offset
+            is_behind = index.last_entry[0] < since_ms
+            timestamp, offset = index.lookup(since_ms - 1)
+            if timestamp < 0:
+                return self.base_offset
+            with self.open() as file:
+                start = self.position_of(file, offset)
+                for item in read_headers(file, base_offset=self.base_offset, start=start):
+                    if isinstance(item, Gap):
+                        return self.base_offset
+                    batches = item[item["last_offset"] >= offset]
+                    if timestamp >= 0 and batches.size:
+                        if batches["base_offset"][0] > offset or batches["max_timestamp"][0] != timestamp:
+                            return self.base_offset
+                        timestamp = NONE  # the entry is right
+                        if not is_behind or (self.following and offset + 1 >= self.following.base_offset):
+                            break
+                    if (batches["max_timestamp"] >= since_ms).any():
+                        is_behind = False
+                        break
+            if timestamp >= 0:
+                return self.base_offset
+        except OSError:
+            return self.base_offset
+        return None if is_behind else offset + 1
 
     def transaction_index(self) -> transaction_index.TransactionIndex | None:
         """Read the transaction index; None if it is missing.

@@ -167,9 +167,11 @@ class FollowedLog:
     def _look(self) -> None:
         known = self._tails[-1] if self._tails else None
         tail = find_tail(self.log, known, search=not self.log.live)
-        if known is not None and tail is not known and known.is_replaced(self.log):
+        if known is None:
+            self.transactions = Transactions(open=self.log.open_below_start())
+        elif tail is not known and known.is_replaced(self.log):
             self.next_offset = min(self.next_offset, self._unchanged_end(known, tail))
-            self.transactions, self._resume = Transactions(), None
+            self.transactions, self._resume = Transactions(open=self.log.open_below_start()), None
         if tail is not known:
             self._tails.append(tail)
         self.end_offset = tail.next_offset

@@ -1,7 +1,7 @@
 """Open a partition's log for reading: its segments in order, and their batches and records from any offset.
 
 Opening reads names and sizes only. Reads use the indexes to save time: an entry of an offset index only if it points to
-a batch with the offset of the entry, a time index only if its entries are in order.
+a batch with the offset of the entry, an entry of a time index only if a batch has its offset and timestamp.
 
 A log that a broker is writing is read like any other. Its end moves, so the size of each segment is read once; an
 incomplete last batch counts as not written yet; and after a file has vanished (deleted by retention, replaced by the
@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from cordwood.common.arguments import checked, shown
 from cordwood.common.errors import CorruptFileError, NotFoundError
-from cordwood.common.types import Isolation
+from cordwood.common.types import NONE, Isolation
 from cordwood.fs.base import Store
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage, report_wrong
 from cordwood.record.record import Record, to_records
-from cordwood.storage.formats import checkpoints, filenames, time_index
+from cordwood.storage.formats import checkpoints, filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind, parsed_directory
 from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
@@ -385,28 +385,38 @@ class LogView:
         """Yield the segments that may hold records from `since_ms` on, each with the lowest possible offset of such a
         record.
 
-        An entry of a time index means that no record up to its offset in the segment is newer than its timestamp. The
-        index of a closed segment is used if its entries are in order, and is assumed to reach the segment's end. The
-        active segment is searched from its start.
+        Closed segments are skipped by their time indexes, as far as these agree with the batches; see
+        `Segment.lowest_since`. The active segment is searched from its start.
         """
         for segment in self.segments:
-            index = None
-            if segment is not self.segments[-1]:
-                with contextlib.suppress(OSError):
-                    index = segment.time_index()
-            if index is None or not index.entries or any(time_index.faults(index)):
-                yield segment, segment.base_offset
-            elif index.last_entry[0] >= since_ms:
-                before = index.timestamps < since_ms
-                yield segment, int(index.offsets[before][-1]) + 1 if before.any() else segment.base_offset
+            lowest = segment.base_offset if segment is self.segments[-1] else segment.lowest_since(since_ms)
+            if lowest is not None:
+                yield segment, lowest
 
     def transactions(self) -> Transactions:
         """Return aborted and open transactions, from all batch headers of the log."""
-        found = Transactions()
+        found = Transactions(open=self.open_below_start())
         for segment in self.segments:
             for batches in segment.headers(skip_gap, search=not self.live):
                 found.add(batches)
         return found
+
+    def open_below_start(self) -> dict[int, int]:
+        """Return the first offsets of open transactions whose first batches were deleted, by producer.
+
+        Only producer snapshots list them. The newest one counts, as the log may no longer have the markers of others.
+        """
+        if not self.first_offset or not self.recovery.snapshots:
+            return {}
+        end = self.next_offset
+        for offset, info in sorted(self.recovery.snapshots.items(), reverse=True):
+            if self.first_offset <= offset <= end:
+                with contextlib.suppress(CorruptFileError, FileNotFoundError):
+                    rows = producer_state.decode_rows(read_file(self.fs, f"{self.path}/{info.name}"))
+                    first = rows["current_transaction_first_offset"]
+                    rows = rows[(first != NONE) & (first < self.first_offset)]
+                    return dict(rows[["producer_id", "current_transaction_first_offset"]].tolist())
+        return {}
 
     def batches(
         self, *, start_offset: int = 0, end_offset: int = MAX_OFFSET, on_damage: OnDamage = raise_damage

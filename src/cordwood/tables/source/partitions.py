@@ -120,7 +120,7 @@ def transactions_of(
 ) -> Transactions:
     """Find the transactions of a log below an offset."""
     if not options.use_indexes:
-        found = Transactions(next_offset=log.first_offset)
+        found = Transactions(open=log.open_below_start(), next_offset=log.first_offset)
         follow(found, log, end_offset)
         return found
     directory = place.directory
