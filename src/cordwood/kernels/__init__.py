@@ -12,24 +12,18 @@ folder is outside the installation, which may be read-only.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import os
-import pickle
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import llvmlite.binding as llvm
 from numba import config, types
-from numba.core import environment, event
+from numba.core import event
 from numba.core.base import BaseContext
-from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]
-from typing_extensions import override
+from numba.core.caching import FunctionCache
+from numba.core.runtime.nrt import rtsys
 
 from cordwood.common import cache
 
@@ -97,54 +91,15 @@ _load_with_compiler = FunctionCache.load_overload
 def _load_overload(self: FunctionCache, signature: types.Type, target: BaseContext) -> object:
     """Load a compiled kernel from the cache without importing numba's compiler.
 
-    numba would first import its implementations of Python and numpy, and compile the functions of its runtime, which
-    takes 0.4 seconds in each process. Loaded machine code contains these functions; they only need the addresses of the
-    runtime's functions in C. If the cache lacks the kernel, the compiler imports and compiles the rest itself. A
-    program's own numba functions are loaded as ever: they may call what numba imports.
+    numba would first import its implementations of Python and numpy, which takes a third of a second in each process.
+    Loaded machine code only needs the functions of numba's runtime. If the cache lacks the kernel, the compiler imports
+    the rest itself. A program's own numba functions are loaded as ever: they may call what numba imports.
     """
     if not self._py_func.__module__.startswith(f"{__name__}."):
         return _load_with_compiler(self, signature, target)
-    _add_runtime_symbols()
-    self._cache_file._load_data = functools.partial(_load_data, self._cache_file)
+    rtsys.initialize(target)
     with self._guard_against_spurious_io_errors():
         return self._load_overload(signature, target)
-
-
-@functools.cache
-def _add_runtime_symbols() -> None:
-    """Let loaded machine code call the functions in C of numba's runtime, as `rtsys.initialize` does."""
-    for name, address in _nrt_python.c_helpers.items():
-        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
-
-
-def _load_data(file: IndexDataCacheFile, name: str) -> object:
-    """Read a file of the cache, as `IndexDataCacheFile._load_data` does, with environments for our kernels."""
-    with open(file._data_path(name), "rb") as stream:
-        return _Unpickler(stream).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes the environment of a function without importing the function's module.
-
-    Kernels contain functions of `numba.np.arrayobj` and the like. An environment holds the constants that machine code
-    uses, and the globals of the function's module, which only the interpreter's code (object mode) would use.
-    """
-
-    @override
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (environment.__name__, "_rebuild_env"):
-            return _environment
-        return super().find_class(module, name)
-
-
-def _environment(module: str, constants: Sequence[object], name: str) -> environment.Environment:
-    found = environment.lookup_environment(name)
-    if found is None:
-        found = environment.Environment({"__name__": module})
-        found.consts[:] = constants
-        found.env_name = name
-        environment.Environment._memo[name] = found
-    return found
 
 
 FunctionCache.load_overload = _load_overload
