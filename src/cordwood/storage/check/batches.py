@@ -90,7 +90,11 @@ def _wide(batches: BatchRows) -> BoolArray:
 
 #: Rules for a single header. Only the first rule that a batch breaks is reported.
 _RULES = (
-    _Rule(Kind.UNKNOWN_CODEC, lambda b: _codec(b) > max(Codec), f"compression type {{codec}}; Kafka has 0 to {max(Codec):d}"),
+    _Rule(
+        Kind.UNKNOWN_CODEC,
+        lambda b: _codec(b) > max(Codec),
+        f"compression type {{codec}}; Kafka has 0 to {max(Codec):d}",
+    ),
     *(
         _Rule(Kind.CODEC_NOT_ALLOWED, partial(_is_too_old_for, codec), f"{codec.label} in a message of magic {{magic}}")
         for codec in Codec
