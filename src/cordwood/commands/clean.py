@@ -196,13 +196,17 @@ def _indexes_to_make(
 
 @dataclass(slots=True)
 class _Built:
-    """A partition in the copy."""
+    """A partition in the copy.
+
+    Attributes:
+        log: its source, listed after the tasks. `check_unchanged` finds out whether a broker changes it from then on.
+    """
 
     copy: DirectoryCopy
     place: LocatedPartition
     plan: PartitionPlan | None
     result: PartitionResult
-    bytes_before: int
+    log: LogView
     output: Output | None
 
     @property
@@ -241,10 +245,10 @@ def _build(
         came = None if loaded is None else loaded.get(place.path)
         result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
         why = name_source(result.why, copy, place)
-        result = replace(result, why=why, left_out_bytes=left_out_bytes(place, came))
+        result = replace(result, why=why, left_out_bytes=left_out_bytes(place, log, came))
         if log.ends_below_start and broker_would_load(place.name):
             result = replace(result, notes=(*result.notes, _emptied(log)))
-        return _Built(copy, place, plans.get(path), result, log.size_bytes, output)
+        return _Built(copy, place, plans.get(path), result, log, output)
 
     built = in_parallel(fs.concurrency, one, work)
     for partition in built:
@@ -307,7 +311,7 @@ def _bring_indexes(fs: TargetStore, built: Sequence[_Built], root: str | None, b
     def one(partition: _Built) -> None:
         if not broker_would_load(partition.place.name):
             return
-        output, log = partition.output, partition.place.log().with_indexes_in(root)
+        output, log = partition.output, partition.log.with_indexes_in(root)
         if output is None:
             bring_indexes(fs, log, partition.target, bytes_max=bytes_max)
         else:
@@ -321,7 +325,7 @@ def _measured(fs: TargetStore, built: _Built) -> PartitionResult:
     found = built.plan
     return replace(
         built.result,
-        bytes_before=built.bytes_before,
+        bytes_before=built.log.size_bytes,
         bytes_after=after,
         segments_retained_away=0 if found is None else len(found.retained_away),
         bytes_retained_away=0 if found is None else found.bytes_retained_away,

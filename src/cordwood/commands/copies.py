@@ -133,7 +133,7 @@ def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link
     return restored
 
 
-def left_out_bytes(place: LocatedPartition, came: Recovered | None) -> int:
+def left_out_bytes(place: LocatedPartition, log: LogView, came: Recovered | None) -> int:
     """Return the bytes of whole batches that the copy of a partition lacks.
 
     Args:
@@ -141,7 +141,6 @@ def left_out_bytes(place: LocatedPartition, came: Recovered | None) -> int:
     """
     if came is not None:
         return came.left_out_bytes
-    log = place.log()
     return log.size_bytes if log.ends_below_start and broker_would_load(place.name) else 0
 
 

@@ -146,11 +146,12 @@ def _foretell(
             after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
             after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
         size = 0 if found is None else found.bytes_retained_away
+        source = place.log() if copy.path in restored else log
         yield replace(
             result,
             why=name_source(result.why, copy, place),
-            left_out_bytes=left_out_bytes(place, came),
-            bytes_before=place.log().size_bytes,
+            left_out_bytes=left_out_bytes(place, source, came),
+            bytes_before=source.size_bytes,
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),
             bytes_retained_away=size,
