@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.bench.beside_kafka import compared
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
 from cordwood.cli.main import app
 from cordwood.common.errors import CordwoodError
@@ -98,7 +98,7 @@ def test_what_differs_is_no_result(tmp_path: Path, codec: Codec, change: str) ->
     kafka, ours = tmp_path / "kafka" / "t-0", tmp_path / "ours" / "t-0"
     kafka.mkdir(parents=True)
     write_keyed_log(
-        PosixFileSystem(), str(kafka), records=160, keys=Keys(5), shape=Shape(codec=codec), segment_bytes=8_000
+        PosixFileSystem(), str(kafka), records=160, keys=KeyPattern(5), shape=Shape(codec=codec), segment_bytes=8_000
     )
     shutil.copytree(kafka, ours)
     assert compared(kafka, ours, compressed=codec is not Codec.NONE) in ("bytes", "records")

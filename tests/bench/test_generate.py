@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
@@ -18,7 +18,7 @@ def test_a_keyed_log_has_its_records_its_keys_and_a_short_last_segment(tmp_path:
     partition.mkdir()
     shape = Shape(batch_bytes=1000, codec=codec)
     count = write_keyed_log(
-        PosixFileSystem(), str(partition), records=1_600, keys=Keys(50), shape=shape, segment_bytes=100_000
+        PosixFileSystem(), str(partition), records=1_600, keys=KeyPattern(50), shape=shape, segment_bytes=100_000
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     records = list(log.records())

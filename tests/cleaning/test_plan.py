@@ -15,6 +15,7 @@ import pytest
 
 import cordwood.commands.report.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning.rules.plan import (
+    BlockingTransaction,
     Bound,
     Choices,
     Compaction,
@@ -22,7 +23,6 @@ from cordwood.cleaning.rules.plan import (
     HeaderFacts,
     HighWatermark,
     LogFacts,
-    OpenTransaction,
     PartitionPlan,
     Plan,
     Reason,
@@ -70,7 +70,7 @@ def facts(
         end,
         HighWatermark(end if mark is None else mark, "replication-offset-checkpoint"),
         checkpoint,
-        tuple(OpenTransaction(*one) for one in open_at),
+        tuple(BlockingTransaction(*one) for one in open_at),
         min((first for first, _ in open_at), default=None),
     )
 

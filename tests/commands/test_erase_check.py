@@ -16,7 +16,7 @@ from cordwood.cli.main import app
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
 from cordwood.commands.report.erasure import TRACES
-from cordwood.commands.why.found_keys import ErasureResult, FoundTrace, Role, Verdict
+from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict, FoundTrace, Role
 from cordwood.commands.why.next_step import NextStep, StepKind
 from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
@@ -24,7 +24,7 @@ from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.headers import is_control
 from cordwood.record.record import Record
-from cordwood.storage.index.history import Outcome
+from cordwood.storage.index.history import TransactionOutcome
 from cordwood.storage.index.traces import TraceKind
 from cordwood.storage.log.view import LogView
 from tests.fixtures import STOPPED, copy_of, fixture
@@ -65,7 +65,7 @@ def append(path: Path, data: bytes) -> None:
 
 def traces(*paths: Path, **options: Any) -> set[tuple[str, str]]:
     found = cordwood.erase_check(*map(str, paths), keys=[ERASED], **options)
-    assert (found.verdict is Verdict.TRACES) == bool(found.traces) == any(found.counts.values())
+    assert (found.verdict is ErasureVerdict.TRACES) == bool(found.traces) == any(found.counts.values())
     return {(one.role, one.kind) for one in found.traces}
 
 
@@ -139,7 +139,7 @@ def test_the_traces_in_random_logs_are_the_records_that_a_full_scan_finds(seed: 
     kinds = {}
     for name, log in logs.items():
         for one in plain_history(log, keys):
-            is_old = one.superseded_by is not None or one.outcome is Outcome.ABORTED
+            is_old = one.superseded_by is not None or one.outcome is TransactionOutcome.ABORTED
             kind = TraceKind.SUPERSEDED if is_old else TraceKind.TOMBSTONE if one.is_tombstone else TraceKind.RECORD
             kinds[name, one.offset] = one.key, kind
     in_logs = [one for one in found.traces if one.role is Role.LOG and one.record is not None]
@@ -337,7 +337,7 @@ def test_what_cannot_be_read_is_no_certificate(tmp_path: Path) -> None:
     partition = partition_of(tmp_path)
     append(partition / SEGMENT, encode_batch([record(10, b"k" * 20)], codec=Codec.ZSTD)[:-3])
     found = cordwood.erase_check(str(partition), keys=[ERASED])
-    assert found.verdict is Verdict.INCOMPLETE and found.traces == ()
+    assert found.verdict is ErasureVerdict.INCOMPLETE and found.traces == ()
     done = run("erase-check", partition, "--key", ERASED.decode())
     assert done.exit_code == 1 and "are no batch" in done.stdout
     assert done.stdout.endswith("NO TRACE IN WHAT COULD BE READ\n")

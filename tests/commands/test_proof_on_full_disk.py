@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place, verify
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cleaning.engine.task import FailureKind
 from cordwood.commands.proving import verify_pairs
@@ -38,7 +38,9 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A partition with a million small records."""
     path = tmp_path_factory.mktemp("logs") / "t-0"
     path.mkdir()
-    write_keyed_log(PosixFileSystem(), str(path), records=RECORDS, keys=Keys(RECORDS), shape=SHAPES[request.param])
+    write_keyed_log(
+        PosixFileSystem(), str(path), records=RECORDS, keys=KeyPattern(RECORDS), shape=SHAPES[request.param]
+    )
     return path
 
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean, clean_in_place
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine.results import Fate
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
@@ -73,7 +73,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "t-0"
     path.mkdir()
     shape = Shape(value_bytes=1, key_bytes=8)
-    write_keyed_log(PosixFileSystem(), str(path), records=RECORDS, keys=Keys(RECORDS), shape=shape)
+    write_keyed_log(PosixFileSystem(), str(path), records=RECORDS, keys=KeyPattern(RECORDS), shape=shape)
     return path
 
 

@@ -34,7 +34,7 @@ from cordwood.storage.formats.filenames import (
     offset_name,
 )
 from cordwood.storage.index import key_sample
-from cordwood.storage.index.key_sample import KeySource
+from cordwood.storage.index.key_sample import CountSource
 from tests.commands.made_broker import DAY, HOUR, MINUTE, T0, MadeBroker, batch, different, pairs, same
 from tests.commands.trees import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
@@ -881,19 +881,19 @@ def test_a_sample_of_a_large_log_tells_about_how_many_keys_it_has(tmp_path: Path
     records = 40_000
     partition = why_of(tmp_path, lambda broker: many_keys(broker, keys, records), sample_bytes=4 << 20)
     counts = partition.keys
-    assert counts is not None and counts.source is KeySource.SAMPLE
+    assert counts is not None and counts.source is CountSource.SAMPLE
     assert counts.read_bytes <= 5 << 20
     different = len(set(random.Random(7).choices(range(keys), k=records)))
     assert counts.keys_in_log == pytest.approx(different, rel=0.15)
     everything = why_of(tmp_path / "all", lambda broker: many_keys(broker, keys, records), read_all=True).keys
-    assert everything is not None and everything.source is KeySource.ALL and everything.keys_in_log == different
+    assert everything is not None and everything.source is CountSource.ALL and everything.keys_in_log == different
 
 
 def test_key_indexes_count_all_keys_without_reading_the_log(tmp_path: Path) -> None:
     paths, given = made(tmp_path, Case(lambda broker: many_keys(broker, 5_000, 40_000), KIND.DUE, ""))
     cordwood.index(paths[0], topics=["t"])
     counts = found(cordwood.why(*paths, **given, sample_bytes=1 << 20), "t-0").keys
-    assert counts is not None and counts.source is KeySource.INDEX
+    assert counts is not None and counts.source is CountSource.INDEX
     assert (counts.read_bytes, counts.keys_in_log, counts.keyed) == (0, 4_999, 40_000)
 
 
@@ -901,7 +901,7 @@ def test_key_indexes_may_be_elsewhere(tmp_path: Path) -> None:
     paths, given = made(tmp_path, Case(lambda broker: many_keys(broker, 5_000, 40_000), KIND.DUE, ""))
     cordwood.index(paths[0], topics=["t"], index_dir=str(tmp_path / "indexes"))
     counts = found(cordwood.why(*paths, **given, index_dir=str(tmp_path / "indexes")), "t-0").keys
-    assert counts is not None and counts.source is KeySource.INDEX
+    assert counts is not None and counts.source is CountSource.INDEX
 
 
 def test_more_keys_than_are_kept_are_counted_by_a_part_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

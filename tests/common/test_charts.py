@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cordwood.common.charts import Bar, Curve, bar_chart, line_chart
+from cordwood.common.charts import ChartBar, Curve, bar_chart, line_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -16,7 +16,7 @@ def texts(root: ElementTree.Element) -> list[str | None]:
 
 
 def test_bars_are_as_long_as_their_values_and_marks_stand_on_them() -> None:
-    root = ElementTree.fromstring(bar_chart("a & b", [Bar("<one>", 2, "2 s", mark=4), Bar("two", 1, "1 s")]))
+    root = ElementTree.fromstring(bar_chart("a & b", [ChartBar("<one>", 2, "2 s", mark=4), ChartBar("two", 1, "1 s")]))
     assert texts(root) == ["a & b", "<one>", "2 s", "two", "1 s"]
     widths = [float(one.attrib["width"]) for one in root.iter(f"{SVG}rect") if one.attrib["width"] != "100%"]
     assert widths[0] == 2 * widths[1]

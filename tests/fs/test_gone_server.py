@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.generate import Keys, write_keyed_log
+from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.fs.manifest import RUN
 from cordwood.fs.posix import PosixFileSystem
 from tests.cli.running import ENVIRONMENT
@@ -64,7 +64,7 @@ def test_a_listing_that_no_server_answers_ends_with_sigterm() -> None:
 def test_a_clean_into_a_bucket_whose_server_is_gone_ends_with_sigterm(tmp_path: Path, records: int) -> None:
     log = tmp_path / "logs/orders-0"
     log.mkdir(parents=True)
-    write_keyed_log(PosixFileSystem(), str(log), records=records, keys=Keys(10_000), segment_bytes=4_000_000)
+    write_keyed_log(PosixFileSystem(), str(log), records=records, keys=KeyPattern(10_000), segment_bytes=4_000_000)
     with contextlib.ExitStack() as served:
         server = served.enter_context(running_server())
         words = ["clean", str(log.parent), "--output", f"s3://{BUCKET}/new", *CLEAN, "--rate", "1m"]

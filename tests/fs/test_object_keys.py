@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.commands.why.found_keys import ErasureResult, Verdict
+from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
@@ -39,10 +39,10 @@ def test_keys_are_found_in_a_bucket_as_on_a_disk(server: Server, tmp_path: Path)
     url = server.upload(copy, "keys")
     chosen = {"keys": keys, "topics": ["orders"], "now_ms": 1_795_300_000_000}
     here, there = cordwood.erase_check(str(copy), **chosen), cordwood.erase_check(url, **chosen)  # type: ignore[arg-type]
-    assert there.verdict is Verdict.TRACES and len(there.files) == len(here.files)
+    assert there.verdict is ErasureVerdict.TRACES and len(there.files) == len(here.files)
     assert found(there, url) == found(here, str(copy))
     assert {one.found.sha256 for one in there.files} == {one.found.sha256 for one in here.files}
     got = cordwood.get(url, **chosen)  # type: ignore[arg-type]
     assert [one.record for one in got.records] == [one.record for one in cordwood.get(str(copy), **chosen).records]  # type: ignore[arg-type]
     assert sum(one.indexed for one in got.searched) > 0
-    assert cordwood.erase_check(url, keys=["nobody"]).verdict is Verdict.CLEAR
+    assert cordwood.erase_check(url, keys=["nobody"]).verdict is ErasureVerdict.CLEAR

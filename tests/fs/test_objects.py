@@ -21,7 +21,7 @@ from cordwood.common.errors import NotFoundError, RequestError, StoreError
 from cordwood.fs.base import PutMode
 from cordwood.fs.by_url import UrlStore, file_system_for, local_path
 from cordwood.fs.object_file import PART_BYTES
-from cordwood.fs.object_requests import Patience, Place, is_object_url, place_of
+from cordwood.fs.object_requests import ObjectPlace, Patience, is_object_url, place_of
 from cordwood.fs.objects import ObjectStore
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
@@ -51,7 +51,7 @@ def root(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> str:
     ],
 )
 def test_a_url_names_a_bucket_and_a_key(url: str, place: tuple[str, str]) -> None:
-    assert place_of(url) == Place(*place)
+    assert place_of(url) == ObjectPlace(*place)
 
 
 def test_what_names_no_bucket_is_refused() -> None:

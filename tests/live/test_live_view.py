@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.cleaning.rules.plan import Reason
 from cordwood.common.types import TopicPartition
-from cordwood.live.history import History, Tally
+from cordwood.live.history import SampleHistory, Tally
 from cordwood.live.report import SPANS, Health, LiveLook, PartitionStatus, Sample, Span
 from cordwood.view.live_view import LiveView
 from cordwood.view.pages import live
@@ -137,7 +137,7 @@ def sample(uptime_ms: int, **more: Any) -> Sample:
 
 
 def test_samples_are_bounded_and_reach_back_as_far_as_their_span() -> None:
-    history = History()
+    history = SampleHistory()
     assert history.over(Span.DAY) == ()
     for at_ms in range(0, 40 * 86_400_000, 120_000):
         history.add(sample(at_ms))
@@ -150,7 +150,7 @@ def test_samples_are_bounded_and_reach_back_as_far_as_their_span() -> None:
 
 
 def test_a_span_shows_the_newest_sample_even_between_two_that_are_kept() -> None:
-    history = History()
+    history = SampleHistory()
     for at_ms in (0, 2_000, 4_000, 5_000):
         history.add(sample(at_ms))
     assert [one.uptime_ms for one in history.over(Span.MINUTES)] == [0, 4_000, 5_000]

@@ -9,7 +9,7 @@ import pytest
 
 from cordwood.common.types import NONE, ControlType
 from cordwood.kernels.layout import BATCH_ROW, CONTROL, TRANSACTIONAL, BatchRows
-from cordwood.live.producer_state import Marker, ProducerState
+from cordwood.live.producer_state import DecodedMarker, ProducerState
 from cordwood.record.batch import MAX_SEQUENCE, to_batches
 from cordwood.storage.formats.producer_state import ProducerEntry, rows_of
 from cordwood.storage.recovery.replay import Producers
@@ -52,7 +52,7 @@ def test_a_live_log_and_one_that_is_only_read_come_to_the_same_producers(seed: i
     aborted = [one for part in np.array_split(rows, 7) for one in replayed.replay(part, known)]
     taken = list(
         live.take(
-            (batch, Marker(ControlType(batch.control_type), known[batch.last_offset], batch.max_timestamp))
+            (batch, DecodedMarker(ControlType(batch.control_type), known[batch.last_offset], batch.max_timestamp))
             if batch.is_control
             else (batch, None)
             for batch in to_batches(rows)

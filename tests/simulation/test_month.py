@@ -21,7 +21,7 @@ from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import MeterReading, MetricName, Reading, TimerReading
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.segment import LogSegment
-from cordwood.simulation.recorder import State
+from cordwood.simulation.recorder import RecordState
 from cordwood.simulation.sizing.stays import Stay
 from cordwood.simulation.sizing.workload import Workload
 from cordwood.simulation.world import Member, World
@@ -270,7 +270,7 @@ def rows(months: Mapping[str, Sequence[Month]], now_ms: int) -> Iterator[list[st
     for name, group in months.items():
         late = [sum(one.sizes[len(one.sizes) // 3 :]) / (len(one.sizes) - len(one.sizes) // 3) for one in group]
         appended = sum(one.member.recorder.appended_bytes for one in group)
-        values = sum(one.member.recorder.bytes_of(State.VALUE) for one in group)
+        values = sum(one.member.recorder.bytes_of(RecordState.VALUE) for one in group)
         deleted = sum(one.member.recorder.deleted_bytes for one in group)
         yield [
             name,

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cordwood.common.config import HOUR_MS
-from cordwood.simulation.recorder import State
+from cordwood.simulation.recorder import RecordState
 from cordwood.simulation.sizing.workload import TOMBSTONE_BYTES, Workload
 from cordwood.simulation.world import Member
 from tests.simulation.worlds import Topic, add, records_there, world_of
@@ -50,19 +50,19 @@ class Model:
 
         member.recorder.written = written  # type: ignore[method-assign]
 
-    def sizes(self, there: dict[int, tuple[int, bool]]) -> Counter[State]:
+    def sizes(self, there: dict[int, tuple[int, bool]]) -> Counter[RecordState]:
         """The bytes of existing records by their state."""
         last = {key: offset for offset, (key, _, aborted) in sorted(self.records.items()) if not aborted}
-        found: Counter[State] = Counter()
+        found: Counter[RecordState] = Counter()
         for offset, (key, is_tombstone) in there.items():
             assert self.records[offset][:2] == (key, is_tombstone)
             size = TOMBSTONE_BYTES if is_tombstone else RECORD_BYTES
             if self.records[offset][2]:
-                found[State.ABORTED] += size
+                found[RecordState.ABORTED] += size
             elif last[key] != offset:
-                found[State.SUPERSEDED] += size
+                found[RecordState.SUPERSEDED] += size
             else:
-                found[State.TOMBSTONE if is_tombstone else State.VALUE] += size
+                found[RecordState.TOMBSTONE if is_tombstone else RecordState.VALUE] += size
         return found
 
 
@@ -77,7 +77,7 @@ def test_sizes_are_those_of_a_plain_model_after_each_step(name: str) -> None:
             there = records_there(member.log)
             recorder = member.recorder
             wanted = model.sizes(there)
-            for state in (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED):
+            for state in (RecordState.VALUE, RecordState.TOMBSTONE, RecordState.SUPERSEDED, RecordState.ABORTED):
                 assert recorder.bytes_of(state) == wanted[state], state
             start, end = member.log.log_start_offset, member.log.log_end_offset
             keys = {key for offset, (key, _) in there.items() if offset >= start}

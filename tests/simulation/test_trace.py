@@ -12,8 +12,8 @@ from cordwood.common.errors import DataError
 from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
-from cordwood.simulation.explain import Replay, Span, choose_span, rows_of
-from cordwood.simulation.trace import TRACE_ROW, Trace, draw_gone, read_trace
+from cordwood.simulation.explain import Replay, ReplayedSpan, choose_span, rows_of
+from cordwood.simulation.trace import TRACE_ROW, LogTrace, draw_gone, read_trace
 from cordwood.storage.log.view import open_log
 from cordwood.testing.memory import MemoryFileSystem
 
@@ -37,7 +37,7 @@ def batch(*records: tuple[int, int, str, str | None], **more: int) -> bytes:
     return encode_batch(made, **more)  # type: ignore[arg-type]
 
 
-def read(log, factor: float = 1, now_ms: int = NOW) -> Trace:
+def read(log, factor: float = 1, now_ms: int = NOW) -> LogTrace:
     return read_trace(log, factor, now_ms, 7)
 
 
@@ -129,9 +129,9 @@ def test_a_key_that_is_updated_often_gets_more_of_what_went() -> None:
 # ---- Times, and records before the range -----------------------------------------------------------------------------
 
 
-def trace_of(found: Iterable[tuple[int, int, int]], start_offset: int = 0) -> Trace:
+def trace_of(found: Iterable[tuple[int, int, int]], start_offset: int = 0) -> LogTrace:
     made = rows(*found)
-    return Trace(made, 1.0, start_offset, int(made["offset"][-1]) + 1, made.size, 0, 1000, 1)
+    return LogTrace(made, 1.0, start_offset, int(made["offset"][-1]) + 1, made.size, 0, 1000, 1)
 
 
 def configs(**texts: str):
@@ -167,7 +167,7 @@ def test_what_retention_has_deleted_is_what_the_log_has_over_again_in_whole_days
 def test_a_compacted_log_begins_with_the_last_value_of_each_key() -> None:
     found = rows((0, 10, 5), (1, 20, 6), (2, 30, 5), (3, 40, 7), (4, 60, 6))
     found["is_tombstone"][3] = True
-    span = Span(begin_ms=50, measured_ms=50, end_ms=70)
+    span = ReplayedSpan(begin_ms=50, measured_ms=50, end_ms=70)
     for policy, wanted in (("compact", [6, 5]), ("delete", [])):
         replay = Replay(found, span, configs(cleanup_policy=policy), batch_records=2, less_bytes=0, start_ms=1000)
         parts = list(replay.until(1005, 1000, 0, lambda: 1 << 20))
@@ -182,7 +182,7 @@ def test_a_compacted_log_begins_with_the_last_value_of_each_key() -> None:
 def test_aborted_records_are_written_as_aborted_transactions(aborted: list[bool]) -> None:
     found = rows((0, 10, 5), (1, 20, 6), (2, 30, 5), (3, 40, 7))
     found["is_aborted"] = aborted
-    span = Span(begin_ms=0, measured_ms=0, end_ms=50)
+    span = ReplayedSpan(begin_ms=0, measured_ms=0, end_ms=50)
     replay = Replay(found, span, configs(), batch_records=10, less_bytes=0, start_ms=0)
     parts = list(replay.until(50, 0, 0, lambda: 1 << 20))
     assert [fate for part in parts for fate in [part.aborted] * part.records.count] == aborted

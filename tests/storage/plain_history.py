@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.record import to_records
-from cordwood.storage.index.history import KeyRecord, Outcome
+from cordwood.storage.index.history import KeyRecord, TransactionOutcome
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 
@@ -23,7 +23,7 @@ def all_keys(log: LogView) -> list[bytes]:
 
 
 def _with_successor(record: KeyRecord, later: list[KeyRecord]) -> KeyRecord:
-    same = (one.offset for one in later if one.key == record.key and one.outcome is Outcome.COMMITTED)
+    same = (one.offset for one in later if one.key == record.key and one.outcome is TransactionOutcome.COMMITTED)
     names = ("key", "offset", "timestamp", "value", "base_offset", "segment", "position", "producer_id", "outcome")
     fields = {name: getattr(record, name) for name in names}
     return KeyRecord(**fields, superseded_by=next(same, None), delete_horizon_ms=record.delete_horizon_ms)
@@ -40,11 +40,11 @@ def _records(log: LogView) -> Iterator[KeyRecord]:
                 continue
             in_transaction = batch["magic"][0] == 2 and bool(batch["attributes"][0] & 0x10)
             horizon = batch["magic"][0] == 2 and bool(batch["attributes"][0] & 0x40)
-            outcome = Outcome.COMMITTED
+            outcome = TransactionOutcome.COMMITTED
             if in_transaction and transactions.aborted_data(batch)[0]:
-                outcome = Outcome.ABORTED
+                outcome = TransactionOutcome.ABORTED
             elif in_transaction and transactions.open_data(batch)[0]:
-                outcome = Outcome.OPEN
+                outcome = TransactionOutcome.OPEN
             for columns in decode(BatchWindow(item.position, item.data, batch, item.read), on_damage=lambda _: None):
                 for record in to_records(columns.data, columns.rows):
                     if record.key is not None:

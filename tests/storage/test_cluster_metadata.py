@@ -20,7 +20,7 @@ from cordwood.storage.formats.cluster_metadata import (
     EMPTY,
     RECORDS,
     ClusterMetadata,
-    Partition,
+    PartitionReplicas,
     apply,
     decode,
     load_snapshot,
@@ -221,17 +221,17 @@ def test_topic_created_twice_is_a_problem_and_the_newer_one_counts() -> None:
 
 def test_a_partition_change_changes_what_it_names() -> None:
     before = told(topic(), partition([1, 2, 3], directories=[ID, ID, OTHER_ID]))
-    kept = Partition((1, 2, 3), (1, 2, 3), (), (), 1, 0, (ID, ID, OTHER_ID))
+    kept = PartitionReplicas((1, 2, 3), (1, 2, 3), (), (), 1, 0, (ID, ID, OTHER_ID))
     assert before.topics["orders"].partitions == {0: kept}
 
-    def after(version: int = 0, **values: Any) -> Partition:
+    def after(version: int = 0, **values: Any) -> PartitionReplicas:
         return told(change(version, **values), onto=before, first=2).topics["orders"].partitions[0]
 
     assert after() == kept
-    assert after(isr=[2], leader=2) == Partition((1, 2, 3), (2,), (), (), 2, 1, kept.directories)
-    assert after(leader=-1) == Partition((1, 2, 3), (1, 2, 3), (), (), -1, 1, kept.directories)
+    assert after(isr=[2], leader=2) == PartitionReplicas((1, 2, 3), (2,), (), (), 2, 1, kept.directories)
+    assert after(leader=-1) == PartitionReplicas((1, 2, 3), (1, 2, 3), (), (), -1, 1, kept.directories)
     moved = after(1, replicas=[4, 1], adding_replicas=[4], removing_replicas=[2], directories=[ID, OTHER_ID])
-    assert moved == Partition((4, 1), (1, 2, 3), (2,), (4,), 1, 0, (ID, OTHER_ID))
+    assert moved == PartitionReplicas((4, 1), (1, 2, 3), (2,), (4,), 1, 0, (ID, OTHER_ID))
     assert after(replicas=[4]).directories == ()
     assert before.topics["orders"].partitions == {0: kept}
 

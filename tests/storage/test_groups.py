@@ -8,12 +8,12 @@ import pytest
 
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
-from cordwood.storage.node.groups import EndSource, Group, GroupBuilder, GroupType, LogEnd
+from cordwood.storage.node.groups import ConsumerLogEnd, EndSource, Group, GroupBuilder, GroupType
 from tests.storage.internal_logs import TIME, internal_record, offset_commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID, OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
-ENDS = {T0: LogEnd(100, EndSource.LOG_END), T1: LogEnd(50, EndSource.HIGH_WATERMARK)}
+ENDS = {T0: ConsumerLogEnd(100, EndSource.LOG_END), T1: ConsumerLogEnd(50, EndSource.HIGH_WATERMARK)}
 
 
 def record(name: str, value: dict[str, Any] | None, **key: Any) -> DecodedRecord:

@@ -14,7 +14,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import key_index_path
-from cordwood.storage.index.history import History, Outcome
+from cordwood.storage.index.history import KeyHistory, TransactionOutcome
 from cordwood.storage.index.partition import drop_indexes
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.more
 SOME = ("kraft-before", "legacy-mixed-before", "legacy-v0-before", "kraft-crashed")
 
 
-def same_as_plain(log: LogView, keys: list[bytes]) -> History:
+def same_as_plain(log: LogView, keys: list[bytes]) -> KeyHistory:
     """Search a log for keys; the history that did it."""
     expected = plain_history(log, keys)
-    history = History(keys, on_damage=lambda _: None)
+    history = KeyHistory(keys, on_damage=lambda _: None)
     assert history.of(log) == expected
-    last = {one.key: one for one in expected if one.outcome is Outcome.COMMITTED}
-    newest = History(keys, on_damage=lambda _: None).of(log, last=True)
+    last = {one.key: one for one in expected if one.outcome is TransactionOutcome.COMMITTED}
+    newest = KeyHistory(keys, on_damage=lambda _: None).of(log, last=True)
     assert [(one.key, one.offset, one.value) for one in newest] == sorted(
         ((one.key, one.offset, one.value) for one in last.values()), key=lambda one: one[1]
     )
@@ -93,19 +93,19 @@ def test_only_a_few_batches_are_read_through_an_index() -> None:
     index_all(fs, log)
     with fs.open_for_update(log.segments[0].path) as file:
         file.write(200, b"\x77")
-    assert [one.offset for one in History([b"42"]).of(log)] == list(range(42, 800, 97))
+    assert [one.offset for one in KeyHistory([b"42"]).of(log)] == list(range(42, 800, 97))
     drop_indexes(fs, log)
     with pytest.raises(DataError, match="CRC-32C"):
-        History([b"42"]).of(log)
+        KeyHistory([b"42"]).of(log)
 
 
 def test_the_last_record_of_keys_is_looked_for_from_the_newest_segment_on() -> None:
     fs, log = some_log()
     index_all(fs, log)
     searched: list[int] = []
-    found = History([b"42"]).of(log, lambda segment: searched.append(segment.base_offset), last=True)
+    found = KeyHistory([b"42"]).of(log, lambda segment: searched.append(segment.base_offset), last=True)
     assert ([one.offset for one in found], searched) == ([42 + 7 * 97], [400])
-    assert History([b"none"]).of(log, lambda segment: searched.append(segment.base_offset), last=True) == []
+    assert KeyHistory([b"none"]).of(log, lambda segment: searched.append(segment.base_offset), last=True) == []
     assert searched == [400, 400, 0]
 
 
@@ -121,7 +121,7 @@ def test_an_index_with_any_byte_flipped_or_cut_anywhere_changes_nothing(keys: li
         for wrong in (right[:at] + bytes([right[at] ^ 1 << at % 8]) + right[at + 1 :], right[:at]):
             with fs.create(path, exclusive=False) as file:
                 file.write(0, wrong)
-            assert History(keys).of(log) == expected
+            assert KeyHistory(keys).of(log) == expected
 
 
 def test_indexes_of_another_log_of_an_earlier_state_or_of_no_use_change_nothing() -> None:
@@ -170,7 +170,7 @@ def test_a_log_that_loses_a_segment_while_it_is_searched_is_listed_again(tmp_pat
         (partition / f"{first:020d}.log").write_bytes(encode_batch(records))
     log = LogView(str(partition), fs=fs)
     (partition / f"{0:020d}.log").unlink()
-    assert [one.offset for one in History([b"k1"]).of(log)] == [11, 14, 17, 21, 24, 27]
+    assert [one.offset for one in KeyHistory([b"k1"]).of(log)] == [11, 14, 17, 21, 24, 27]
     shutil.rmtree(partition)
 
 
@@ -187,5 +187,8 @@ def test_an_aborted_record_that_a_cleaner_removes_during_the_search_stays_aborte
             file.write(0, content)
 
     put(aborted + rest)
-    records = History([b"k"]).of(LogView("t-0", fs=fs), lambda _: put(rest))
-    assert [(record.offset, record.outcome) for record in records] == [(0, Outcome.ABORTED), (2, Outcome.COMMITTED)]
+    records = KeyHistory([b"k"]).of(LogView("t-0", fs=fs), lambda _: put(rest))
+    assert [(record.offset, record.outcome) for record in records] == [
+        (0, TransactionOutcome.ABORTED),
+        (2, TransactionOutcome.COMMITTED),
+    ]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import CorruptMessageError, DataError
 from cordwood.storage.formats.messages import codec
-from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, Decoded, decode
+from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, DecodedMessage, decode
 from cordwood.storage.formats.messages.schema import read_table
 from tests.storage.message_twin import CASES, Case, encode, from_json, mutated, random_fields
 
@@ -43,7 +43,7 @@ def test_every_version_of_every_message_was_written_by_kafka() -> None:
 def test_a_message_is_read_as_kafka_wrote_it(line: dict[str, Any]) -> None:
     case, data = CASE_OF[line["name"], line["version"]], bytes.fromhex(line["hex"])
     fields = from_json(case.message.fields, line["json"])
-    assert decode(case.message, case.version, data) == Decoded(case.message, case.version, fields, len(data))
+    assert decode(case.message, case.version, data) == DecodedMessage(case.message, case.version, fields, len(data))
     assert encode(case, fields) == data
 
 
@@ -60,7 +60,7 @@ def test_a_message_cut_short_is_no_message_and_bytes_behind_it_are_left(line: di
 def test_what_the_twin_encodes_is_decoded(case: Case, random: Random) -> None:
     fields = random_fields(case, random)
     data = encode(case, fields)
-    assert decode(case.message, case.version, data) == Decoded(case.message, case.version, fields, len(data))
+    assert decode(case.message, case.version, data) == DecodedMessage(case.message, case.version, fields, len(data))
 
 
 @given(st.sampled_from(CASES), randoms)
@@ -128,9 +128,9 @@ def test_a_problem_says_what_is_wrong_and_where(version: int, data: bytes, probl
 def test_a_later_version_is_read_as_far_as_it_goes() -> None:
     whole = b"\2\2a\2b\2\0\1\0\0"
     fields = {"names": ("a",), "texts": "b", "pairs": ({"left": 1, "tagged": 7},), "extra": b""}
-    assert decode(THING, 1, whole) == Decoded(THING, 1, fields, len(whole))
+    assert decode(THING, 1, whole) == DecodedMessage(THING, 1, fields, len(whole))
     later = decode(THING, 2, whole + b"more")
-    assert later == Decoded(THING, 2, fields, len(whole)) and later.is_later
+    assert later == DecodedMessage(THING, 2, fields, len(whole)) and later.is_later
     # An unknown field's bytes are in the place of a string.
     strange = decode(THING, 9, b"\3\2a\xff\xff\xff\xff\xff")
     assert strange.fields == {"names": ("a",), "texts": "", "pairs": (), "extra": b""}

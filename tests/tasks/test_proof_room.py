@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.proof import producers, prove, room, states
 from cordwood.cleaning.proof.pairs import Pair, Side
-from cordwood.cleaning.proof.prove import Site
+from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
 from cordwood.cleaning.rules.plan import Compaction
 from cordwood.fs.posix import PosixFileSystem
@@ -40,7 +40,7 @@ def files_of_proof(partition: Path, end: int, scratch: Path) -> int:
     scratch.mkdir()
     side = Side(str(partition), 0)
     pair = Pair(None, side, side, first_uncleanable=end)
-    (verdict,) = prove.prove(each, 2, FS, [pair], Site(FS.location(), Scratch(FS.location(), str(scratch))))
+    (verdict,) = prove.prove(each, 2, FS, [pair], ProofSite(FS.location(), Scratch(FS.location(), str(scratch))))
     assert verdict.holds
     return sum(path.stat().st_size for path in scratch.iterdir())
 
@@ -74,7 +74,7 @@ def test_the_files_of_a_proof_take_no_more_than_is_planned(name: str, tmp_path: 
 def test_the_files_of_a_large_proof_take_no_more_than_is_planned(shape: Shape, tmp_path: Path) -> None:
     partition = tmp_path / "t-0"
     partition.mkdir()
-    write_keyed_log(FS, str(partition), records=50_000, keys=Keys(1000), shape=shape, segment_bytes=1 << 20)
+    write_keyed_log(FS, str(partition), records=50_000, keys=KeyPattern(1000), shape=shape, segment_bytes=1 << 20)
     compaction = compaction_of(partition)
     taken = files_of_proof(partition, compaction.range.first_uncleanable_offset, tmp_path / "scratch")
     assert taken <= proof_bytes(compaction) < 1.1 * taken, (taken, proof_bytes(compaction))

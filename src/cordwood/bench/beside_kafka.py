@@ -32,7 +32,7 @@ from typing import Any, Self
 import cordwood
 from cordwood.api import clean, clean_in_place
 from cordwood.bench.usage import Usage
-from cordwood.bench.workloads import INDEXED, TOPIC, Way, Workload, write
+from cordwood.bench.workloads import INDEXED, TOPIC, BenchWorkload, Way, write
 from cordwood.cleaning.engine.division import tasks_at_once
 from cordwood.cleaning.engine.facts import load_producers
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
@@ -151,7 +151,7 @@ class _Runs:
     cleaned_bytes: int = 0
 
 
-def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring: Measuring) -> list[Comparison]:
+def compare(oracle: Path, folder: Path, name: str, workload: BenchWorkload, measuring: Measuring) -> list[Comparison]:
     """Write a workload, clean it with both sides, and remove it."""
     source, indexed, runs = folder / "source", folder / "indexed", _Runs()
     records = write(source, workload, measuring.share)
@@ -190,7 +190,7 @@ def compare(oracle: Path, folder: Path, name: str, workload: Workload, measuring
     return found
 
 
-def _run(kafka: _Kafka, folder: Path, workload: Workload, measuring: Measuring, runs: _Runs) -> None:
+def _run(kafka: _Kafka, folder: Path, workload: BenchWorkload, measuring: Measuring, runs: _Runs) -> None:
     """Run each side once, and the other measurements."""
     source, target, kafka_copy, alone = (folder / name for name in ("source", "ours", "kafka", "alone"))
     several = workload.partitions > 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
-from cordwood.common.charts import COLORS, Bar, Curve, bar_chart, line_chart
+from cordwood.common.charts import COLORS, ChartBar, Curve, bar_chart, line_chart
 
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def ratio_chart(found: Sequence[Comparison]) -> str:
     """Draw a bar for each comparison; the bar ends at the ratio, and a line on it marks the target."""
 
-    def bar(comparison: Comparison) -> Bar:
+    def bar(comparison: Comparison) -> ChartBar:
         target = WORKLOADS[comparison.workload].target(comparison.way)
         text = f"{comparison.ratio:.1f}  ({comparison.kafka.median:.1f} s : {comparison.cordwood.median:.1f} s)"
-        return Bar(
+        return ChartBar(
             f"{comparison.workload}, {comparison.way}", comparison.ratio, text, None if target is None else target.ratio
         )
 

@@ -124,7 +124,7 @@ def write_log(
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyPattern:
     """The key of each record.
 
     Attributes:
@@ -158,7 +158,7 @@ def write_keyed_log(
     directory: str,
     *,
     records: int,
-    keys: Keys,
+    keys: KeyPattern,
     shape: Shape | None = None,
     segment_bytes: int = 1 << 28,
     seed: int = 7,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.common.types import Codec, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -21,7 +21,7 @@ _SMALL, _KIB = Shape(), Shape(value_bytes=1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SpeedTarget:
     """The target on two cores, with 2 GB (compressed: 0.6 GB) in one partition.
 
     Attributes:
@@ -35,7 +35,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class BenchWorkload:
     """Partitions to clean.
 
     Attributes:
@@ -46,18 +46,18 @@ class Workload:
 
     title: str
     records: int
-    keys: Keys
+    keys: KeyPattern
     shape: Shape = _SMALL
     partitions: int = 1
     incremental: bool = False
     dirty: float = 0
-    targets: Mapping[Way, Target] | None = None
+    targets: Mapping[Way, SpeedTarget] | None = None
 
     def segment_bytes(self, share: float) -> int:
         """Return the segment size. A smaller incremental log has as many segments, and as many with updates."""
         return max(int(_SEGMENT_BYTES * share), 1 << 20) if self.incremental else _SEGMENT_BYTES
 
-    def target(self, way: Way) -> Target | None:
+    def target(self, way: Way) -> SpeedTarget | None:
         """Return the target of a way of cleaning, or None."""
         return (self.targets or {}).get(way)
 
@@ -74,66 +74,76 @@ INDEXED: tuple[Way, ...] = ("in place, indexed", "in place, indexed, proved")
 _M = 1_000_000
 
 
-def _copy(ratio: float, stretch: float, cpu_s: float | None = None) -> dict[Way, Target]:
-    return {"copy": Target(ratio, stretch, cpu_s)}
+def _copy(ratio: float, stretch: float, cpu_s: float | None = None) -> dict[Way, SpeedTarget]:
+    return {"copy": SpeedTarget(ratio, stretch, cpu_s)}
 
 
-def _in_place(ratio: float, stretch: float) -> dict[Way, Target]:
-    return {"in place": Target(ratio, stretch), "in place, proved": Target(1.2, 2.5)}
+def _in_place(ratio: float, stretch: float) -> dict[Way, SpeedTarget]:
+    return {"in place": SpeedTarget(ratio, stretch), "in place, proved": SpeedTarget(1.2, 2.5)}
 
 
-def _indexed(ratio: float, stretch: float) -> dict[Way, Target]:
+def _indexed(ratio: float, stretch: float) -> dict[Way, SpeedTarget]:
     """Targets with key indexes. The proof still reads the whole log, which takes 1.8 seconds, with 1.2 as the aim."""
-    return {"in place, indexed": Target(ratio, stretch), "in place, indexed, proved": Target(ratio / 2.5, stretch / 3)}
+    return {
+        "in place, indexed": SpeedTarget(ratio, stretch),
+        "in place, indexed, proved": SpeedTarget(ratio / 2.5, stretch / 3),
+    }
 
 
-WORKLOADS: dict[str, Workload] = {
-    "A": Workload("1 KiB values", 2 * _M, Keys(500_000), _KIB, targets=_copy(3.5, 5, 1.3)),
-    "B": Workload("100 B values", 16 * _M, Keys(_M), targets=_copy(8, 12, 2.0) | _in_place(8, 12)),
-    "Bz": Workload("a few keys have most records", 16 * _M, Keys(_M, "zipf")),
-    "Bu": Workload("9.5 M keys", 16 * _M, Keys(14 * _M), targets=_copy(11, 18, 3.2)),
-    "T": Workload(
-        "14 M keys, most records stay", 16 * _M, Keys(_M, "tail"), targets=_copy(12, 20, 4.0) | _in_place(12, 20)
+WORKLOADS: dict[str, BenchWorkload] = {
+    "A": BenchWorkload("1 KiB values", 2 * _M, KeyPattern(500_000), _KIB, targets=_copy(3.5, 5, 1.3)),
+    "B": BenchWorkload("100 B values", 16 * _M, KeyPattern(_M), targets=_copy(8, 12, 2.0) | _in_place(8, 12)),
+    "Bz": BenchWorkload("a few keys have most records", 16 * _M, KeyPattern(_M, "zipf")),
+    "Bu": BenchWorkload("9.5 M keys", 16 * _M, KeyPattern(14 * _M), targets=_copy(11, 18, 3.2)),
+    "T": BenchWorkload(
+        "14 M keys, most records stay", 16 * _M, KeyPattern(_M, "tail"), targets=_copy(12, 20, 4.0) | _in_place(12, 20)
     ),
-    "TA": Workload("1 KiB values, most records stay", 2 * _M, Keys(100_000, "tail"), _KIB),
-    "S": Workload("20 B values, 38 M keys", 60 * _M, Keys(60 * _M), Shape(value_bytes=20)),
-    "lz4": Workload("LZ4", 8 * _M, Keys(_M), Shape(codec=Codec.LZ4), targets=_copy(5, 8, 2.6) | _in_place(5, 8)),
-    "snappy": Workload("Snappy", 8 * _M, Keys(_M), Shape(codec=Codec.SNAPPY), targets=_copy(7, 11, 3.6)),
-    "zstd": Workload("zstd", 8 * _M, Keys(_M), Shape(codec=Codec.ZSTD), targets=_copy(3.5, 5, 6.9)),
-    "gzip": Workload("gzip", 8 * _M, Keys(_M), Shape(codec=Codec.GZIP), targets=_copy(2.5, 4)),
-    "IH": Workload(
+    "TA": BenchWorkload("1 KiB values, most records stay", 2 * _M, KeyPattern(100_000, "tail"), _KIB),
+    "S": BenchWorkload("20 B values, 38 M keys", 60 * _M, KeyPattern(60 * _M), Shape(value_bytes=20)),
+    "lz4": BenchWorkload(
+        "LZ4", 8 * _M, KeyPattern(_M), Shape(codec=Codec.LZ4), targets=_copy(5, 8, 2.6) | _in_place(5, 8)
+    ),
+    "snappy": BenchWorkload("Snappy", 8 * _M, KeyPattern(_M), Shape(codec=Codec.SNAPPY), targets=_copy(7, 11, 3.6)),
+    "zstd": BenchWorkload("zstd", 8 * _M, KeyPattern(_M), Shape(codec=Codec.ZSTD), targets=_copy(3.5, 5, 6.9)),
+    "gzip": BenchWorkload("gzip", 8 * _M, KeyPattern(_M), Shape(codec=Codec.GZIP), targets=_copy(2.5, 4)),
+    "IH": BenchWorkload(
         "1 % dirty, updates one segment",
         16 * _M,
-        Keys(80_000, "tail"),
+        KeyPattern(80_000, "tail"),
         incremental=True,
         targets=_in_place(6, 10) | _indexed(12, 25),
     ),
-    "IHA": Workload(
+    "IHA": BenchWorkload(
         "IH with 1 KiB values",
         2 * _M,
-        Keys(10_000, "tail"),
+        KeyPattern(10_000, "tail"),
         _KIB,
         incremental=True,
         targets=_in_place(6, 10) | _indexed(7, 14),
     ),
-    "IS": Workload(
+    "IS": BenchWorkload(
         "1 % dirty, updates anywhere",
         16 * _M,
-        Keys(160_000, "spread"),
+        KeyPattern(160_000, "spread"),
         incremental=True,
         targets=_in_place(3.5, 8) | _indexed(6, 9),
     ),
-    "aborted": Workload("a fifth is aborted", 16 * _M, Keys(_M), Shape(aborted=True)),
-    "tombstones": Workload("every tenth record is a tombstone", 16 * _M, Keys(_M), Shape(tombstone_every=10)),
-    "8": Workload("8 partitions of B", 2 * _M, Keys(125_000), partitions=8, targets=_copy(6, 10)),
-    "tiny": Workload("1,000 partitions of 100 kB", 800, Keys(100), Shape(batch_bytes=1000), partitions=1000),
+    "aborted": BenchWorkload("a fifth is aborted", 16 * _M, KeyPattern(_M), Shape(aborted=True)),
+    "tombstones": BenchWorkload(
+        "every tenth record is a tombstone", 16 * _M, KeyPattern(_M), Shape(tombstone_every=10)
+    ),
+    "8": BenchWorkload("8 partitions of B", 2 * _M, KeyPattern(125_000), partitions=8, targets=_copy(6, 10)),
+    "tiny": BenchWorkload("1,000 partitions of 100 kB", 800, KeyPattern(100), Shape(batch_bytes=1000), partitions=1000),
 }
 #: Possible dirty shares of a log, in per mille.
 _PER_MILLE = (1, 3, 10, 30, 100, 300)
 #: Workload IH with increasing dirty shares.
-BY_SHARE: dict[str, Workload] = {
+BY_SHARE: dict[str, BenchWorkload] = {
     f"{number / 10:g} %": replace(
-        WORKLOADS["IH"], title=f"IH, {number / 10:g} % dirty", keys=Keys(number * 8_000, "tail"), dirty=number / 1000
+        WORKLOADS["IH"],
+        title=f"IH, {number / 10:g} % dirty",
+        keys=KeyPattern(number * 8_000, "tail"),
+        dirty=number / 1000,
     )
     for number in _PER_MILLE
 }
@@ -141,7 +151,7 @@ BY_SHARE: dict[str, Workload] = {
 USUAL = ("A", "B", "lz4")
 
 
-def write(root: Path, workload: Workload, share: float = 1.0) -> int:
+def write(root: Path, workload: BenchWorkload, share: float = 1.0) -> int:
     """Write the partitions of a workload, as a broker leaves them after a clean shutdown; return the number of records.
 
     Args:
@@ -149,7 +159,7 @@ def write(root: Path, workload: Workload, share: float = 1.0) -> int:
     """
     many = workload.partitions > 1
     records = workload.records if many else max(1, int(workload.records * share))
-    keys = workload.keys if many else Keys(max(1, int(workload.keys.count * share)), workload.keys.pattern)
+    keys = workload.keys if many else KeyPattern(max(1, int(workload.keys.count * share)), workload.keys.pattern)
     partitions = max(1, round(workload.partitions * share)) if many else 1
     ends = {}
     for number in range(partitions):

@@ -5,5 +5,7 @@ import os
 # thread, so that it can fork.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # A command makes many objects that stay (modules, the files of a directory) and few reference cycles. Searching for
-# cycles after every 700 new objects, as Python does, takes a fifth of the time of a start, and of a plan.
+# cycles after every 700 new objects, as Python does, takes a fifth of the time of a start, and of a plan. Commands that
+# run until they are stopped set Python's threshold again.
+PYTHON_GC_THRESHOLD = gc.get_threshold()[0]
 gc.set_threshold(500_000)

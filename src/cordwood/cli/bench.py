@@ -25,7 +25,7 @@ import typer
 
 from cordwood.bench.chart import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
-from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, Target, Workload
+from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, BenchWorkload, SpeedTarget
 from cordwood.commands.read import open_log
 from cordwood.common.errors import RequestError
 from cordwood.common.text import Column, table
@@ -237,7 +237,7 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
-def _compare(workloads: Mapping[str, Workload], directory: str | None, measuring: Measuring) -> list[Comparison]:
+def _compare(workloads: Mapping[str, BenchWorkload], directory: str | None, measuring: Measuring) -> list[Comparison]:
     from cordwood.bench import beside_kafka
 
     oracle = beside_kafka.find_oracle()
@@ -280,7 +280,7 @@ def _at_most(value: float | None, limit: float | None) -> str:
 
 _WORKLOADS = {**WORKLOADS, **BY_SHARE}
 #: Title and cell of each column; a ratio is followed by its target and its stretch goal.
-_CELLS: dict[str, Callable[[Comparison, Target | None], str]] = {
+_CELLS: dict[str, Callable[[Comparison, SpeedTarget | None], str]] = {
     "MB": lambda one, _: f"{one.size_bytes / 1e6:,.0f}",
     "LEFT": lambda one, _: f"{one.cleaned_bytes / 1e6:,.0f}",
     "KAFKA": lambda one, _: _seconds(one.kafka),

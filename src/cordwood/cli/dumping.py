@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cli.formats import Control, Place, Printer
+from cordwood.cli.formats import Control, LineOrigin, Printer
 from cordwood.cli.main import named, tell
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.small_files import IN_LOG_DIRECTORY, READERS
@@ -122,7 +122,7 @@ class Dump:
         self._lines: list[bytes] = []
         self._lines_bytes = 0
         self._left = choice.limit
-        self._place = Place("")
+        self._place = LineOrigin("")
         self._opened: dict[str, LogView] = {}
         self._followed: list[FollowedLog] = []
         self._reported: set[tuple[str, int | None, str]] = set()
@@ -342,7 +342,7 @@ class Dump:
             self._item(item, first, end, Transactions(), is_end=True, live=False)
 
     def _begin(self, path: str, name: TopicPartition | None) -> None:
-        place = Place(path, name.topic, name.partition) if name else Place(path)
+        place = LineOrigin(path, name.topic, name.partition) if name else LineOrigin(path)
         if place != self._place:
             self._place = place
             self.printer.begin(place)

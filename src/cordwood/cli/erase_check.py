@@ -15,7 +15,7 @@ from cordwood.cli.output_file import check_output, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
 from cordwood.commands.key_options import EraseCheckOptions
-from cordwood.commands.why.found_keys import ErasureResult, Verdict
+from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 
 
 @with_options
@@ -55,7 +55,7 @@ def main(
     for path in certificate or ():
         write_output(path, _certificate(result, path))
     show(json.dumps(result.document(), indent=1) if as_json else result.text())
-    return EXIT_OK if result.verdict is Verdict.CLEAR else EXIT_DAMAGE
+    return EXIT_OK if result.verdict is ErasureVerdict.CLEAR else EXIT_DAMAGE
 
 
 def _certificate(result: ErasureResult, path: str) -> str:

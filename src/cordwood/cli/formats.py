@@ -47,7 +47,7 @@ _SHOWN_HEADERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LineOrigin:
     """The file that lines are from, and its partition if the directory name identifies it."""
 
     file: str
@@ -59,7 +59,7 @@ def _as_bytes(key: memoryview | None, value: memoryview | None, control: str | N
     return None, ""
 
 
-def _decoder(place: Place, form: DecodedForm) -> Decode:
+def _decoder(place: LineOrigin, form: DecodedForm) -> Decode:
     """Return the decoder for a file's records: by name for internal topics, else none."""
     is_bootstrap = posixpath.basename(place.file) == BOOTSTRAP_CHECKPOINT
     if not is_bootstrap and not (place.topic or "").startswith("__"):
@@ -77,7 +77,7 @@ class Printer(Protocol):
     of any length.
     """
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: LineOrigin) -> None:
         """Set the file that the following lines are about."""
         ...
 
@@ -223,7 +223,7 @@ class JsonPrinter:
         )
         self._key, self._value = shown.key or self._key, shown.value or self._value
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: LineOrigin) -> None:
         """See Printer."""
         self._where = {"topic": place.topic, "partition": place.partition}
         self._file = place.file
@@ -310,7 +310,7 @@ class TextPrinter:
         self._decoder = functools.partial(_decoder, form=form) if decode else lambda _: _as_bytes
         self._heading = ""
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: LineOrigin) -> None:
         """See Printer."""
         self._heading = f"# {plain(place.file)}\n"
         self._decode = self._decoder(place)

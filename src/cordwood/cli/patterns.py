@@ -10,7 +10,7 @@ from cordwood.cli import large
 from cordwood.cli.formats import (
     Control,
     Fields,
-    Place,
+    LineOrigin,
     Row,
     has_large_headers,
     header_name,
@@ -117,7 +117,7 @@ class PatternPrinter:
             return _CONTROLS.get(escape, escape.encode("utf-8", "surrogateescape"))
         return text.encode("utf-8", "surrogateescape")
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: LineOrigin) -> None:
         """See Printer."""
         self._topic = (place.topic or "").encode("utf-8", "surrogateescape")
         self._partition = NONE if place.partition is None else place.partition

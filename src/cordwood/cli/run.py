@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from cordwood.cli import PYTHON_GC_THRESHOLD
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tell
 from cordwood.cli.options import with_options
 from cordwood.commands.report.values import cut_off
@@ -63,6 +65,7 @@ def main(
     pages in a browser show the same. These pages, metrics for Prometheus and health are served on 127.0.0.1. SIGTERM or
     Ctrl-C ends it with a clean shutdown, after which a broker starts without recovery; SIGHUP rereads the configs.
     """
+    gc.set_threshold(PYTHON_GC_THRESHOLD)
     with _directories(directories or [], demo=demo) as paths:
         if demo:
             # The user's overrides are last, so they win.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli import PYTHON_GC_THRESHOLD
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
@@ -64,6 +66,7 @@ def main(
 
 
 def _serve(server: ViewServer, *, no_browser: bool) -> int:
+    gc.set_threshold(PYTHON_GC_THRESHOLD)
     with server:
         print(server.url, flush=True)
         if sys.stderr.isatty():

@@ -30,9 +30,9 @@ from cordwood.cleaning.rules.waves import Waves
 from cordwood.commands.in_place.load import Loaded, load
 from cordwood.commands.in_place.retain import retain
 from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
-from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.site import LockedDirectories
 from cordwood.commands.in_place.wave import run_wave
-from cordwood.commands.in_place.work import Ledger, Work
+from cordwood.commands.in_place.work import InPlaceWork, Ledger
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, TaskOptions
 from cordwood.commands.plan import plan_node
@@ -93,7 +93,7 @@ def clean_in_place(
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
             root = options.index_place.root(fs, [place.path for place in site.places])
-            work = Work.of(plan, fs, ledger.failures, in_place.indexes, root)
+            work = InPlaceWork.of(plan, fs, ledger.failures, in_place.indexes, root)
             work = refuse_full_disks(site, work, in_place, ledger.failures)
             ledger.begin(work)
             counters = site.make_work_folders(list(work.tasks))
@@ -125,7 +125,7 @@ def clean_in_place(
 @contextlib.contextmanager
 def _locked(
     fs: LocalFileSystem, sources: Sequence[str], options: PlanOptions, in_place: InPlaceOptions, now_ms: int
-) -> Iterator[Site]:
+) -> Iterator[LockedDirectories]:
     """Lock the log directories and open them; at the end, remove all work folders."""
     selection = options.selection
     # Raise for wrong configs before any change: even a lock leaves a file behind.
@@ -148,18 +148,18 @@ def _locked(
             check_outside_logs(fs, in_place.keep_old)
             directories = [directory.path for directory in node.directories]
             kept = held.enter_context(contextlib.closing(KeepFolder(fs, in_place.keep_old, directories, partitions)))
-        site = Site(fs, node, places, locks, kept, now_ms)
+        site = LockedDirectories(fs, node, places, locks, kept, now_ms)
         held.callback(site.remove_work_folders)
         yield site
 
 
-def _notes(site: Site) -> Iterator[str]:
+def _notes(site: LockedDirectories) -> Iterator[str]:
     for directory in site.node.directories:
         if directory.crashed:
             yield f"{directory.path} had no clean shutdown; it was recovered, as a broker does at its next start"
 
 
-def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
+def _in_place(site: LockedDirectories, work: InPlaceWork, waves: Waves, ledger: Ledger, *, verified: bool) -> InPlace:
     known = [one.cleaned for one in ledger.progress.values() if one.cleaned is not None]
     return InPlace(
         directories=tuple(directory.path for directory in site.node.directories),
@@ -179,13 +179,13 @@ def _in_place(site: Site, work: Work, waves: Waves, ledger: Ledger, *, verified:
     )
 
 
-def _partitions(site: Site, plan: Plan, loaded: Loaded, ledger: Ledger) -> tuple[PartitionResult, ...]:
+def _partitions(site: LockedDirectories, plan: Plan, loaded: Loaded, ledger: Ledger) -> tuple[PartitionResult, ...]:
     plans = {one.path: one for one in plan.partitions}
     return tuple(_partition(site, place, plans.get(place.path), loaded, ledger) for place in site.places)
 
 
 def _partition(
-    site: Site, place: LocatedPartition, plan: PartitionPlan | None, loaded: Loaded, ledger: Ledger
+    site: LockedDirectories, place: LocatedPartition, plan: PartitionPlan | None, loaded: Loaded, ledger: Ledger
 ) -> PartitionResult:
     path = place.path
     failure, progress = ledger.failures.get(path), ledger.progress.get(path)

@@ -17,7 +17,7 @@ from cordwood.storage.formats.messages.topics import (
     DecodedRecord,
     decode_record,
 )
-from cordwood.storage.node.groups import Coverage, EndSource, LogEnd
+from cordwood.storage.node.groups import ConsumerLogEnd, Coverage, EndSource
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.coordinators import state_records
 
@@ -36,7 +36,7 @@ class Beside:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._ends: dict[TopicPartition, LogEnd | None] = {}
+        self._ends: dict[TopicPartition, ConsumerLogEnd | None] = {}
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, LocatedPartition]:
@@ -75,7 +75,7 @@ class Beside:
                 found[properties.encode_id(topic_id)] = name.topic
         return found
 
-    def end_of(self, name: TopicPartition, offset: int) -> LogEnd | None:
+    def end_of(self, name: TopicPartition, offset: int) -> ConsumerLogEnd | None:
         """Return the end of a partition's log for a consumer at an offset, or None if the partition is missing.
 
         The end is the high watermark of the log directory's checkpoint. It is the log end if the checkpoint has no
@@ -90,17 +90,17 @@ class Beside:
         if mark is not None and self.node.replica_count(name) != 1:
             end = self._log_end(name, place)
             is_above = end is not None and (offset > end.offset or mark > end.offset)
-            return end if is_above else LogEnd(mark, EndSource.HIGH_WATERMARK)
+            return end if is_above else ConsumerLogEnd(mark, EndSource.HIGH_WATERMARK)
         return self._log_end(name, place)
 
-    def _log_end(self, name: TopicPartition, place: LocatedPartition) -> LogEnd | None:
+    def _log_end(self, name: TopicPartition, place: LocatedPartition) -> ConsumerLogEnd | None:
         if name not in self._ends:
             self._ends[name] = self._read_end(place)
         return self._ends[name]
 
-    def _read_end(self, place: LocatedPartition) -> LogEnd | None:
+    def _read_end(self, place: LocatedPartition) -> ConsumerLogEnd | None:
         try:
-            return LogEnd(place.log().next_offset, EndSource.LOG_END)
+            return ConsumerLogEnd(place.log().next_offset, EndSource.LOG_END)
         except (OSError, NotFoundError):
             return None  # a running broker deleted it
 

@@ -37,8 +37,8 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.index.byte_search import KEY_BYTES_MIN
-from cordwood.storage.index.history import KeyRecord, Outcome, by_key, judged
-from cordwood.storage.index.traces import LookedAt, Trace, TraceKind, TraceSearch
+from cordwood.storage.index.history import KeyRecord, TransactionOutcome, by_key, judged
+from cordwood.storage.index.traces import SearchedFile, Trace, TraceKind, TraceSearch
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.decoders.keys import Coder, schema_folder
@@ -83,7 +83,7 @@ def erase_check(
     search = TraceSearch(fs, raw, values=options.values)
     nodes = [_node(fs, path, chosen) for path in paths]
     files, looked_at, unknown = _look_at_all(fs, paths, chosen, search, on_progress)
-    judge = Judge(
+    judge = StepChooser(
         fs, [node for node in nodes if node is not None], started_ms if options.now_ms is None else options.now_ms
     )
     judge.judge_logs(files, looked_at)
@@ -124,7 +124,7 @@ def _digest(keys: Sequence[bytes]) -> str:
 
 
 def _checked(
-    files: Iterable[FileToCheck], looked_at: Mapping[str, LookedAt], traces: Iterable[FoundTrace]
+    files: Iterable[FileToCheck], looked_at: Mapping[str, SearchedFile], traces: Iterable[FoundTrace]
 ) -> Iterator[CheckedFile]:
     """Yield the files with their traces by kind; a record counts as superseded only if its trace has a description."""
     superseded: Counter[tuple[str, TraceKind]] = Counter()
@@ -145,15 +145,15 @@ def _checked(
 
 def _look_at_all(
     fs: Store, paths: Sequence[str], chosen: Selection, search: TraceSearch, on_progress: OnProgress | None
-) -> tuple[list[FileToCheck], dict[str, LookedAt], list[str]]:
+) -> tuple[list[FileToCheck], dict[str, SearchedFile], list[str]]:
     """Search all files, and changed files again; the third value has notes on files that kept changing."""
     states: dict[str, tuple[int, int, int]] = {}
-    done: dict[str, LookedAt] = {}
+    done: dict[str, SearchedFile] = {}
     mutex, progress = Lock(), [0, 0]
 
     def look_at(file: FileToCheck) -> None:
         try:
-            found = LookedAt(file.path, problems=[file.problem]) if file.problem else search.look_at(file.path)
+            found = SearchedFile(file.path, problems=[file.problem]) if file.problem else search.look_at(file.path)
         except FileNotFoundError:
             return  # the next listing has its new name, if any
         with mutex:
@@ -176,7 +176,7 @@ def _look_at_all(
         raise NotFoundError(f"There is no file in {', '.join(paths)}" + (f" that belongs to {what}" if what else ""))
     late = [file.path for file in files if file.path not in done]
     for path in late:
-        done[path] = LookedAt(path, problems=["it appeared or changed too often to be looked at"])
+        done[path] = SearchedFile(path, problems=["it appeared or changed too often to be looked at"])
     grown = [file.path for file in changed if file.path not in late]
     notes = [f"it is being written to; what was added later was not looked at: {path}" for path in grown]
     return files, done, notes
@@ -222,7 +222,7 @@ def _described(record: KeyRecord | None) -> TraceRecord | None:
 
 
 @dataclass
-class Judge:
+class StepChooser:
     """Decides which step removes each trace.
 
     Attributes:
@@ -238,7 +238,7 @@ class Judge:
 
     _places: dict[str, tuple[Node, LocatedPartition]] = field(default_factory=dict)
 
-    def traces(self, file: FileToCheck, found: LookedAt) -> Iterator[FoundTrace]:
+    def traces(self, file: FileToCheck, found: SearchedFile) -> Iterator[FoundTrace]:
         """Yield the traces in a file, each with the step that removes it."""
         of_log = self._records.get(file.directory or "", {}) if file.role is Role.LOG else {}
         for trace in found.traces:
@@ -248,7 +248,7 @@ class Judge:
                 step = self._step(file, trace)
             else:
                 record, step = known
-                if record.superseded_by is not None or record.outcome is Outcome.ABORTED:
+                if record.superseded_by is not None or record.outcome is TransactionOutcome.ABORTED:
                     kind = TraceKind.SUPERSEDED
             yield FoundTrace(file.path, file.role, kind, trace.key, trace.position, _described(record), step)
 
@@ -295,9 +295,9 @@ class Judge:
             self._places.update((self.fs.absolute_path(place.path), (node, place)) for node, place in pairs)
         return None if directory is None else self._places.get(self.fs.absolute_path(directory))
 
-    def judge_logs(self, files: Sequence[FileToCheck], looked_at: Mapping[str, LookedAt]) -> None:
+    def judge_logs(self, files: Sequence[FileToCheck], looked_at: Mapping[str, SearchedFile]) -> None:
         """Judge the records of each log, before `traces` needs them."""
-        by_log: dict[str, list[LookedAt]] = {}
+        by_log: dict[str, list[SearchedFile]] = {}
         for file in files:
             if file.role is Role.LOG and file.directory is not None:
                 by_log.setdefault(file.directory, []).append(looked_at[file.path])

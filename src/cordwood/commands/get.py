@@ -22,7 +22,7 @@ from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, R
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
-from cordwood.storage.index.history import History, KeyRecord, by_key
+from cordwood.storage.index.history import KeyHistory, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -150,7 +150,7 @@ class _Search:
                 self._log(place, log, keys)
 
     def _log(self, place: LocatedPartition, log: LogView, keys: Sequence[bytes]) -> None:
-        history = History(keys, self.problems.append)
+        history = KeyHistory(keys, self.problems.append)
         records = history.of(log, lambda segment: self._has_searched(segment.size_bytes), last=self.options.last)
         self.searched.append(SearchedLog(place.path, len(keys), history.indexed, history.scanned))
         if not records:

@@ -44,7 +44,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
-from cordwood.storage.log.loaded import Cut, LoadedLog, Stop, as_it_is, as_loaded
+from cordwood.storage.log.loaded import LoadCut, LoadedLog, Stop, as_it_is, as_loaded
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -358,7 +358,7 @@ def _notes(node: Node, place: LocatedPartition, loaded: LoadedLog) -> Iterator[s
         yield f"planned as of after the recovery at the next start, which changes {count} file{'s' * (count != 1)}"
 
 
-def _on_cut(loaded: LoadedLog, cut: Cut) -> str:
+def _on_cut(loaded: LoadedLog, cut: LoadCut) -> str:
     """Describe the data that a load cuts off."""
     segment = next(one for one in loaded.log.segments if one.base_offset == cut.base_offset)
     size = segment.size_bytes - cut.position

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import cordwood.commands.report.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine.progress import OnProgress, total
-from cordwood.cleaning.engine.results import CleanResult, ExactPlan, PartitionResult, Work, result_of
+from cordwood.cleaning.engine.results import CleanResult, ExactPlan, PartitionResult, TrialWork, result_of
 from cordwood.cleaning.engine.task import Failure, Output
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.copies import (
@@ -86,7 +86,7 @@ def plan_exact(
         with Jobs(fs, work.progress, engine.where(spark).start, on_progress) as jobs:
             failed = dict(not_recovered(copies, restored))
             outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, index_root=root, discard=True)
-            work_of_all = Work.of(outcomes.values(), total(fs, jobs.progress))
+            work_of_all = TrialWork.of(outcomes.values(), total(fs, jobs.progress))
         if options.choices.retention:
             plan = with_retention(fs, node, copies, restored, plan, outcomes)
         plan = _with_exact_work_space(plan, outcomes)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from cordwood.cleaning.engine.progress import Counters
 from cordwood.cleaning.proof.pairs import Pair
-from cordwood.cleaning.proof.prove import Site, prove
+from cordwood.cleaning.proof.prove import ProofSite, prove
 from cordwood.cleaning.proof.scratch import Scratch, no_space
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.fs.base import Store, TargetStore, is_full
@@ -42,7 +42,7 @@ def verify_pairs(
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
         counted = None if counters is None else counters.counted
-        site = Site(location, Scratch(scratch.location(), folder), counted)
+        site = ProofSite(location, Scratch(scratch.location(), folder), counted)
         return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
 
 

@@ -20,7 +20,7 @@ import cordwood.commands.report.table  # noqa: F401 - so that results can show t
 from cordwood.cleaning.engine import division
 from cordwood.cleaning.engine.division import RUN_BYTES_MIN
 from cordwood.cleaning.engine.exchange import BlobFolder, each_caught
-from cordwood.cleaning.engine.progress import Counters, OnProgress, Watch
+from cordwood.cleaning.engine.progress import Counters, OnProgress, ProgressWatch
 from cordwood.cleaning.engine.task import Failure
 from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.commands.table_output import check_format, table_folder
@@ -342,7 +342,7 @@ def write_table(
         with _writing_runner(where, made) as runner:
             fixed = _as_of(options, made.point.offsets)
             cut_anew = prepare(paths, fixed, runner=runner, fs=fs, now_ms=now_ms, counters=work.counters)
-            with Watch(work.counters.location.open(), work.counters.path, on_progress):
+            with ProgressWatch(work.counters.location.open(), work.counters.path, on_progress):
                 tasks = _scanned(cut_anew, runner, work.blobs)
                 if isinstance(runner, SparkRunner):
                     rows = table_dataframe(runner.session, tasks, cut_anew.rows_format)

@@ -95,7 +95,10 @@ def verify(
                 needs = "Name a folder that all machines share with TMPDIR"
                 runner.check(local, folder, paths_on_disk(fs, (one.before.path for one in pairs)), needs)
             started = time.monotonic()
-            with progress.Watch(local, folder, on_progress), given_up_after(local, folder, options.tasks.task_timeout):
+            with (
+                progress.ProgressWatch(local, folder, on_progress),
+                given_up_after(local, folder, options.tasks.task_timeout),
+            ):
                 counters = progress.Counters(local.location(), folder)
                 verdicts = verify_pairs(runner, fs, pairs, local, counters=counters)
             violations += _checkpoints(twins)

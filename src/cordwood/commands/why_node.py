@@ -31,7 +31,7 @@ from cordwood.common.errors import DataError, NotFoundError
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.filenames import FileKind, parse_file
-from cordwood.storage.index.key_sample import KeyCounts, KeySource, count_keys
+from cordwood.storage.index.key_sample import CountSource, KeyCounts, count_keys
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 
@@ -166,6 +166,6 @@ class _Look:
             return None
         if counts is None and log.size_bytes:
             self.not_counted.append(planned.plan.name)
-        if counts is not None and counts.source is not KeySource.INDEX:
+        if counts is not None and counts.source is not CountSource.INDEX:
             self._read_bytes += counts.read_bytes
         return counts

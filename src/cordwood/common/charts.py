@@ -14,7 +14,7 @@ _GRID = "#ddd"
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     """A row of a bar chart.
 
     Attributes:
@@ -31,7 +31,7 @@ _ROW, _LABEL, _BARS, _VALUE = 26, 230, 420, 120
 _HEAD, _FOOT = 44, 12
 
 
-def bar_chart(title: str, bars: Sequence[Bar]) -> str:
+def bar_chart(title: str, bars: Sequence[ChartBar]) -> str:
     """Draw a row for each bar; the largest value or mark, but at least 1, has the whole width."""
     most = max([*(bar.value for bar in bars), *(bar.mark for bar in bars if bar.mark), 1.0])
     lines = [_text(12, 24, title, size=15)]

@@ -47,7 +47,7 @@ _SECRET = re.compile(
 _URL = re.compile(r"(s3|gs|az|memory):(?:/{0,2}|//([^/]+)(?:/(.*))?)", re.DOTALL)
 
 
-class Place(NamedTuple):
+class ObjectPlace(NamedTuple):
     """The position of an object: its bucket as a URL (`s3://bucket`), and its key, which is empty for the bucket."""
 
     bucket: str
@@ -69,7 +69,7 @@ def refuse_secrets(path: str) -> None:
         )
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str) -> ObjectPlace:
     """Split a URL into bucket and key.
 
     Raises:
@@ -80,7 +80,7 @@ def place_of(path: str) -> Place:
     match = _URL.fullmatch(path)
     if match is None or match[2] is None:
         raise NotFoundError(f"{path} names no bucket: write it as s3://BUCKET/PATH, gs://BUCKET/PATH or az://…")
-    return Place(f"{match[1]}://{match[2]}", "/".join(part for part in (match[3] or "").split("/") if part))
+    return ObjectPlace(f"{match[1]}://{match[2]}", "/".join(part for part in (match[3] or "").split("/") if part))
 
 
 def normal_url(path: str) -> str:

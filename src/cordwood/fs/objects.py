@@ -38,7 +38,7 @@ from cordwood.fs.manifest import (
     differences,
 )
 from cordwood.fs.object_file import FIRST_BYTES, REQUESTS, ObjectFile, asked_for
-from cordwood.fs.object_requests import Patience, Place, answer, client_of, normal_url, patiently, place_of
+from cordwood.fs.object_requests import ObjectPlace, Patience, answer, client_of, normal_url, patiently, place_of
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -344,12 +344,12 @@ class ObjectStore(Store):
     def absolute_path(self, path: str) -> str:
         return normal_url(path)
 
-    def _place(self, path: str) -> Place:
+    def _place(self, path: str) -> ObjectPlace:
         """Like `place_of`, but return two empty strings for a path above all buckets."""
         try:
             return place_of(path)
         except NotFoundError:
-            return Place("", "")
+            return ObjectPlace("", "")
 
     def _head(self, path: str) -> ObjectMeta | None:
         """Return the object's metadata from the store, or None if it does not exist."""

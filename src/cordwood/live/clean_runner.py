@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 TASKS_BYTES_MIN = 256 << 20
 
 
-class Traffic:
+class CleanTraffic:
     """The bytes that cleans have read from the disk or its cache, and written to it.
 
     Attributes:
@@ -81,7 +81,7 @@ class CleanRunner:
         """
         self.limit: Limit | None = None
         self.io = Meter(clock)
-        self.traffic = Traffic()
+        self.traffic = CleanTraffic()
         self.index = index
         self._fs = fs
         self._where, self._tasks_bytes_min = where, tasks_bytes_min

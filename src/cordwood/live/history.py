@@ -17,7 +17,7 @@ from cordwood.live.report import SPANS, Sample, Span
 _SAMPLES_MAX = 160
 
 
-class History:
+class SampleHistory:
     """Samples of each span; any thread may read them."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from cordwood.live import work_folder
 from cordwood.live.environment import Checkpointed, LogEnvironment
 from cordwood.live.leader_epochs import LeaderEpochCache
 from cordwood.live.log_config import LogConfig
-from cordwood.live.producer_state import Marker, ProducerState, read_marker
+from cordwood.live.producer_state import DecodedMarker, ProducerState, read_marker
 from cordwood.live.segment import LogSegment
 from cordwood.live.segments import LogSegments
 from cordwood.live.snapshots import ProducerSnapshots
@@ -60,7 +60,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LogParts:
     """A loaded log.
 
     Attributes:
@@ -84,7 +84,7 @@ class Loaded:
 # ---- replay ----------------------------------------------------------------------------------------------------------
 
 
-def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch, Marker | None]]:
+def _of_producers(segment: LogSegment, rows: BatchRows) -> Iterator[tuple[Batch, DecodedMarker | None]]:
     """Yield the batches with a producer id, each with its decoded marker or None."""
     for batch in to_batches(rows[rows["producer_id"] >= 0]):
         marker = None
@@ -170,7 +170,7 @@ class Loader:
     def _now_ms(self) -> int:
         return self.environment.clock()
 
-    def load(self) -> Loaded:
+    def load(self) -> LogParts:
         """Load the partition.
 
         Raises:
@@ -227,7 +227,7 @@ class Loader:
         )
         recovery_point = max(min(recovery_point, next_offset), log_start)
         offsets = log_start, next_offset, recovery_point
-        return Loaded(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded), tuple(self._lost))
+        return LogParts(self.directory, segments, snapshots, self.epochs, *offsets, tuple(discarded), tuple(self._lost))
 
     def _plan(self) -> Recovery:
         """Return the plan for the present files."""

@@ -18,9 +18,9 @@ from cordwood.common.errors import IllegalArgumentError, KafkaError, KafkaStorag
 from cordwood.live import key_indexes
 from cordwood.live.environment import LogEnvironment
 from cordwood.live.failures import Guard
-from cordwood.live.loading import Loaded
+from cordwood.live.loading import LogParts
 from cordwood.live.log_config import LogConfig
-from cordwood.live.segment import LogSegment, Place
+from cordwood.live.segment import BatchPlace, LogSegment
 from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import Temporary, offset_name, parse_directory
@@ -28,7 +28,7 @@ from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 
 
-class Bound(NamedTuple):
+class ReadEnd(NamedTuple):
     """The end of a read.
 
     Attributes:
@@ -67,7 +67,7 @@ class LocalLog:
         last_flush_ms: time of the last change of the recovery point, on the clock of the scheduler.
     """
 
-    def __init__(self, environment: LogEnvironment, config: LogConfig, loaded: Loaded) -> None:
+    def __init__(self, environment: LogEnvironment, config: LogConfig, loaded: LogParts) -> None:
         self.fs = environment.fs
         self._environment = environment
         self.directory = loaded.directory
@@ -114,7 +114,7 @@ class LocalLog:
     def move_end(self, offset: int) -> None:
         """Set the log end offset, at the end of the active segment; lower a recovery point that is above it."""
         active = self.segments.active
-        self.end = Bound(offset, active.base_offset, active.size_bytes)
+        self.end = ReadEnd(offset, active.base_offset, active.size_bytes)
         if self.recovery_point > offset:
             self.recovery_point = offset
 
@@ -286,7 +286,7 @@ class LocalLog:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def find(self, offset: int) -> tuple[LogSegment, Place] | None:
+    def find(self, offset: int) -> tuple[LogSegment, BatchPlace] | None:
         """Return the first batch whose last offset is at or above an offset, with its segment; None without one."""
         segment = self.segments.floor(offset)
         while segment is not None:
@@ -309,16 +309,18 @@ class LocalLog:
                 f"upto {self.log_end_offset}."
             )
 
-    def bound(self, offset: int) -> Bound:
+    def bound(self, offset: int) -> ReadEnd:
         """Return the end of the records below an offset."""
         end = self.end
         if offset >= end.offset:
             return end
         found = self.find(offset)
-        return end._replace(offset=offset) if found is None else Bound(offset, found[0].base_offset, found[1].position)
+        return (
+            end._replace(offset=offset) if found is None else ReadEnd(offset, found[0].base_offset, found[1].position)
+        )
 
     def read(
-        self, start_offset: int, max_bytes: int, bound: Bound, *, min_one_message: bool, with_aborted: bool
+        self, start_offset: int, max_bytes: int, bound: ReadEnd, *, min_one_message: bool, with_aborted: bool
     ) -> FetchData:
         """Read batches.
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cordwood.common.types import NONE
-from cordwood.live.segment import LogSegment, Place
+from cordwood.live.segment import BatchPlace, LogSegment
 from cordwood.live.validation import read_batches, read_records
 from cordwood.record.record import Record
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRecord:
+class RecordAtTime:
     """The result of a search by time.
 
     Attributes:
@@ -29,7 +29,7 @@ class FoundRecord:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(-1, -7, -1)
 
 
-def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
+def newest_record(segments: Sequence[LogSegment]) -> RecordAtTime | None:
     """Return the first record with the largest timestamp."""
     segment = max(segments, key=lambda one: one.largest_timestamp_so_far[0])
     timestamp, offset = segment.largest_timestamp_so_far
@@ -39,7 +39,7 @@ def newest_record(segments: Sequence[LogSegment]) -> FoundRecord | None:
     return None
 
 
-def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_offset: int) -> FoundRecord | None:
+def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_offset: int) -> RecordAtTime | None:
     """Return the first record at an offset or above that is not older than a timestamp."""
     segment = next((one for one in segments if one.largest_timestamp >= timestamp), None)
     if segment is None:
@@ -55,11 +55,11 @@ def first_record_since(segments: Sequence[LogSegment], timestamp: int, start_off
     return None
 
 
-def _first_in(segment: LogSegment, place: Place, is_wanted: Callable[[Record], bool]) -> FoundRecord | None:
+def _first_in(segment: LogSegment, place: BatchPlace, is_wanted: Callable[[Record], bool]) -> RecordAtTime | None:
     entry = segment.read_bytes(place.position, place.size_bytes)
     batch = next(read_batches(entry))
     for record in read_records(entry, batch):
         if is_wanted(record):
             epoch = None if batch.leader_epoch < 0 else batch.leader_epoch
-            return FoundRecord(record.offset, record.timestamp, epoch)
+            return RecordAtTime(record.offset, record.timestamp, epoch)
     return None

@@ -36,11 +36,11 @@ from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.recovery.replay import (
     CompletedTransaction,
-    OpenTransaction,
     Producer,
     Producers,
     ProducerTable,
     RememberedBatch,
+    ReplayedTransaction,
 )
 
 #: The largest epoch of a producer.
@@ -59,7 +59,7 @@ class AppendOrigin(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
+class DecodedMarker:
     """A decoded transaction marker."""
 
     kind: ControlType
@@ -67,7 +67,7 @@ class Marker:
     timestamp: int
 
 
-def read_marker(records: Sequence[Record]) -> Marker | None:
+def read_marker(records: Sequence[Record]) -> DecodedMarker | None:
     """Decode the marker in a control batch; return None if a clean has emptied the batch.
 
     Raises:
@@ -79,7 +79,7 @@ def read_marker(records: Sequence[Record]) -> Marker | None:
     try:
         kind = control_type(record.key)
         ends = kind in (ControlType.ABORT, ControlType.COMMIT)
-        return Marker(kind, coordinator_epoch(record.value) if ends else 0, record.timestamp)
+        return DecodedMarker(kind, coordinator_epoch(record.value) if ends else 0, record.timestamp)
     except DataError as error:
         raise InvalidRecordError(str(error)) from error
 
@@ -147,7 +147,7 @@ class ProducerAppend:
         if self.updated.transaction_start != old.transaction_start:
             self.started.append(batch.base_offset)
 
-    def end(self, batch: Batch, marker: Marker, transaction_version: int) -> CompletedTransaction | None:
+    def end(self, batch: Batch, marker: DecodedMarker, transaction_version: int) -> CompletedTransaction | None:
         """Check a marker, and apply it; return the transaction that it ends, or None if no transaction is open."""
         if marker.kind not in (ControlType.ABORT, ControlType.COMMIT):
             raise IllegalArgumentError(f"a marker of kind {marker.kind.name} ends no transaction")
@@ -235,7 +235,7 @@ class ProducerState(Producers):
         self.transaction_verification = transaction_verification
         self._verifications: dict[int, Verification] = {}
         #: Transactions whose marker may not be replicated yet, in the order of their first offsets.
-        self._unreplicated: list[OpenTransaction] = []
+        self._unreplicated: list[ReplayedTransaction] = []
 
     @property
     def is_empty(self) -> bool:
@@ -261,7 +261,7 @@ class ProducerState(Producers):
         self,
         appends: dict[int, ProducerAppend],
         batch: Batch,
-        marker: Marker | None,
+        marker: DecodedMarker | None,
         origin: AppendOrigin,
         transaction_version: int = UNKNOWN_VERSION,
     ) -> CompletedTransaction | None:
@@ -290,9 +290,9 @@ class ProducerState(Producers):
         """Apply an append whose bytes are written; `is_replayed`: they were written before the log was loaded."""
         self.by_id[append.producer_id] = append.updated
         for offset in append.started:
-            bisect.insort(self.ongoing, OpenTransaction(offset, append.producer_id, is_placed=not is_replayed))
+            bisect.insort(self.ongoing, ReplayedTransaction(offset, append.producer_id, is_placed=not is_replayed))
 
-    def take(self, batches: Iterable[tuple[Batch, Marker | None]]) -> Iterator[AbortedTransaction]:
+    def take(self, batches: Iterable[tuple[Batch, DecodedMarker | None]]) -> Iterator[AbortedTransaction]:
         """Apply stored batches of producers; yield the transactions that they abort.
 
         Args:
@@ -307,7 +307,7 @@ class ProducerState(Producers):
                 yield aborted
 
     @override
-    def close(self, completed: CompletedTransaction) -> OpenTransaction:
+    def close(self, completed: CompletedTransaction) -> ReplayedTransaction:
         ended = super().close(completed)
         if ended is None:
             raise IllegalArgumentError(

@@ -50,7 +50,7 @@ class SegmentGoneError(Exception):
     """The files of a segment were removed during a read. The log has new segments by now: start the read again."""
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where a batch is in a segment.
 
     Attributes:
@@ -345,7 +345,7 @@ class LogSegment:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def places(self, position: int) -> Iterator[Place]:
+    def places(self, position: int) -> Iterator[BatchPlace]:
         """Yield the batches from a position on, read from their headers, up to the first partial batch."""
         end = self.size_bytes
         data, start = b"", position
@@ -365,21 +365,21 @@ class LogSegment:
                     return
                 delta = _DELTA.unpack_from(data, at + LAST_OFFSET_DELTA_AT)[0]
                 timestamp = _TIMESTAMP.unpack_from(data, at + MAX_TIMESTAMP_AT)[0]
-                yield Place(position, size, offset, offset + delta, timestamp)
+                yield BatchPlace(position, size, offset, offset + delta, timestamp)
             else:
                 timestamp = _TIMESTAMP.unpack_from(data, at + LEGACY_TIMESTAMP_AT)[0] if magic == 1 else NONE
                 is_wrapper = data[at + LEGACY_ATTRIBUTES_AT] & CODEC_MASK
-                yield Place(position, size, NONE if is_wrapper else offset, offset, timestamp)
+                yield BatchPlace(position, size, NONE if is_wrapper else offset, offset, timestamp)
             position += size
 
-    def find(self, offset: int) -> Place | None:
+    def find(self, offset: int) -> BatchPlace | None:
         """Return the batch that holds an offset, or the first batch after it.
 
         If a follower received overlapping batches, return the last one that begins at or below the offset.
 
         Source: Kafka FileRecords.searchForOffsetFromPosition.
         """
-        before: Place | None = None
+        before: BatchPlace | None = None
         for place in self.places(self.offset_index.lookup(offset)):
             first = self.first_offset(place)
             if first >= offset:
@@ -387,7 +387,7 @@ class LogSegment:
             before = place
         return before if before is not None and before.last_offset >= offset else None
 
-    def first_offset(self, place: Place) -> int:
+    def first_offset(self, place: BatchPlace) -> int:
         """Return the offset of a batch's first record; for a wrapper, read it from its messages."""
         if place.base_offset != NONE:
             return place.base_offset

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from cordwood.cleaning.rules import selection
 from cordwood.cleaning.rules.plan import (
+    BlockingTransaction,
     Choices,
     Decision,
     HeaderFacts,
     HighWatermark,
     LogFacts,
-    OpenTransaction,
     Reason,
     SegmentFacts,
 )
@@ -158,7 +158,7 @@ def _facts(log: Log, checkpoint: int | None) -> LogFacts:
         high_watermark=HighWatermark(log.high_watermark, ""),
         checkpoint=checkpoint,
         open_transactions=tuple(
-            OpenTransaction(offset, producer_id) for offset, producer_id in log.open_transactions()
+            BlockingTransaction(offset, producer_id) for offset, producer_id in log.open_transactions()
         ),
         first_unstable_offset=log.first_unstable_offset,
     )

@@ -36,7 +36,7 @@ from cordwood.live import retention, turns
 from cordwood.live.appending import Append, AppendInfo
 from cordwood.live.environment import LogEnvironment
 from cordwood.live.leader_epochs import LeaderEpochCache
-from cordwood.live.loading import Loaded, rebuild_producer_state
+from cordwood.live.loading import LogParts, rebuild_producer_state
 from cordwood.live.local_log import FetchData, LocalLog
 from cordwood.live.log_config import LogConfig
 from cordwood.live.lookup import (
@@ -46,7 +46,7 @@ from cordwood.live.lookup import (
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
-    FoundRecord,
+    RecordAtTime,
     first_record_since,
     newest_record,
 )
@@ -104,7 +104,7 @@ class UnifiedLog:
         before_truncation: called under the lock before a truncation, with its offset; 0 if it removes all records.
     """
 
-    def __init__(self, local: LocalLog, loaded: Loaded, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
+    def __init__(self, local: LocalLog, loaded: LogParts, environment: LogEnvironment, topic_id: TopicIdFile) -> None:
         self._local = local
         self._topic_id = topic_id
         self._stats = environment.stats
@@ -728,7 +728,7 @@ class UnifiedLog:
         bound = self._local.end if at_end else self._watermarks.bound(committed=committed)
         return self._local.read(start_offset, max_bytes, bound, min_one_message=min_one_message, with_aborted=committed)
 
-    def fetch_offset_by_timestamp(self, timestamp: int) -> FoundRecord | None:
+    def fetch_offset_by_timestamp(self, timestamp: int) -> RecordAtTime | None:
         """Return the first record with this timestamp or a later one; None without such a record.
 
         LATEST and EARLIEST return the log end and the log start offset, without a timestamp; MAX_TIMESTAMP returns the
@@ -740,11 +740,11 @@ class UnifiedLog:
             if timestamp in (EARLIEST, EARLIEST_LOCAL):
                 first = self._epochs.entries[:1]
                 known = bool(first) and first[0].start_offset <= self.log_start_offset
-                return FoundRecord(self.log_start_offset, leader_epoch=first[0].epoch if known else None)
+                return RecordAtTime(self.log_start_offset, leader_epoch=first[0].epoch if known else None)
             if timestamp == LATEST:
-                return FoundRecord(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
+                return RecordAtTime(self.log_end_offset, leader_epoch=self._epochs.latest_epoch)
             if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-                return FoundRecord(NONE, leader_epoch=NONE)
+                return RecordAtTime(NONE, leader_epoch=NONE)
             while True:
                 with contextlib.suppress(SegmentGoneError):
                     if timestamp == MAX_TIMESTAMP:

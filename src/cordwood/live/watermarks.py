@@ -13,7 +13,7 @@ import threading
 from typing import NamedTuple
 
 from cordwood.common.errors import IllegalArgumentError
-from cordwood.live.local_log import Bound, LocalLog
+from cordwood.live.local_log import LocalLog, ReadEnd
 from cordwood.live.segment import LogSegment
 
 
@@ -29,7 +29,7 @@ class Marks(NamedTuple):
     log_start_offset: int
     high_watermark: int
     first_unstable_offset: int | None = None
-    placed: tuple[Bound, tuple[LogSegment, ...]] | None = None
+    placed: tuple[ReadEnd, tuple[LogSegment, ...]] | None = None
 
     @property
     def last_stable_offset(self) -> int:
@@ -72,7 +72,7 @@ class Watermarks:
             start, _, unstable, _ = self.now
             self.now = Marks(start, offset, unstable, placed)
 
-    def bound(self, *, committed: bool) -> Bound:
+    def bound(self, *, committed: bool) -> ReadEnd:
         """Return the end of reads: the high watermark, or with `committed` the last stable offset.
 
         Raises:
@@ -91,7 +91,7 @@ class Watermarks:
         # With overlapping batches, as a follower may have them, a search by offset would find another batch.
         return bound if segments is self._local.segments.all else self._local.bound(bound.offset)
 
-    def _place(self, offset: int) -> tuple[Bound, tuple[LogSegment, ...]]:
+    def _place(self, offset: int) -> tuple[ReadEnd, tuple[LogSegment, ...]]:
         """Find the start of the first batch that ends at or above an offset; the end of the log without one."""
         # Read both before the search: if it finds no batch, no batch was appended after `end` was read.
         segments, end = self._local.segments.all, self._local.end
@@ -99,4 +99,4 @@ class Watermarks:
         if found is None:
             return end, segments
         segment, place = found
-        return Bound(segment.first_offset(place), segment.base_offset, place.position), segments
+        return ReadEnd(segment.first_offset(place), segment.base_offset, place.position), segments

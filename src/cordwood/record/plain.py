@@ -24,7 +24,7 @@ class BrokenError(Exception):
 
 
 @dataclass
-class Reader:
+class Cursor:
     """A cursor over bytes that never reads beyond their end."""
 
     data: bytes
@@ -72,9 +72,9 @@ def signed(value: int, bits: int) -> int:
     return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
 
 
-def read_record(data: Reader, base_offset: int, base_timestamp: int) -> Record:
+def read_record(data: Cursor, base_offset: int, base_timestamp: int) -> Record:
     """Read one record of magic 2."""
-    body = Reader(data.take(data.zigzag(32)))
+    body = Cursor(data.take(data.zigzag(32)))
     body.take(1)
     timestamp = signed(base_timestamp + body.zigzag(64), 64)
     offset = signed(base_offset + body.zigzag(32), 64)
@@ -100,7 +100,7 @@ def read_body(
         raise BrokenError("count")
     if count == 0:
         return []
-    data = Reader(body)
+    data = Cursor(body)
     records = [read_record(data, base_offset, base_timestamp) for _ in range(count)]
     if data.rest:
         raise BrokenError("trailing bytes")
@@ -118,7 +118,7 @@ def read_message_set(data: bytes) -> Iterator[tuple[int, Record]]:
             raise BrokenError("message size")
         if at + 12 + size > len(data):
             return
-        message = Reader(data[at + 12 : at + 12 + size])
+        message = Cursor(data[at + 12 : at + 12 + size])
         at += 12 + size
         stored = message.number(">I")
         covered = message.rest
@@ -142,7 +142,7 @@ def read_batch(entry: bytes) -> list[Record]:
     attributes = entry[17]
     if not attributes & 7:
         return [record for _, record in read_message_set(entry)]
-    wrapper = Reader(entry[18:])
+    wrapper = Cursor(entry[18:])
     append_time = wrapper.number(">q") if magic == 1 else NONE
     wrapper.nullable(lambda: wrapper.number(">i"))
     inner = list(read_message_set(unpacked(attributes & 7, wrapper.nullable(lambda: wrapper.number(">i")) or b"")))
@@ -172,7 +172,7 @@ def unpacked(codec: int, data: bytes) -> bytes:
                 return bytes(stream.read())
         if not data.startswith(_SNAPPY_FRAME):
             return _snappy(data)
-        frame, parts = Reader(data[16:]), []
+        frame, parts = Cursor(data[16:]), []
         while frame.rest:
             parts.append(_snappy(frame.take(frame.number(">i"))))
         return b"".join(parts)

@@ -74,7 +74,7 @@ class Written:
         return self.first_offset + self.records.count + self.has_marker
 
 
-class Appender:
+class BatchEncoder:
     """Encodes batches of one size; one producer with an id writes the transactions."""
 
     def __init__(self, batch_records: int) -> None:

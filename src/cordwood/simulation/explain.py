@@ -37,7 +37,7 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import bytes_text, names_text
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.simulation.batches import Appender, Records, Room, Written
+from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
 from cordwood.simulation.explain_options import ExplainOptions
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
 from cordwood.simulation.sizing.explained import AtOnce, ExplainResult, ReplayedLog
@@ -45,7 +45,7 @@ from cordwood.simulation.sizing.notes import compare, notes_on
 from cordwood.simulation.sizing.result import Outcome
 from cordwood.simulation.sizing.scale import RECORDS_MAX, Scale, choose_scale
 from cordwood.simulation.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
-from cordwood.simulation.trace import Trace, TraceRows, last_of_keys, read_trace
+from cordwood.simulation.trace import LogTrace, TraceRows, last_of_keys, read_trace
 from cordwood.simulation.world import START_MS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -195,7 +195,7 @@ def _in_figures(plan: PartitionPlan) -> AtOnce:
 # ---- over time -------------------------------------------------------------------------------------------------------
 
 
-def _trace(log: LogView, options: ExplainOptions, now_ms: int, report: OnPart) -> Trace:
+def _trace(log: LogView, options: ExplainOptions, now_ms: int, report: OnPart) -> LogTrace:
     offsets = max(1, log.next_offset - log.log_start_offset)
     factor = options.scale or max(1.0, offsets / RECORDS_MAX)
     trace = read_trace(
@@ -220,12 +220,12 @@ class _Script:
     """
 
     rows: TraceRows
-    span: Span
+    span: ReplayedSpan
     scale: Scale
     less_bytes: int
 
 
-def _script(trace: Trace, span: Span, topics: Sequence[TopicConfig], options: ExplainOptions) -> _Script:
+def _script(trace: LogTrace, span: ReplayedSpan, topics: Sequence[TopicConfig], options: ExplainOptions) -> _Script:
     """Choose the records to replay, of few enough keys that a replay takes seconds."""
     duration_ms = span.end_ms - span.begin_ms
     if options.scale is None:
@@ -262,7 +262,7 @@ def _replayed(configs: ConfigSet, script: _Script, seed: int, on_progress: Calla
     return replace(outcome, notes=notes_on(outcome, configs.topic, configs.broker, 1))
 
 
-def _notes(trace: Trace, span: Span, now: Outcome) -> list[str]:
+def _notes(trace: LogTrace, span: ReplayedSpan, now: Outcome) -> list[str]:
     """Return notes that limit how far a replay can be trusted."""
     notes = []
     if trace.gone:
@@ -313,7 +313,7 @@ _BEFORE_COMPACTED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplayedSpan:
     """The time to replay, in milliseconds since 1970.
 
     Attributes:
@@ -329,7 +329,7 @@ class Span:
     repeated_ms: int = 0
 
 
-def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
+def choose_span(trace: LogTrace, configs: list[TopicConfig], days: float) -> ReplayedSpan:
     """Choose the last days of a log, and enough time before them to bring the replay into the log's state at that time.
 
     A log that retention has not cut is measured at most from its first record.
@@ -352,10 +352,10 @@ def choose_span(trace: Trace, configs: list[TopicConfig], days: float) -> Span:
     if begin_ms < first_ms:
         known_ms = end_ms - first_ms
         repeated_ms = known_ms // DAY_MS * DAY_MS if known_ms >= 2 * DAY_MS else known_ms
-    return Span(begin_ms, end_ms - measured_ms, end_ms, repeated_ms)
+    return ReplayedSpan(begin_ms, end_ms - measured_ms, end_ms, repeated_ms)
 
 
-def rows_of(trace: Trace, span: Span) -> TraceRows:
+def rows_of(trace: LogTrace, span: ReplayedSpan) -> TraceRows:
     """Return TRACE_ROW[records] until the end of a span, repeated records included, by time."""
     rows = trace.rows
     if not span.repeated_ms:
@@ -375,7 +375,14 @@ class Replay:
     """Writes records of a trace to one partition of a `World`, in batches of one size."""
 
     def __init__(
-        self, rows: TraceRows, span: Span, config: TopicConfig, *, batch_records: int, less_bytes: int, start_ms: int
+        self,
+        rows: TraceRows,
+        span: ReplayedSpan,
+        config: TopicConfig,
+        *,
+        batch_records: int,
+        less_bytes: int,
+        start_ms: int,
     ) -> None:
         """Prepare the replay; `until` writes.
 
@@ -395,7 +402,7 @@ class Replay:
         self._aborted = rows["is_aborted"]
         self._loaded = _loaded(keys[:before], rows["is_aborted"][:before], rows["is_tombstone"][:before], config)
         self._at, self._is_loaded = before, False
-        self._appender = Appender(batch_records)
+        self._appender = BatchEncoder(batch_records)
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:
         """Yield the records up to a time, in parts; the caller appends each part before it takes the next."""

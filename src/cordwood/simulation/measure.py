@@ -25,8 +25,8 @@ from cordwood.common.config import (
 from cordwood.common.types import TopicPartition
 from cordwood.live.log_cleaner import CleanerStats
 from cordwood.live.log_to_clean import LogToClean
-from cordwood.simulation.batches import Appender, Records, Room, Written
-from cordwood.simulation.recorder import State
+from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
+from cordwood.simulation.recorder import RecordState
 from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Point
 from cordwood.simulation.sizing.scale import Scale, scaled_configs
 from cordwood.simulation.sizing.workload import Keys, Workload
@@ -48,7 +48,7 @@ _SAMPLE = np.dtype(
         ("active_bytes", np.int64),
         ("segments", np.int64),
         ("cleans", np.int64),
-        *((state.name, np.int64) for state in State),
+        *((state.name, np.int64) for state in RecordState),
     ]
 )
 Samples = npt.NDArray[np.void]
@@ -187,7 +187,7 @@ class _Meter:
                 log.active_segment.size_bytes,
                 len(log.log_segments),
                 cleans,
-                *(recorder.bytes_of(state) for state in State),
+                *(recorder.bytes_of(state) for state in RecordState),
             )
         )
 
@@ -280,7 +280,7 @@ def _growth(samples: Samples) -> float:
 
 def _contents(samples: Samples, scale: Scale) -> Contents:
     """Divide the mean size of some samples by record state."""
-    states = (State.VALUE, State.TOMBSTONE, State.SUPERSEDED, State.ABORTED)
+    states = (RecordState.VALUE, RecordState.TOMBSTONE, RecordState.SUPERSEDED, RecordState.ABORTED)
     parts = [round(scale.factor * float(samples[state.name].mean())) for state in states]
     rest = round(scale.factor * float(samples["disk_bytes"].mean())) - sum(parts)
     return Contents(parts[0], parts[1], parts[2], parts[3], max(0, rest))
@@ -298,7 +298,7 @@ def _history(samples: Samples, scale: Scale) -> tuple[Point, ...]:
             full(part["disk_bytes"][-1]),
             full(part["peak_bytes"].max()),
             full(part["disk_bytes"].min()),
-            full(part[State.VALUE.name][-1]),
+            full(part[RecordState.VALUE.name][-1]),
             int(part["segments"][-1]),
             int(part["cleans"].sum()),
         )
@@ -340,7 +340,7 @@ class Traffic:
         self._transaction = workload.transactions
         self._aborted = workload.aborted
         self._records_per_ms, self._batch_records, self._start_ms = records_per_ms, batch_records, start_ms
-        self._appender = Appender(batch_records)
+        self._appender = BatchEncoder(batch_records)
         self._records = 0
 
     def until(self, until_ms: int, now_ms: int, next_offset: int, room: Room) -> Iterator[Written]:

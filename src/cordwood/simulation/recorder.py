@@ -36,7 +36,7 @@ _NEW = np.array((0, 0, NEVER, NEVER, 0, False, False, False), _ROW)
 _NO_OFFSET = -1
 
 
-class State(IntEnum):
+class RecordState(IntEnum):
     """The present state of a record."""
 
     GONE = 0  #: removed, or never written
@@ -67,7 +67,7 @@ class Recorder:
         self._states = np.zeros(self._rows.size, np.int8)
         #: The offset of the last record of each key.
         self._latest = np.full(1 << 10, _NO_OFFSET)
-        self._bytes = np.zeros(len(State), np.int64)
+        self._bytes = np.zeros(len(RecordState), np.int64)
         self._segments, self._start = log.log_segments, log.log_start_offset
         #: The end of the log now, and at the last `look`.
         self._end = self._seen_end = log.log_end_offset
@@ -78,7 +78,7 @@ class Recorder:
         self.deleted_bytes = self.deleted_by_time = self.deleted_by_size = 0
         self.first_deleted_ms = None
 
-    def bytes_of(self, state: State) -> int:
+    def bytes_of(self, state: RecordState) -> int:
         """Return the bytes of the records that are in this state now."""
         return int(self._bytes[state])
 
@@ -103,10 +103,10 @@ class Recorder:
         rows["key"][offsets], rows["is_tombstone"][offsets], rows["is_aborted"][offsets] = keys, tombstones, aborted
         rows["written_ms"][offsets] = now_ms
         rows["size_bytes"][offsets] = np.concatenate([one.records.sizes for one in parts])
-        self._move(offsets[~tombstones], State.VALUE)
-        self._move(offsets[tombstones], State.TOMBSTONE)
-        self._move(np.array([one.next_offset - 1 for one in parts if one.has_marker], np.int64), State.MARKER)
-        self._become_useless(offsets[aborted], State.ABORTED, now_ms)
+        self._move(offsets[~tombstones], RecordState.VALUE)
+        self._move(offsets[tombstones], RecordState.TOMBSTONE)
+        self._move(np.array([one.next_offset - 1 for one in parts if one.has_marker], np.int64), RecordState.MARKER)
+        self._become_useless(offsets[aborted], RecordState.ABORTED, now_ms)
         self._supersede(offsets[~aborted], keys[~aborted], now_ms)
 
     def _supersede(self, offsets: Int64Array, keys: Int64Array, now_ms: int) -> None:
@@ -118,17 +118,17 @@ class Recorder:
         is_first = np.append(True, keys[1:] != keys[:-1])
         before = np.where(is_first, self._latest[keys], np.append(0, offsets[:-1]))
         before = before[before != _NO_OFFSET]
-        self._become_useless(before[self._states[before] != State.GONE], State.SUPERSEDED, now_ms)
+        self._become_useless(before[self._states[before] != RecordState.GONE], RecordState.SUPERSEDED, now_ms)
         is_last = np.append(is_first[1:], True)
         self._latest[keys[is_last]] = offsets[is_last]
 
-    def _become_useless(self, offsets: Int64Array, state: State, now_ms: int) -> None:
+    def _become_useless(self, offsets: Int64Array, state: RecordState, now_ms: int) -> None:
         self._rows["useless_ms"][offsets] = now_ms
         self._move(offsets, state)
 
-    def _move(self, offsets: Int64Array, state: State) -> None:
+    def _move(self, offsets: Int64Array, state: RecordState) -> None:
         sizes = self._rows["size_bytes"][offsets]
-        self._bytes -= np.bincount(self._states[offsets], sizes, len(State)).astype(np.int64)
+        self._bytes -= np.bincount(self._states[offsets], sizes, len(RecordState)).astype(np.int64)
         self._bytes[state] += sizes.sum()
         self._states[offsets] = state
 
@@ -164,13 +164,13 @@ class Recorder:
         rows = self._rows
         rows["gone_ms"][offsets] = now_ms
         rows["is_deleted"][offsets] = offsets < start
-        self._move(offsets, State.GONE)
+        self._move(offsets, RecordState.GONE)
         self._segments, self._start, self._seen_end = new, start, self._end
         return sum(segment.size_bytes for segment in written)
 
     def _there(self, start: int, end: int) -> Int64Array:
         """Return the offsets in a range that hold a record, as of the last `look`."""
-        return start + np.flatnonzero(self._states[start:end] != State.GONE)
+        return start + np.flatnonzero(self._states[start:end] != RecordState.GONE)
 
     def _count_deleted(self, segments: list[LogSegment], now_ms: int) -> None:
         config = self.log.config

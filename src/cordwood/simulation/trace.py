@@ -52,7 +52,7 @@ _HASH_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class LogTrace:
     """The records written to a log.
 
     Attributes:
@@ -87,7 +87,7 @@ class Trace:
         """One millisecond after the append of the last record."""
         return int(self.rows["ms"][-1]) + 1
 
-    def thinned(self, factor: float) -> Trace:
+    def thinned(self, factor: float) -> LogTrace:
         """Reduce the sample to fewer keys, so that each record represents `factor` records."""
         if factor <= self.factor:
             return self
@@ -101,7 +101,7 @@ def _limit(factor: float) -> np.uint64:
 
 def read_trace(
     log: LogView, factor: float, now_ms: int, seed: int, *, on_progress: Callable[[int, int], None] | None = None
-) -> Trace:
+) -> LogTrace:
     """Read a whole log.
 
     Args:
@@ -210,7 +210,7 @@ class _Reader:
         self._gone_ms.append(np.interp(offsets, batches["base_offset"], times).astype(np.int64))
         self._next = behind
 
-    def trace(self, log_bytes: int) -> Trace:
+    def trace(self, log_bytes: int) -> LogTrace:
         """Combine present and estimated records."""
         there = np.concatenate([np.zeros(0, TRACE_ROW), *self._rows])
         offsets = np.concatenate([np.zeros(0, np.int64), *self._gone])
@@ -222,7 +222,7 @@ class _Reader:
         rows = rows[np.argsort(rows["offset"], kind="stable")]
         rows["ms"] = np.maximum.accumulate(rows["ms"]) if rows.size else rows["ms"]
         per_batch = max(1, round(self._written / max(self._batches, 1)))
-        return Trace(
+        return LogTrace(
             rows,
             self.factor,
             self._start,

@@ -71,7 +71,7 @@ class Jobs:
             self._runner = self._open.enter_context(self._start(sizes))
             if self._task_timeout is not None:
                 self._open.enter_context(given_up_after(self.fs, self.progress, self._task_timeout))
-            self._open.enter_context(progress.Watch(self.fs, self.progress, self._on_progress))
+            self._open.enter_context(progress.ProgressWatch(self.fs, self.progress, self._on_progress))
         return self._runner
 
     def each(self, do: Callable[[T], Any], items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
@@ -99,7 +99,9 @@ class Jobs:
         tasks = share_memory([with_probing(task.at(self.location), cores) for task in tasks], cores)
         total = sum(task.size_bytes for task in tasks)
         staged = {at for at, task in enumerate(tasks) if is_staged(task, total, cores)}
-        with progress.Watch(self.fs, self.progress, self._on_progress if self.location.in_this_process else None):
+        with progress.ProgressWatch(
+            self.fs, self.progress, self._on_progress if self.location.in_this_process else None
+        ):
             found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
             # Divide partitions with many records in few bytes: their key table did not fit in one task's memory.
             staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}

@@ -46,7 +46,7 @@ class StoredSegment:
 
 
 @dataclass
-class Output:
+class ReferenceOutput:
     """The kept batches of a group of segments, and its new transaction index."""
 
     batches: list[bytes] = field(default_factory=list)
@@ -140,7 +140,7 @@ def clean(
     now_ms: int,
     delete_retention_ms: int,
     deletes_for_good: bool = True,
-) -> list[Output]:
+) -> list[ReferenceOutput]:
     """Clean [first_dirty, first_uncleanable) of a log.
 
     Args:
@@ -154,7 +154,7 @@ def clean(
     tracker = Tracker(log)
     outputs = []
     for group in groups:
-        output = Output()
+        output = ReferenceOutput()
         for at, segment in enumerate(group):
             end = group[at + 1].base_offset if at + 1 < len(group) else segment.next_offset
             tracker.learn(segment.base_offset, end)

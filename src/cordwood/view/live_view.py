@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cordwood.common.clock import Clock, monotonic_clock
-from cordwood.live.clean_runner import Traffic
-from cordwood.live.history import History, Tally
+from cordwood.live.clean_runner import CleanTraffic
+from cordwood.live.history import SampleHistory, Tally
 from cordwood.live.log_manager import LogManager
 from cordwood.live.report import Health, LiveLook, PartitionStatus, Sample, Span
 from cordwood.live.status import thread_statuses
@@ -44,7 +44,7 @@ class LiveView:
         self._waiting = waiting
         self._clock = clock
         self._started_ms = clock()
-        self._history = History()
+        self._history = SampleHistory()
         self._appended, self._deleted = Tally(), Tally()
         self._look: LiveLook | None = None
 
@@ -52,7 +52,7 @@ class LiveView:
         """Store the results of a look; only one thread calls this."""
         self._appended.note({one.partition: one.appended_bytes for one in partitions})
         self._deleted.note({one.partition: one.deleted_bytes for one in partitions})
-        traffic = Traffic() if manager.cleaner is None else manager.cleaner.runner.traffic
+        traffic = CleanTraffic() if manager.cleaner is None else manager.cleaner.runner.traffic
         sample = Sample(
             time_ms=now_ms,
             uptime_ms=self._clock() - self._started_ms,

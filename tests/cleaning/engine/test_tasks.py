@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine import partition, readahead
 from cordwood.cleaning.engine.facts import load_producers, segment_facts
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
@@ -175,7 +175,13 @@ def test_damage_in_any_window_fails_the_clean(tmp_path: Path, codec: Codec, dirt
     partition.mkdir()
     shape = Shape(codec=codec, batch_bytes=1000)
     write_keyed_log(
-        PosixFileSystem(), str(partition), records=1_600, keys=Keys(50), shape=shape, segment_bytes=100_000, seed=1
+        PosixFileSystem(),
+        str(partition),
+        records=1_600,
+        keys=KeyPattern(50),
+        shape=shape,
+        segment_bytes=100_000,
+        seed=1,
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     _, second, third = (segment.base_offset for segment in log.segments)
@@ -213,7 +219,7 @@ def test_error_names_the_first_of_two_damaged_batches(
         PosixFileSystem(),
         str(partition),
         records=1_600,
-        keys=Keys(50),
+        keys=KeyPattern(50),
         shape=Shape(batch_bytes=1000),
         segment_bytes=100_000,
         seed=1,
@@ -235,7 +241,7 @@ def test_error_names_the_first_of_two_damaged_batches(
 def test_a_clean_that_fails_leaves_no_thread_behind(tmp_path: Path, spoilt: str) -> None:
     partition = tmp_path / "topic-0"
     partition.mkdir()
-    write_keyed_log(PosixFileSystem(), str(partition), records=24_000, keys=Keys(5_000), shape=Shape(), seed=1)
+    write_keyed_log(PosixFileSystem(), str(partition), records=24_000, keys=KeyPattern(5_000), shape=Shape(), seed=1)
     log = LogView(str(partition), fs=PosixFileSystem())
     path = Path(log.segments[0].path)
     settings = CleanSettings(memory=MemoryShare(1 << 18) if spoilt == "the memory" else None)
@@ -324,7 +330,7 @@ def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
     partition = tmp_path / "topic-0"
     partition.mkdir()
     write_keyed_log(
-        PosixFileSystem(), str(partition), records=80_000, keys=Keys(50), shape=Shape(codec=Codec.LZ4), seed=1
+        PosixFileSystem(), str(partition), records=80_000, keys=KeyPattern(50), shape=Shape(codec=Codec.LZ4), seed=1
     )
     log = LogView(str(partition), fs=PosixFileSystem())
     (whole, *_) = WindowReader(log.segments[0].open(), Checks.WHOLE, window_bytes=readahead.WINDOW_BYTES)

@@ -12,7 +12,7 @@ import pytest
 
 from cordwood.cleaning.proof import prove, states
 from cordwood.cleaning.proof.pairs import Pair, Side
-from cordwood.cleaning.proof.prove import Site
+from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.common.errors import DataError
@@ -68,7 +68,7 @@ def proved(pair: Pair, folder: Path, spoil: Callable[[Path], None], stage: str, 
                 spoil(path)
         return [do(item) for item in items]
 
-    site = Site(FS.location(), Scratch(FS.location(), str(folder)))
+    site = ProofSite(FS.location(), Scratch(FS.location(), str(folder)))
     (verdict,) = prove.prove(each, 2, FS, [pair], site)
     return verdict, compared
 
@@ -100,7 +100,7 @@ def test_where_there_is_one_core_one_task_compares_all_ranges_and_judges(
         folder = tmp_path / f"{cores}"
         folder.mkdir()
         run.clear()
-        verdicts += prove.prove(each, cores, FS, [pair], Site(FS.location(), Scratch(FS.location(), str(folder))))
+        verdicts += prove.prove(each, cores, FS, [pair], ProofSite(FS.location(), Scratch(FS.location(), str(folder))))
         assert any(folder.iterdir()), "what is large is in files"
         assert (sum(run) == 1) == (cores == 1)
     assert verdicts[0] == verdicts[1] and verdicts[0].holds

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.generate import Keys, write_keyed_log
+from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.fs.posix import PosixFileSystem
 from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes, wait_for
@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
     directory = tmp_path / "logs"
     for name in ("orders-0", "orders-1"):
         (directory / name).mkdir(parents=True)
-        write_keyed_log(FS, str(directory / name), records=100_000, keys=Keys(10_000), segment_bytes=4_000_000)
+        write_keyed_log(FS, str(directory / name), records=100_000, keys=KeyPattern(10_000), segment_bytes=4_000_000)
     (directory / ".kafka_cleanshutdown").write_text("version=0\n")
     return directory
 

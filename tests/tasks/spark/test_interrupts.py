@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.generate import Keys, write_keyed_log
+from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.cleaning.engine import progress
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER
@@ -61,7 +61,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("interrupts") / "logs"
     for name in ("orders-0", "orders-1"):
         (directory / name).mkdir(parents=True)
-        write_keyed_log(FS, str(directory / name), records=RECORDS, keys=Keys(10_000), segment_bytes=20_000_000)
+        write_keyed_log(FS, str(directory / name), records=RECORDS, keys=KeyPattern(10_000), segment_bytes=20_000_000)
     (directory / ".kafka_cleanshutdown").write_text("version=0\n")
     return directory
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.bench import workloads
-from cordwood.bench.generate import Keys, Shape
-from cordwood.bench.workloads import Workload
+from cordwood.bench.generate import KeyPattern, Shape
+from cordwood.bench.workloads import BenchWorkload
 from cordwood.common.types import Codec
 from tests.summary import lines_of
 from tests.tasks.spark.workers import peaks
@@ -35,7 +35,7 @@ ON_SPARK = ("--engine", "spark", "--master", f"local[{_CORES},4]")
 def write_log(folder: Path, keys: int, codec: Codec = Codec.NONE) -> None:
     """A log of this number of keys, each once, followed by a tenth of them again."""
     shape = Shape(value_bytes=20, key_bytes=12, codec=codec)
-    workloads.write(folder, Workload("", keys + keys // 10, Keys(keys // 10, "spread"), shape))
+    workloads.write(folder, BenchWorkload("", keys + keys // 10, KeyPattern(keys // 10, "spread"), shape))
 
 
 def clean(folder: Path, memory: int, *words: str) -> list[int]:

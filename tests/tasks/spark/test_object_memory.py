@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.bench.generate import Keys, Shape, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
@@ -38,7 +38,8 @@ def write(root: Path, size_bytes: int) -> None:
     partition = root / "orders-0"
     partition.mkdir(parents=True)
     records = size_bytes // 1_000
-    made: dict[str, Any] = {"records": records, "keys": Keys(records // 4, "spread"), "shape": Shape(value_bytes=1_000)}
+    keys = KeyPattern(records // 4, "spread")
+    made: dict[str, Any] = {"records": records, "keys": keys, "shape": Shape(value_bytes=1_000)}
     end = write_keyed_log(PosixFileSystem(), str(partition), segment_bytes=_SEGMENT_BYTES, **made)
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     (root / filenames.HIGH_WATERMARKS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): end}))

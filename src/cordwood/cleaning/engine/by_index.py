@@ -28,9 +28,9 @@ from cordwood.cleaning.rules.superseded import (
     NEVER,
     UNCONFIRMED,
     UNREAD,
+    OffsetSpan,
     ScannedRun,
     SegmentOutcomes,
-    Span,
     UInt8Array,
     WindowKeys,
     flags_of,
@@ -78,7 +78,7 @@ def scan_by_index(
     bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
     looked_up, found_flags = np.zeros(batches.size, np.bool_), np.zeros(batches.size, np.uint8)
     # `_batches` has checked that batches ascend.
-    span = Span(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
+    span = OffsetSpan(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
     at, ordinals = _candidates(index, table, wanted, firsts)
     covered = np.arange(batches.size) < index.lengths.size
     candidates = np.zeros(batches.size, np.bool_)

@@ -29,7 +29,7 @@ from cordwood.cleaning.engine.blobs import Blob, BlobReader, BlobWriter
 from cordwood.cleaning.engine.progress import CountedLog
 from cordwood.cleaning.engine.scan import KeyScan
 from cordwood.cleaning.engine.task import Failure, failure_of
-from cordwood.cleaning.rules.superseded import Chunk, ScannedRun, SegmentOutcomes, Span, merge
+from cordwood.cleaning.rules.superseded import Chunk, OffsetSpan, ScannedRun, SegmentOutcomes, merge
 from cordwood.common.threads import Each
 from cordwood.fs.base import TargetStore
 from cordwood.fs.location import Location
@@ -114,7 +114,7 @@ class ScannedBlob:
     ranges: int
     chunk_records: int
     entries: int
-    span: Span
+    span: OffsetSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class LogScan:
         return sum(run.chunks for run in self.scanned.values())
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[OffsetSpan]:
         """Return the offsets of all runs, in log order."""
         return [self.scanned[number].span for number in range(len(self.tasks))]
 

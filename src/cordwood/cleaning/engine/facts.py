@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.rules.plan import HeaderFacts, HighWatermark, LogFacts, OpenTransaction, SegmentFacts
+from cordwood.cleaning.rules.plan import BlockingTransaction, HeaderFacts, HighWatermark, LogFacts, SegmentFacts
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows
@@ -135,8 +135,8 @@ class _Replay:
     def add(self, batches: BatchRows) -> None:
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
 
-    def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        found = [OpenTransaction(one.transaction_start, id) for id, one in self.producers.by_id.in_transaction()]
+    def open_transactions(self) -> tuple[BlockingTransaction, ...]:
+        found = [BlockingTransaction(one.transaction_start, id) for id, one in self.producers.by_id.in_transaction()]
         return tuple(sorted(found, key=lambda one: (one.first_offset, one.producer_id)))
 
 
@@ -171,7 +171,7 @@ def log_facts(
     )
 
 
-def _first_unstable_offset(log: LogView, transaction: OpenTransaction) -> int | None:
+def _first_unstable_offset(log: LogView, transaction: BlockingTransaction) -> int | None:
     """Return the base offset of the first batch at or after both a transaction's start and the log start, or None.
 
     Source: Kafka UnifiedLog.maybeIncrementFirstUnstableOffset, which reads a batch there and takes its offset.

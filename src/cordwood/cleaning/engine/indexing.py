@@ -38,7 +38,7 @@ from cordwood.storage.index.build import (
     RECORD_BYTES,
     SEGMENT_SHARE,
     Gatherer,
-    Keys,
+    IndexedKeys,
     TooManyRecordsError,
     U32Array,
     bucket_bits,
@@ -59,12 +59,12 @@ _RECORD_BYTES = 32
 #: The batch fields in use. The position is the one in the source segment.
 _FIELDS = ["position", "size_bytes", "last_offset", "base_timestamp", "record_count", "crc", "attributes", "magic"]
 _ROW = np.dtype([(name, BATCH_ROW[name]) for name in _FIELDS])
-#: `Written` holds at least this many batches, however small they are; they take a few MB.
+#: `IndexedBatches` holds at least this many batches, however small they are; they take a few MB.
 _FEW_BATCHES = 1 << 16
 
 
 @dataclass(slots=True)
-class Written:
+class IndexedBatches:
     """Batches written to an output, part by part.
 
     Attributes:
@@ -103,7 +103,7 @@ class IndexMaker:
         self._records_max = (_MEMORY_BYTES if memory is None else memory.size_bytes) // _RECORD_BYTES
         self._is_full = False
 
-    def of_output(self, path: str, base_offset: int, written: Written, newest: NewestOffsets) -> None:
+    def of_output(self, path: str, base_offset: int, written: IndexedBatches, newest: NewestOffsets) -> None:
         """Make the index of a written segment."""
 
         def make() -> KeyIndex | None:
@@ -120,7 +120,7 @@ class IndexMaker:
             return
 
         def make() -> KeyIndex | None:
-            written = Written()
+            written = IndexedBatches()
             with segment.open() as file:
                 for item in read_headers(file, base_offset=segment.base_offset):
                     if isinstance(item, Gap):
@@ -164,7 +164,7 @@ class IndexMaker:
                 remove_tree(self._fs, self._folder)
 
     def _of_parts(
-        self, file: ReadableFile, base_offset: int, written: Written, newest: NewestOffsets
+        self, file: ReadableFile, base_offset: int, written: IndexedBatches, newest: NewestOffsets
     ) -> KeyIndex | None:
         gatherer = Gatherer(base_offset, self._secret, self._records_max)
         parts = [(segment, np.concatenate(pieces)) for segment, pieces in written.parts]
@@ -186,7 +186,7 @@ class IndexMaker:
 
     def _known(
         self, segment: Segment, rows: BatchRows, newest: NewestOffsets, first: int, bits: int
-    ) -> list[Keys] | None:
+    ) -> list[IndexedKeys] | None:
         """Return the keys of the batches written from a segment, or None if they are unknown.
 
         Args:
@@ -201,9 +201,9 @@ class IndexMaker:
             return None
         assert isinstance(newest, ScannedKeys), "it has outcomes"
         survivors, found = newest.survivors.get(segment.base_offset), []
-        known: Iterator[Keys] | None = None
+        known: Iterator[IndexedKeys] | None = None
         if survivors is not None and newest.hash_secret == self._secret:
-            known = (Keys(*piece) for piece in survivors())
+            known = (IndexedKeys(*piece) for piece in survivors())
         elif (outcomes.flags & UNREAD).any():
             known = _of_index(segment, outcomes, self._secret, bits)
         if known is None:
@@ -243,7 +243,7 @@ def _numbers(outcomes: SegmentOutcomes, rows: BatchRows, data: BoolArray, first:
     return numbers
 
 
-def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: int) -> Iterator[Keys] | None:
+def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: int) -> Iterator[IndexedKeys] | None:
     """Return the keys in the segment's key index, if it is the index that pass 1 used for the whole segment."""
     try:
         index = read_index(segment)
@@ -253,11 +253,11 @@ def _of_index(segment: Segment, outcomes: SegmentOutcomes, secret: bytes, bits: 
     same = same and np.array_equal(index.crcs, outcomes.crcs) and np.array_equal(index.counts, outcomes.counts)
     if not same or index.header.bits < bits:
         return None
-    return iter([Keys(hashes_in(index), index.ordinals)])
+    return iter([IndexedKeys(hashes_in(index), index.ordinals)])
 
 
-def _taken(keys: Keys, numbers: U32Array) -> Keys:
+def _taken(keys: IndexedKeys, numbers: U32Array) -> IndexedKeys:
     hashes, ordinals = np.empty(keys.hashes.size, np.uint64), np.empty(keys.hashes.size, np.uint32)
     taken = kernel.take(keys.hashes, keys.ordinals, numbers, hashes, ordinals)
     assert taken >= 0, "the records of a segment have numbers"
-    return Keys(hashes[:taken], ordinals[:taken])
+    return IndexedKeys(hashes[:taken], ordinals[:taken])

@@ -111,7 +111,7 @@ class CountedLog:
         return found
 
 
-class Watch:
+class ProgressWatch:
     """Sums up the tasks' counters while a `with` block runs."""
 
     def __init__(self, fs: TargetStore, path: str, on_progress: OnProgress | None) -> None:

@@ -157,7 +157,7 @@ class CleanResult(Paged):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrialWork:
     """Reads and writes that a clean would do, as found by a trial clean that wrote nothing.
 
     Attributes:
@@ -175,7 +175,7 @@ class Work:
     bytes_written: int
 
     @classmethod
-    def of(cls, outcomes: Iterable[Output | Failure], bytes_read: int) -> Work:
+    def of(cls, outcomes: Iterable[Output | Failure], bytes_read: int) -> TrialWork:
         """Sum up what tasks would have written, and have read."""
         outputs = [one for one in outcomes if isinstance(one, Output)]
         written = [groups for one in outputs for groups in one.cleaned.written]
@@ -200,7 +200,7 @@ class ExactPlan(Presentable):
 
     plan: Plan
     result: CleanResult
-    work: Work
+    work: TrialWork
 
     def __str__(self) -> str:
         counts = self.result.counts

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cordwood.cleaning.engine.facts import aborted_transactions
-from cordwood.cleaning.engine.indexing import IndexMaker, Written
+from cordwood.cleaning.engine.indexing import IndexedBatches, IndexMaker
 from cordwood.cleaning.engine.readahead import (
     TrackedWindow,
     decode_batches,
@@ -73,7 +73,7 @@ class GroupWriter:
     def __init__(self, outputs: Outputs, log: LogView, base_offset: int, mode: int) -> None:
         self._outputs, self._log, self._mode = outputs, log, mode
         self._done: list[SegmentWriter] = []
-        self._written = [Written()]
+        self._written = [IndexedBatches()]
         self._writer = self._open(base_offset)
 
     def _open(self, base_offset: int) -> SegmentWriter:
@@ -96,7 +96,7 @@ class GroupWriter:
             self._writer.flush()
             self._done.append(self._writer)
             self._writer = self._open(base_offset)
-            self._written.append(Written())
+            self._written.append(IndexedBatches())
         self._writer.add_aborted(aborted)
 
     def _append(self, pieces: Sequence[np.ndarray], batches: BatchRows, segment: Segment, origin: Origin | None) -> int:

@@ -37,10 +37,10 @@ from cordwood.cleaning.rules.latest import DirtyTable
 from cordwood.cleaning.rules.superseded import (
     NEVER,
     Chunk,
+    OffsetSpan,
     RunScan,
     ScannedKeys,
     ScannedRun,
-    Span,
     WindowKeys,
     merge,
     window_keys,
@@ -238,9 +238,9 @@ def merge_chunks(scanned: Sequence[tuple[ScannedRun, Sequence[Chunk]]]) -> None:
             found.mark(at, ordinals)
 
 
-def ascending(spans: Sequence[Span], latest_offset: int) -> bool:
+def ascending(spans: Sequence[OffsetSpan], latest_offset: int) -> bool:
     """Whether the records of runs in log order ascend, and none is above the last offset whose key was read."""
-    whole = Span()
+    whole = OffsetSpan()
     for span in spans:
         whole.add(span)
     return whole.ascending and whole.last <= latest_offset

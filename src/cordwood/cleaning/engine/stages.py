@@ -54,9 +54,9 @@ from cordwood.cleaning.rules.superseded import (
     NEVER,
     UNCONFIRMED,
     Chunk,
+    OffsetSpan,
     ScannedKeys,
     ScannedRun,
-    Span,
     first_bits,
     joined,
 )
@@ -337,7 +337,7 @@ def runs_by_segment(cut: CutPartition, group: Sequence[int]) -> dict[int, list[i
     return found
 
 
-def ascends(cut: CutPartition, spans: Sequence[Span]) -> bool:
+def ascends(cut: CutPartition, spans: Sequence[OffsetSpan]) -> bool:
     """Whether offsets ascend over all runs, as they do in a sound log; `spans`: spans of the runs."""
     return ascending(spans, cut.latest_offset)
 

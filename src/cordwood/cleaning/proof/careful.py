@@ -20,7 +20,7 @@ from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.pairs import Count, ViolationKind
 from cordwood.cleaning.proof.producers import ProducerNotes
 from cordwood.cleaning.proof.reading import RangeWindows
-from cordwood.cleaning.proof.sampling import Sample
+from cordwood.cleaning.proof.sampling import Sampler
 from cordwood.common.errors import DataError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import BATCH_ROW, BatchRows, U8Array
@@ -52,7 +52,7 @@ class _Stream:
         self._batches: deque[BatchRows] = deque()
         self._records: deque[Piece] = deque()
         self._last = -1
-        self._sample = Sample(windows.facts)
+        self._sample = Sampler(windows.facts)
         self._steps = self._read()
 
     def read_on(self) -> None:

@@ -27,9 +27,9 @@ from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules
 from cordwood.cleaning.proof.pairs import Pair, ViolationKind
 from cordwood.cleaning.proof.producers import ProducerNotes
-from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.ranges import PairRange
 from cordwood.cleaning.proof.reading import RangeWindows
-from cordwood.cleaning.proof.scratch import Kept, Scratch, Writer
+from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchWriter
 from cordwood.cleaning.proof.transactions import ABORTED
 from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import Store
@@ -58,7 +58,7 @@ _Pass = Callable[[RangeWindows, RangeWindows | None, Judge, ProducerNotes], None
 
 
 def compare_range(
-    part: Range, pair: Pair, fs: Store, rules: KeyRules, scratch: Scratch, *, here_max: int = 0
+    part: PairRange, pair: Pair, fs: Store, rules: KeyRules, scratch: Scratch, *, here_max: int = 0
 ) -> RangeResult:
     """Compare both states of a range.
 
@@ -67,7 +67,7 @@ def compare_range(
     """
     before, after = pair.before.open(fs), pair.after.open(fs)
 
-    def run(compare: _Pass, writer: Writer) -> RangeResult:
+    def run(compare: _Pass, writer: ScratchWriter) -> RangeResult:
         facts = Facts()
         high = max(part.limit, pair.superseding_end or part.limit)
         keys = KeyEntries(rules, writer, np.array([pair.lowest, high], np.int64))
@@ -86,7 +86,7 @@ def compare_range(
             return run(careful.compare, writer)
 
 
-def _aborted(log: LogView, part: Range, lowest: int, facts: Facts) -> npt.NDArray[np.void]:
+def _aborted(log: LogView, part: PairRange, lowest: int, facts: Facts) -> npt.NDArray[np.void]:
     """Return ABORTED[entries] from the transaction indexes of segments that start in a range."""
     found = [np.empty(0, ABORTED)]
     for segment in log.segments:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.cleaning.proof.keys import KeyEntries
 from cordwood.cleaning.proof.pairs import Count, Pair, ViolationKind
-from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.ranges import PairRange
 from cordwood.common.config import LONG_MAX
 from cordwood.kernels import side_by_side
 from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
@@ -29,7 +29,7 @@ _DIFFERENCES = {
 class Judge:
     """Compares the records and batches of both states over the same offsets."""
 
-    def __init__(self, pair: Pair, part: Range, facts: Facts, keys: KeyEntries, before: LogView) -> None:
+    def __init__(self, pair: Pair, part: PairRange, facts: Facts, keys: KeyEntries, before: LogView) -> None:
         self.facts = facts
         self._pair = pair
         self.keys = keys

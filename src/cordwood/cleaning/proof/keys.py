@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.cleaning.proof.pairs import Count, ViolationKind
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
-from cordwood.cleaning.proof.scratch import Kept, Reader, Scratch, Writer, kept_here
+from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
 from cordwood.kernels.last_records import (
     ENTRY,
     FREE,
@@ -82,7 +82,7 @@ class KeyEntries:
     """
 
     rules: KeyRules
-    writer: Writer
+    writer: ScratchWriter
     between: Int64Array
     chunk_entries: int = CHUNK_ENTRIES
     points: npt.NDArray[np.uint64] = field(init=False)
@@ -157,7 +157,7 @@ class Uncommitted:
 
 
 @dataclass(slots=True)
-class KeyTable:
+class LastRecords:
     """A growing hash table from a key's fingerprint to its last record."""
 
     uncommitted: Uncommitted
@@ -230,13 +230,15 @@ def judge_hash_ranges(
     return facts
 
 
-def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Uncommitted, read_entries: int) -> Slots:
+def _merged(
+    chunks: Sequence[Kept], number: int, reader: ScratchReader, uncommitted: Uncommitted, read_entries: int
+) -> Slots:
     went, there = 2 * number, 2 * number + 1
     counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
     if not counts[went]:
         return np.empty(0, SLOT)
     first, second = (went, there) if counts[went] <= counts[there] else (there, went)
-    table = KeyTable(uncommitted, counts[first])
+    table = LastRecords(uncommitted, counts[first])
     for section in (first, second):
         for pieces in _pieces(chunks, section, reader, read_entries):
             table.merge(pieces, insert=section == first or second == went)
@@ -244,7 +246,7 @@ def _merged(chunks: Sequence[Kept], number: int, reader: Reader, uncommitted: Un
 
 
 def _pieces(
-    chunks: Sequence[Kept], section: int, reader: Reader, read_entries: int
+    chunks: Sequence[Kept], section: int, reader: ScratchReader, read_entries: int
 ) -> Iterator[list[npt.NDArray[np.void]]]:
     """Yield the entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
     pieces: list[npt.NDArray[np.void]] = []

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from cordwood.cleaning.proof.facts import Facts
 from cordwood.cleaning.proof.pairs import Count, ViolationKind
 from cordwood.cleaning.proof.room import STEP_BYTES, STEPS_AT_ONCE
-from cordwood.cleaning.proof.scratch import Kept, Writer, kept_here
+from cordwood.cleaning.proof.scratch import Kept, ScratchWriter, kept_here
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 from cordwood.record.headers import is_control
@@ -43,7 +43,7 @@ class ProducerNotes:
     """
 
     lowest: int
-    writer: Writer
+    writer: ScratchWriter
     _steps: list[npt.NDArray[np.void]] = field(default_factory=list)
     _chunks: list[Kept] = field(default_factory=list)
     _seen: list[npt.NDArray[np.void]] = field(default_factory=list)

@@ -27,7 +27,7 @@ from cordwood.cleaning.proof.facts import Facts
 from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.cleaning.proof.pairs import Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
-from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.ranges import PairRange
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES
 from cordwood.cleaning.proof.scratch import Kept, LostError, Scratch, no_space
 from cordwood.cleaning.proof.states import RANGE_BYTES, Fault, LookedAt, look_at, look_at_producers
@@ -63,7 +63,7 @@ _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ProofSite:
     """The store and folders of a proof. All fields can be pickled.
 
     Attributes:
@@ -82,7 +82,7 @@ class Site:
         return store if self.counted is None else self.counted(store)
 
 
-def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: Site) -> list[Verdict]:
+def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofSite) -> list[Verdict]:
     """Prove for each pair that a clean may turn the state before into the state after.
 
     Args:
@@ -167,7 +167,9 @@ class _Full:
     why: str
 
 
-def _run(each: Each, do: Callable[[Site, T], Any], site: Site, items: Sequence[T], sizes: Sequence[int]) -> list[Any]:
+def _run(
+    each: Each, do: Callable[[ProofSite, T], Any], site: ProofSite, items: Sequence[T], sizes: Sequence[int]
+) -> list[Any]:
     """Run tasks. The result is `_Lost` for a task that could not read another task's file.
 
     Raises:
@@ -179,7 +181,7 @@ def _run(each: Each, do: Callable[[Site, T], Any], site: Site, items: Sequence[T
     return found
 
 
-def _attempt(do: Callable[[Site, T], Any], site: Site, item: T) -> Any:
+def _attempt(do: Callable[[ProofSite, T], Any], site: ProofSite, item: T) -> Any:
     try:
         return do(site, item)
     except LostError:
@@ -190,7 +192,7 @@ def _attempt(do: Callable[[Site, T], Any], site: Site, item: T) -> Any:
         return _Full(str(no_space(error, site.scratch.path)))
 
 
-def _check_complete(results: Sized, items: Sized, site: Site) -> None:
+def _check_complete(results: Sized, items: Sized, site: ProofSite) -> None:
     if len(results) < len(items):
         what = f"what the tasks of this proof wrote for each other was lost or damaged {_ATTEMPTS} times, so nothing is"
         advice = "proved. Look after that disk, or name a folder on another one with TMPDIR"
@@ -200,7 +202,7 @@ def _check_complete(results: Sized, items: Sized, site: Site) -> None:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def begin(site: Site, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts | None]:
+def begin(site: ProofSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts | None]:
     """Look at a pair; if there are few bytes to read, also prove it."""
     number, pair, times, whole_bytes = item
     fs = site.open()
@@ -218,7 +220,7 @@ def begin(site: Site, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, Facts
     return replace(looked, faults=looked.faults + concluded.faults), facts
 
 
-def compare(site: Site, item: tuple[Range, Pair, KeyRules]) -> RangeResult:
+def compare(site: ProofSite, item: tuple[PairRange, Pair, KeyRules]) -> RangeResult:
     """Compare a range of offsets."""
     part, pair, rules = item
     return compare_range(part, pair, site.open(), rules, site.scratch, here_max=HERE_MAX)
@@ -272,7 +274,7 @@ class _Concluded:
     uncommitted: Uncommitted
 
 
-def conclude(site: Site, compared: _Compared) -> _Concluded:
+def conclude(site: ProofSite, compared: _Compared) -> _Concluded:
     """Judge facts that depend on all ranges, without keys."""
     facts, uncommitted = compared.facts, Uncommitted.none()
     known = look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
@@ -297,7 +299,7 @@ class _Judged:
         return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * ENTRY.itemsize
 
 
-def judge(site: Site, item: _Judged | _Compared) -> Facts | _Concluded:
+def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
     """Judge some hash ranges; or conclude a pair without transactions, whose keys do not depend on the conclusion."""
     if isinstance(item, _Compared):
         return conclude(site, item)
@@ -307,7 +309,7 @@ def judge(site: Site, item: _Judged | _Compared) -> Facts | _Concluded:
 # ---- stages of large pairs -------------------------------------------------------------------------------------------
 
 
-def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
+def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
     parts = [(part, one.pair, one.rules) for one in large.values() for part in one.looked.ranges]
     results: dict[int, RangeResult] = {}
     for _ in range(_ATTEMPTS):
@@ -328,7 +330,7 @@ def _prove_large(each: Each, cores: int, site: Site, large: Mapping[int, _Large]
 def _finish_large(
     each: Each,
     cores: int,
-    site: Site,
+    site: ProofSite,
     large: Mapping[int, _Large],
     by_pair: Mapping[int, Sequence[RangeResult]],
     notes: ViolationNotes,

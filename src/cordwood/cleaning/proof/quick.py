@@ -17,9 +17,9 @@ from cordwood.cleaning.proof.facts import Int64Array
 from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.pairs import Count
 from cordwood.cleaning.proof.producers import ProducerNotes
-from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.ranges import PairRange
 from cordwood.cleaning.proof.reading import RangeWindows
-from cordwood.cleaning.proof.sampling import Sample
+from cordwood.cleaning.proof.sampling import Sampler
 from cordwood.common.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.kernels.side_by_side import COMPARED, MORE_AFTER, are_plain, compare_plain
@@ -76,14 +76,14 @@ def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, note
             _compare_both(_windows(threads, before), _windows(threads, after), judge, notes)
 
 
-def _threads_for(part: Range) -> AbstractContextManager[Executor | None]:
+def _threads_for(part: PairRange) -> AbstractContextManager[Executor | None]:
     """Return a thread for each state, to read it during the comparison; None if the range is too small to need them."""
     return nullcontext() if part.size_bytes < _THREADS_BYTES_MIN else ThreadPoolExecutor(2)
 
 
 def _windows(threads: Executor | None, windows: RangeWindows) -> Iterator[_Window]:
     """Yield the windows of a state; read a sample of their batches with the plain reader, too."""
-    sample, plain = Sample(windows.facts), _plain(windows)
+    sample, plain = Sampler(windows.facts), _plain(windows)
     for window in plain if threads is None else _ahead(threads, plain):
         _check_sample(sample, window.window)
         yield window
@@ -145,7 +145,7 @@ def _plain(windows: RangeWindows) -> Iterator[_Window]:
         raise OddError from None
 
 
-def _check_sample(sample: Sample, window: BatchWindow) -> None:
+def _check_sample(sample: Sampler, window: BatchWindow) -> None:
     filled = np.flatnonzero(window.batches["record_count"])
     for at in sample.choose(filled.size):
         chosen = window.batches[filled[at] : filled[at] + 1]

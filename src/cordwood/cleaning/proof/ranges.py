@@ -13,7 +13,7 @@ from cordwood.storage.log.view import LogView
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PairRange:
     """Offsets [start, end) of a pair, compared by one task.
 
     Attributes:
@@ -45,7 +45,7 @@ def limit_of(pair: Pair, log: LogView) -> int:
     return max((base for base in bases if base <= min(known)), default=0)
 
 
-def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[Range]:
+def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[PairRange]:
     """Cut a pair at segment boundaries of the state before, into ranges of about `range_bytes` or of one segment.
 
     Args:
@@ -61,10 +61,10 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
 
     there = {segment.base_offset: identity(pair.after, segment) for segment in after.segments}
     starts = [segment.base_offset for segment in after.segments]
-    found: list[Range] = []
+    found: list[PairRange] = []
     lowest = pair.lowest
     if not before.segments:  # every record of the state after would be an invention
-        return [Range(number, lowest, MAX_OFFSET, limit, same=False, size_bytes=after.size_bytes)]
+        return [PairRange(number, lowest, MAX_OFFSET, limit, same=False, size_bytes=after.size_bytes)]
     ends = [*(segment.base_offset for segment in before.segments[1:]), MAX_OFFSET]
     for segment, end in zip(before.segments, ends, strict=True):
         if end <= lowest:
@@ -77,7 +77,7 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[R
         fits = bool(found) and found[-1].same == same and found[-1].size_bytes + size // 2 <= range_bytes
         if fits or (found and not size):
             last = found.pop()
-            found.append(Range(number, last.start, end, limit, last.same, last.size_bytes + size))
+            found.append(PairRange(number, last.start, end, limit, last.same, last.size_bytes + size))
         else:
-            found.append(Range(number, max(base, lowest) if found else lowest, end, limit, same, size))
+            found.append(PairRange(number, max(base, lowest) if found else lowest, end, limit, same, size))
     return found

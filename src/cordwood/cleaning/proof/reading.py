@@ -9,7 +9,7 @@ import numpy as np
 
 from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array
 from cordwood.cleaning.proof.pairs import ViolationKind
-from cordwood.cleaning.proof.ranges import Range
+from cordwood.cleaning.proof.ranges import PairRange
 from cordwood.common.errors import CorruptBatchError
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow
@@ -27,7 +27,7 @@ class RangeWindows:
     """
 
     log: LogView
-    part: Range
+    part: PairRange
     lowest: int
     facts: Facts
     damage: ViolationKind

@@ -21,7 +21,7 @@ _BYTES_MAX = 1 << 20
 
 
 @dataclass(slots=True)
-class Sample:
+class Sampler:
     """Chooses batches of one state that are read twice."""
 
     facts: Facts

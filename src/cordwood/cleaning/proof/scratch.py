@@ -42,13 +42,13 @@ class Scratch:
     location: Location[TargetStore]
     path: str
 
-    def writer(self) -> Writer:
+    def writer(self) -> ScratchWriter:
         """Return a writer for a new file, which is created with the first array."""
-        return Writer(self)
+        return ScratchWriter(self)
 
-    def reader(self) -> Reader:
+    def reader(self) -> ScratchReader:
         """Return a reader of the tasks' files."""
-        return Reader(self)
+        return ScratchReader(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def kept_here(array: npt.NDArray[Any], starts: Sequence[int] | npt.NDArray[np.in
 
 
 @dataclass(slots=True)
-class Writer:
+class ScratchWriter:
     """Writes arrays to one file."""
 
     scratch: Scratch
@@ -115,7 +115,7 @@ class Writer:
 
 
 @dataclass(slots=True)
-class Reader:
+class ScratchReader:
     """Reads arrays from the files of many writers, and keeps the files open."""
 
     scratch: Scratch

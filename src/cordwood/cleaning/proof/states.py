@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cordwood.cleaning.proof import room
 from cordwood.cleaning.proof.pairs import Pair, ViolationKind
-from cordwood.cleaning.proof.ranges import Range, ranges_of
+from cordwood.cleaning.proof.ranges import PairRange, ranges_of
 from cordwood.common.errors import CorruptFileError, DataError, RequestError
 from cordwood.common.types import NONE
 from cordwood.fs.base import Store
@@ -36,7 +36,7 @@ class LookedAt:
         keys_max: an upper bound of the number of keys in the state before.
     """
 
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[PairRange, ...] = ()
     faults: tuple[Fault, ...] = ()
     keys_max: int = 0
 

@@ -87,7 +87,7 @@ class HighWatermark:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class BlockingTransaction:
     """A transaction whose marker is not below the high watermark."""
 
     first_offset: int
@@ -114,7 +114,7 @@ class LogFacts:
     log_end_offset: int
     high_watermark: HighWatermark
     checkpoint: int | None = None
-    open_transactions: tuple[OpenTransaction, ...] = ()
+    open_transactions: tuple[BlockingTransaction, ...] = ()
     first_unstable_offset: int | None = None
 
     @property

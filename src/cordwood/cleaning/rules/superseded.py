@@ -99,7 +99,7 @@ Survivors: TypeAlias = Callable[[], Iterator[tuple[npt.NDArray[np.uint64], npt.N
 
 
 @dataclass(slots=True)
-class Span:
+class OffsetSpan:
     """The offsets of records in log order.
 
     Attributes:
@@ -111,7 +111,7 @@ class Span:
     last: int = NONE
     ascending: bool = True
 
-    def add(self, other: Span) -> None:
+    def add(self, other: OffsetSpan) -> None:
         """Append the next span."""
         if other.first != NONE:
             self.ascending = self.ascending and other.ascending and other.first > self.last
@@ -135,7 +135,7 @@ class WindowKeys:
     counts: npt.NDArray[np.int32]
     flags: UInt8Array
     pieces: Iterator[tuple[UInt64Array, UInt8Array]]
-    span: Span
+    span: OffsetSpan
 
 
 def window_keys(
@@ -194,7 +194,7 @@ class _Notes:
     table: DirtyTable | None
     counts: npt.NDArray[np.int32]
     flags: UInt8Array
-    span: Span = field(default_factory=Span)
+    span: OffsetSpan = field(default_factory=OffsetSpan)
 
     def of_bodies(self, bodies: Bodies) -> Iterator[tuple[UInt64Array, UInt8Array]]:
         """Return hashes and kinds of the records in some bodies."""
@@ -213,7 +213,7 @@ class _Notes:
             return
         self.counts[:], self.flags[:] = counts, flags
         if records:
-            self.span.add(Span(int(first), int(last), bool(in_order)))
+            self.span.add(OffsetSpan(int(first), int(last), bool(in_order)))
         yield self._looked_up(hashes[:records], offsets[:records], kinds[:records])
 
     def of_columns(self, columns: RecordColumns) -> tuple[UInt64Array, UInt8Array]:
@@ -224,7 +224,7 @@ class _Notes:
         noted = kernel.note_records(rows, index_of, self.superseding_from, NONE, kinds, self.counts, self.flags)
         kinds[rows["offset"] >= self.end_offset] = kernel.IGNORED
         if rows.size:
-            self.span.add(Span(int(rows["offset"][0]), int(noted[0]), bool(noted[1])))
+            self.span.add(OffsetSpan(int(rows["offset"][0]), int(noted[0]), bool(noted[1])))
         hashes = key_hashes(columns, kinds != kernel.IGNORED, self.secret)
         return self._looked_up(hashes, rows["offset"], kinds)
 
@@ -403,7 +403,7 @@ class ScannedRun:
 
     outcomes: SegmentOutcomes
     chunk_records: int
-    span: Span
+    span: OffsetSpan
 
     def mark(self, chunk: int, ordinals: npt.NDArray[np.uint32]) -> None:
         """Mark records of a chunk as superseded."""
@@ -430,7 +430,7 @@ class RunScan:
         self._bits: list[UInt8Array] = []
         self._batches: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32], npt.NDArray[np.int32], UInt8Array]]
         self._batches = []
-        self._span = Span()
+        self._span = OffsetSpan()
 
     def add(self, batches: BatchRows, keys: WindowKeys) -> None:
         """Add the next batches (BATCH_ROW[batches]) of the run."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cordwood.cleaning.engine.task import Failure, FailureKind
-from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.site import LockedDirectories
 from cordwood.commands.opening import recovery_settings
 from cordwood.common.errors import DataError
 from cordwood.common.threads import in_parallel
@@ -44,7 +44,7 @@ class Loaded:
         }
 
 
-def load(site: Site) -> Loaded:
+def load(site: LockedDirectories) -> Loaded:
     """Load all partitions; write recovery points for directories that were not shut down cleanly."""
     logs = {place.path: place.log() for place in site.places}
     size_before = {path: log.size_bytes for path, log in logs.items()}
@@ -78,7 +78,7 @@ def load(site: Site) -> Loaded:
     return loaded
 
 
-def _record_recovery(site: Site, directory: LogDirectory, loaded: Loaded) -> None:
+def _record_recovery(site: LockedDirectories, directory: LogDirectory, loaded: Loaded) -> None:
     """Record the recovery points of a directory's logs, and a clean shutdown if all of them were recovered."""
     complete = {path for path, one in loaded.recovered.items() if one.complete}
     ends = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.proof.retention import RetentionLimits, retention_faults
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
-from cordwood.commands.in_place.site import Site
+from cordwood.commands.in_place.site import LockedDirectories
 from cordwood.commands.in_place.work import Ledger
 from cordwood.commands.plan import retain_after
 from cordwood.common.config import TopicConfig
@@ -16,7 +16,7 @@ from cordwood.common.types import NONE
 from cordwood.storage.changes.swap import drop_segments
 
 
-def retain(site: Site, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
+def retain(site: LockedDirectories, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
     """Delete old segments, as retention requires; return the plan with the deletions.
 
     Args:

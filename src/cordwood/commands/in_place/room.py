@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.rules.waves import Load, ProofDisk, Waves, disk_bytes, schedule
-from cordwood.commands.in_place.site import Site
-from cordwood.commands.in_place.work import Work
+from cordwood.commands.in_place.site import LockedDirectories
+from cordwood.commands.in_place.work import InPlaceWork
 from cordwood.commands.options import InPlaceOptions
 from cordwood.commands.proving import FOLDERS
 from cordwood.common.types import NONE
@@ -28,7 +28,7 @@ _PLENTY_BYTES = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskRoom:
     """The writable room on one disk.
 
     Attributes:
@@ -89,22 +89,22 @@ class Disks:
         folder_room: the room on its disk.
     """
 
-    rooms: Mapping[int, Room]
+    rooms: Mapping[int, DiskRoom]
     folder: str
     folder_device: int
-    folder_room: Room
+    folder_room: DiskRoom
 
     @classmethod
-    def of(cls, site: Site, loads: Mapping[str, Load], work_space: int | None) -> Disks:
+    def of(cls, site: LockedDirectories, loads: Mapping[str, Load], work_space: int | None) -> Disks:
         """Remove the files of killed proofs, and measure the free space."""
         remove_abandoned(FOLDERS)
         paths = {load.device: path for path, load in loads.items()}
-        rooms = {device: Room(site.fs.free_bytes(path), work_space) for device, path in paths.items()}
+        rooms = {device: DiskRoom(site.fs.free_bytes(path), work_space) for device, path in paths.items()}
         folder, local = temporary_root(), PosixFileSystem()
         device = local.stat(folder).device
         if device in rooms and site.fs.path_on_disk(paths[device]) is not None:
             return cls(rooms, folder, device, rooms[device])
-        return cls(rooms, folder, NONE, Room(local.free_bytes(folder)))
+        return cls(rooms, folder, NONE, DiskRoom(local.free_bytes(folder)))
 
     @property
     def proof(self) -> ProofDisk:
@@ -132,7 +132,9 @@ class Disks:
         return load.proof_bytes <= self.folder_room.of_disk
 
 
-def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]) -> Work:
+def refuse_full_disks(
+    site: LockedDirectories, work: InPlaceWork, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]
+) -> InPlaceWork:
     """Fail partitions on disks without room for any output or for the proof, before any output or proof starts.
 
     Args:
@@ -151,7 +153,11 @@ def refuse_full_disks(site: Site, work: Work, in_place: InPlaceOptions, failures
 
 
 def plan_waves(
-    site: Site, jobs: Jobs, work: Work, in_place: InPlaceOptions, failures: MutableMapping[str, Failure]
+    site: LockedDirectories,
+    jobs: Jobs,
+    work: InPlaceWork,
+    in_place: InPlaceOptions,
+    failures: MutableMapping[str, Failure],
 ) -> Waves:
     """Divide groups into waves. If they need several waves, a clean without writing first finds damage and exact sizes.
 
@@ -171,7 +177,7 @@ def plan_waves(
     return waves
 
 
-def _index_bytes(work: Work, loads: Mapping[str, Load]) -> Counter[int]:
+def _index_bytes(work: InPlaceWork, loads: Mapping[str, Load]) -> Counter[int]:
     """Return the maximum size of new key indexes on each disk."""
     found: Counter[int] = Counter()
     for path, load in loads.items():
@@ -179,7 +185,9 @@ def _index_bytes(work: Work, loads: Mapping[str, Load]) -> Counter[int]:
     return found
 
 
-def _without_room_for_indexes(site: Site, work: Work, loads: Mapping[str, Load], disks: Disks) -> list[str]:
+def _without_room_for_indexes(
+    site: LockedDirectories, work: InPlaceWork, loads: Mapping[str, Load], disks: Disks
+) -> list[str]:
     """Return the partitions on disks where new key indexes might take room that new segments need.
 
     These partitions are cleaned without an index.
@@ -194,7 +202,7 @@ def _without_room_for_indexes(site: Site, work: Work, loads: Mapping[str, Load],
     return [path for path, load in loads.items() if load.device in tight]
 
 
-def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:
+def _loads(site: LockedDirectories, work: InPlaceWork, *, verify: bool) -> dict[str, Load]:
     """Return an upper bound of the room that each partition needs in its waves."""
     return {
         path: Load(
@@ -208,7 +216,7 @@ def _loads(site: Site, work: Work, *, verify: bool) -> dict[str, Load]:
 
 
 def _tried(
-    jobs: Jobs, work: Work, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
+    jobs: Jobs, work: InPlaceWork, loads: Mapping[str, Load], failures: MutableMapping[str, Failure]
 ) -> dict[str, Load]:
     """Return the loads with exact sizes, without partitions that cannot be cleaned."""
     tasks = list(work.tasks.values())

@@ -22,7 +22,7 @@ PROGRESS = "progress"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LockedDirectories:
     """Locked log directories of one broker.
 
     Attributes:

@@ -13,8 +13,8 @@ from cordwood.cleaning.engine.task import Failure, FailureKind, Output, Partitio
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.cleaning.rules.waves import Wave
-from cordwood.commands.in_place.site import Site
-from cordwood.commands.in_place.work import Ledger, Work
+from cordwood.commands.in_place.site import LockedDirectories
+from cordwood.commands.in_place.work import InPlaceWork, Ledger
 from cordwood.commands.proving import verify_pairs
 from cordwood.common.errors import NoSpaceError
 from cordwood.common.threads import in_parallel
@@ -32,7 +32,9 @@ from cordwood.storage.index.files import (
 from cordwood.tasks.tasks import Jobs
 
 
-def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, verify: bool) -> None:
+def run_wave(
+    site: LockedDirectories, jobs: Jobs, work: InPlaceWork, wave: Wave, ledger: Ledger, *, verify: bool
+) -> None:
     """Clean the groups of a wave, and replace their segments by the outputs.
 
     Args:
@@ -58,7 +60,7 @@ def run_wave(site: Site, jobs: Jobs, work: Work, wave: Wave, ledger: Ledger, *, 
     _record(site, [task.path for task in tasks if ledger.progress[task.path].complete], ledger)
 
 
-def _part(work: Work, path: str, first: int, end: int, ledger: Ledger) -> PartitionTask:
+def _part(work: InPlaceWork, path: str, first: int, end: int, ledger: Ledger) -> PartitionTask:
     """Return the task for some groups of a partition."""
     task, groups = work.tasks[path], work.groups(path)
     if (first, end) == (0, len(groups)):
@@ -74,7 +76,11 @@ def _part(work: Work, path: str, first: int, end: int, ledger: Ledger) -> Partit
 
 
 def _proved(
-    site: Site, jobs: Jobs, tasks: Sequence[PartitionTask], outcomes: Sequence[Output | Failure], ledger: Ledger
+    site: LockedDirectories,
+    jobs: Jobs,
+    tasks: Sequence[PartitionTask],
+    outcomes: Sequence[Output | Failure],
+    ledger: Ledger,
 ) -> list[Output | Failure]:
     """Prove the outcomes; replace each one that cannot be proved right by a failure."""
     found = list(outcomes)
@@ -101,7 +107,7 @@ def _proved(
     return found
 
 
-def _pair(site: Site, task: PartitionTask, output: Output) -> Pair:
+def _pair(site: LockedDirectories, task: PartitionTask, output: Output) -> Pair:
     """Return a partition before and after the swap.
 
     The proof of each wave reads the whole log, outputs of earlier waves included. An earlier wave may have kept an old
@@ -143,7 +149,9 @@ def _not_proved(path: str, verdict: Verdict) -> str:
 # ---- swap, record ----------------------------------------------------------------------------------------------------
 
 
-def _swap(site: Site, work: Work, task: PartitionTask, outcome: Output | Failure, ledger: Ledger) -> None:
+def _swap(
+    site: LockedDirectories, work: InPlaceWork, task: PartitionTask, outcome: Output | Failure, ledger: Ledger
+) -> None:
     """Swap in the groups of a partition, in ascending order."""
     groups = len(work.groups(task.path) if task.part is None else task.part.groups)
     path = task.path
@@ -164,7 +172,7 @@ def _swap(site: Site, work: Work, task: PartitionTask, outcome: Output | Failure
     site.empty_work_folder(path)
 
 
-def _note_written(site: Site, outcomes: Sequence[Output | Failure], ledger: Ledger) -> None:
+def _note_written(site: LockedDirectories, outcomes: Sequence[Output | Failure], ledger: Ledger) -> None:
     for output in outcomes:
         if isinstance(output, Output):
             index_bytes = sum(site.fs.stat(path).size_bytes for path in output.indexes)
@@ -172,7 +180,7 @@ def _note_written(site: Site, outcomes: Sequence[Output | Failure], ledger: Ledg
             ledger.bytes_written += index_bytes + sum(size for _, size in output.files)
 
 
-def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> None:
+def _take_over_indexes(site: LockedDirectories, path: str, output: Output, work: InPlaceWork) -> None:
     """Publish the key indexes of the current segments, and remove the indexes of deleted segments.
 
     The segments are already in place, so errors such as a full disk only cost the next clean its indexes.
@@ -186,7 +194,7 @@ def _take_over_indexes(site: Site, path: str, output: Output, work: Work) -> Non
             limit_indexes(site.fs, path, work.index_max, work.index_root)
 
 
-def _record(site: Site, paths: Iterable[str], ledger: Ledger) -> None:
+def _record(site: LockedDirectories, paths: Iterable[str], ledger: Ledger) -> None:
     """Write the clean offsets of partitions to the cleaner's checkpoints."""
     by_path = {place.path: place for place in site.places}
     offsets: dict[str, dict[TopicPartition, int | None]] = {}

@@ -14,7 +14,7 @@ from cordwood.storage.index.build import SEGMENT_SHARE
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class InPlaceWork:
     """The partitions to clean, by path.
 
     Attributes:
@@ -36,7 +36,7 @@ class Work:
         failures: Mapping[str, Failure],
         indexes: IndexOptions,
         index_root: str | None,
-    ) -> Work:
+    ) -> InPlaceWork:
         """Collect the work of a plan, without failed partitions."""
         found = tasks_of(plan, fs.location(), Indexes.ALL if indexes.index else Indexes.KEPT_UP, index_root)
         tasks = {task.path: task for task in found if task.path not in failures}
@@ -44,7 +44,7 @@ class Work:
             {one.path: one for one in plan.partitions if one.path in tasks}, tasks, indexes.index_max, index_root
         )
 
-    def without(self, paths: Collection[str]) -> Work:
+    def without(self, paths: Collection[str]) -> InPlaceWork:
         """Return the work without some partitions."""
         return replace(
             self,
@@ -52,7 +52,7 @@ class Work:
             tasks={path: one for path, one in self.tasks.items() if path not in paths},
         )
 
-    def without_indexes(self, paths: Collection[str]) -> Work:
+    def without_indexes(self, paths: Collection[str]) -> InPlaceWork:
         """Return the same work, but write no key indexes for some partitions."""
         without = {path: replace(self.tasks[path], fresh_secret=None) for path in paths}
         return replace(self, tasks={**self.tasks, **without})
@@ -92,7 +92,7 @@ class Work:
 
 
 @dataclass
-class Progress:
+class PartitionProgress:
     """The progress of a partition.
 
     Attributes:
@@ -138,7 +138,7 @@ class Ledger:
         index_bytes: bytes of key indexes in `bytes_written`.
     """
 
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, PartitionProgress] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     verified: int = 0
     verify_seconds: float = 0.0
@@ -146,9 +146,9 @@ class Ledger:
     bytes_written: int = 0
     index_bytes: int = 0
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: InPlaceWork) -> None:
         """Set the progress of all work to zero."""
-        self.progress = {path: Progress(len(work.groups(path))) for path in work.tasks}
+        self.progress = {path: PartitionProgress(len(work.groups(path))) for path in work.tasks}
 
     def notes(self) -> Iterator[str]:
         """Yield the progress in sentences, for the message after an interruption."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from cordwood.common.presentable import register
 from cordwood.common.text import Cells, Column, cells_of, number, printable, table, time_text
-from cordwood.storage.formats.cluster_metadata import Broker, Partition, Topic
+from cordwood.storage.formats.cluster_metadata import Broker, PartitionReplicas, Topic
 from cordwood.storage.node.cluster_view import AsOf, BrokersListing, ConfigsListing, TopicsListing
 
 
@@ -55,7 +55,7 @@ def _replicas(topic: Topic) -> str:
     return "-".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "-"
 
 
-def _state(partition: Partition) -> str:
+def _state(partition: PartitionReplicas) -> str:
     """Return the problems of a partition, and whether it is being moved."""
     missing = set(partition.replicas) - set(partition.isr)
     words = ["no leader"] if partition.leader < 0 else []

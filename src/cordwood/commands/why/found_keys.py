@@ -13,7 +13,7 @@ from cordwood.common.presentable import Paged, Presentable
 from cordwood.common.text import number
 from cordwood.common.types import TopicPartition
 from cordwood.storage.index.history import KeyRecord
-from cordwood.storage.index.traces import LookedAt, TraceKind
+from cordwood.storage.index.traces import SearchedFile, TraceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ class CheckedFile:
     """
 
     role: Role
-    found: LookedAt
+    found: SearchedFile
     counts: Mapping[TraceKind, int]
 
 
-class Verdict(StrEnum):
+class ErasureVerdict(StrEnum):
     """Conclusion after all files were searched."""
 
     CLEAR = "no trace"
@@ -181,11 +181,11 @@ class ErasureResult(Paged):
     unknown: tuple[str, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ErasureVerdict:
         """Conclusion from the traces in all files, and from files that could not be read in full."""
         if any(one.counts for one in self.files):
-            return Verdict.TRACES
-        return Verdict.INCOMPLETE if any(one.found.problems for one in self.files) else Verdict.CLEAR
+            return ErasureVerdict.TRACES
+        return ErasureVerdict.INCOMPLETE if any(one.found.problems for one in self.files) else ErasureVerdict.CLEAR
 
     @property
     def counts(self) -> Mapping[TraceKind, int]:

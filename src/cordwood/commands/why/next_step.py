@@ -15,7 +15,7 @@ from enum import StrEnum
 from cordwood.cleaning.rules.plan import Bound, CleanRange, utc
 from cordwood.common.config import TopicConfig
 from cordwood.common.text import bytes_text
-from cordwood.storage.index.history import KeyRecord, Outcome
+from cordwood.storage.index.history import KeyRecord, TransactionOutcome
 
 _NEVER_MS = 2**63 - 1
 
@@ -116,7 +116,9 @@ class Prospects:
         Args:
             records: all records of the key, in offset order.
         """
-        committed = [one for one in records if one.outcome is Outcome.COMMITTED and not self._is_cut(one.offset)]
+        committed = [
+            one for one in records if one.outcome is TransactionOutcome.COMMITTED and not self._is_cut(one.offset)
+        ]
         return [self._step(self._after_the_cut(record, committed), committed) for record in records]
 
     def _is_cut(self, offset: int) -> bool:
@@ -142,13 +144,17 @@ class Prospects:
         return end.step(self.now_ms)
 
     def _by_clean(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
-        if record.outcome is Outcome.OPEN:
+        if record.outcome is TransactionOutcome.OPEN:
             return NextStep(StepKind.OPEN, "its transaction is open")
         if self.cleaned is None:
-            is_value = record.outcome is Outcome.COMMITTED and record.superseded_by is None and not record.is_tombstone
+            is_value = (
+                record.outcome is TransactionOutcome.COMMITTED
+                and record.superseded_by is None
+                and not record.is_tombstone
+            )
             what = "the value of its key" if is_value else f"kept: {self.why_not}"
             return NextStep(StepKind.STAYS if is_value else StepKind.KEPT, what)
-        if record.outcome is Outcome.ABORTED:
+        if record.outcome is TransactionOutcome.ABORTED:
             return self._removed(record, record.offset, "aborted")
         if record.superseded_by is not None:
             # In a clean, only dirty records supersede others.

@@ -10,7 +10,7 @@ from cordwood.simulation import report as report
 from cordwood.simulation.sizing.result import Outcome, Point
 from cordwood.view.pages.frame import paragraph, table
 from cordwood.view.pages.markup import Content, Markup, tag
-from cordwood.view.pages.time_chart import Line, TimeChart
+from cordwood.view.pages.time_chart import ChartLine, TimeChart
 
 #: Maximum number of rows in a chart's table.
 _ROWS_MAX = 120
@@ -61,8 +61,8 @@ def over_time(outcomes: Sequence[Outcome], partitions: int, times: Times, *, of:
 
 
 def _chart(outcome: Outcome, partitions: int, title: str, times: Times, most: float) -> TimeChart:
-    def line(label: str, value: Callable[[Point], int]) -> Line:
-        return Line(label, [value(point) * partitions for point in outcome.history])
+    def line(label: str, value: Callable[[Point], int]) -> ChartLine:
+        return ChartLine(label, [value(point) * partitions for point in outcome.history])
 
     drawn = [
         line("disk", lambda point: point.disk_bytes),

@@ -302,7 +302,7 @@ def _facts(files: Mapping[str, FileInfo]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BackupStep:
     """One replacement or deletion of segments.
 
     Attributes:
@@ -326,7 +326,7 @@ class KeptPartition:
     path: str
     folder: str
     before: Mapping[str, FileInfo]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[BackupStep] = field(default_factory=list)
 
     def made(self) -> set[tuple[str, int]]:
         """Return (name, inode) of every file that the clean wrote."""
@@ -353,7 +353,7 @@ class KeptDirectory:
 
 
 @dataclass
-class Manifest:
+class BackupManifest:
     """A decoded manifest.
 
     Attributes:
@@ -366,7 +366,7 @@ class Manifest:
     size_bytes: int = 0
 
 
-def read_manifest(fs: LocalFileSystem, path: str) -> Manifest:
+def read_manifest(fs: LocalFileSystem, path: str) -> BackupManifest:
     """Read the manifest of a backup folder.
 
     An incomplete last line is ignored: its change was never made, as each line is synced before its change.
@@ -378,7 +378,7 @@ def read_manifest(fs: LocalFileSystem, path: str) -> Manifest:
     manifest = f"{path}/{MANIFEST}"
     if not fs.exists(manifest):
         raise NotFoundError(f"{path} has no {MANIFEST}: no clean kept old files there")
-    found = Manifest()
+    found = BackupManifest()
     for at, line in enumerate(read_file(fs, manifest).split(b"\n")[:-1], 1):
         found.size_bytes += len(line) + 1
         try:
@@ -388,7 +388,7 @@ def read_manifest(fs: LocalFileSystem, path: str) -> Manifest:
     return found
 
 
-def _take(manifest: Manifest, path: str, line: dict[str, Any]) -> None:
+def _take(manifest: BackupManifest, path: str, line: dict[str, Any]) -> None:
     directories = manifest.directories
     match line["record"]:
         case "undone":
@@ -417,7 +417,7 @@ def _take(manifest: Manifest, path: str, line: dict[str, Any]) -> None:
             directory.partitions[line["path"]] = KeptPartition(line["path"], folder, _infos(line["files"]))
         case "step":
             directory = directories[posixpath.dirname(line["path"])]
-            step = Step(tuple(map(_component, line["going"])), tuple(_infos(line["coming"]).values()))
+            step = BackupStep(tuple(map(_component, line["going"])), tuple(_infos(line["coming"]).values()))
             directory.partitions[line["path"]].steps.append(step)
         case other:
             raise ValueError(f"unknown record {other!r}")

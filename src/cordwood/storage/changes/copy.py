@@ -131,7 +131,7 @@ def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
 # ---- log directories -------------------------------------------------------------------------------------------------
 
 
-class Room(NamedTuple):
+class CopySizes(NamedTuple):
     """Sizes of one partition, in bytes.
 
     Attributes:
@@ -172,7 +172,7 @@ class DirectoryCopy:
         return f"{self.path}/{posixpath.basename(place.path)}"
 
     @functools.cached_property
-    def rooms(self) -> list[Room]:
+    def rooms(self) -> list[CopySizes]:
         """Sizes of each partition. Cached, so each partition is listed once."""
         return [_room_of(self.source, place) for place in self.places]
 
@@ -350,7 +350,7 @@ def _needed_bytes(fs: TargetStore, parent: str, copies: Iterable[DirectoryCopy],
     return needed
 
 
-def _room_of(source: LogDirectory, place: LocatedPartition) -> Room:
+def _room_of(source: LogDirectory, place: LocatedPartition) -> CopySizes:
     log = place.log()
     is_recovered = source.crashed and broker_would_load(place.name)
     active = log.segments[-1] if log.segments else None
@@ -370,7 +370,7 @@ def _room_of(source: LogDirectory, place: LocatedPartition) -> Room:
         copied += taken
         if file is None or file.kind is not FileKind.LOG or is_active:
             linked += taken
-    return Room(log.size_bytes, copied, linked)
+    return CopySizes(log.size_bytes, copied, linked)
 
 
 def _on_disk(size_bytes: int) -> int:

@@ -54,7 +54,7 @@ LIVE, CLEANED, SWAP, DELETED = Temporary.NONE, Temporary.CLEANED, Temporary.SWAP
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SwapStep:
     """Renames and deletions that are durable before the next step begins.
 
     Attributes:
@@ -70,13 +70,13 @@ class Step:
 
 def _suffixed(
     partition: str, names: Iterable[str], now: Temporary, then: Temporary, removes: Iterable[str] = ()
-) -> Step:
+) -> SwapStep:
     """Return a step that renames files of a partition from one suffix to another, and deletes other files."""
     renames = tuple((f"{partition}/{name}{now}", f"{partition}/{name}{then}") for name in names)
-    return Step(renames, tuple(f"{partition}/{name}" for name in removes), (partition,))
+    return SwapStep(renames, tuple(f"{partition}/{name}" for name in removes), (partition,))
 
 
-def execute(fs: LocalFileSystem, steps: Iterable[Step]) -> None:
+def execute(fs: LocalFileSystem, steps: Iterable[SwapStep]) -> None:
     """Execute steps in order; each is durable before the next begins."""
     for step in steps:
         for source, target in step.renames:
@@ -98,8 +98,8 @@ class Swap:
 
     fs: LocalFileSystem
     partition: str
-    until_commit: tuple[Step, ...]
-    after_commit: tuple[Step, ...]
+    until_commit: tuple[SwapStep, ...]
+    after_commit: tuple[SwapStep, ...]
 
     @classmethod
     def of(
@@ -122,7 +122,7 @@ class Swap:
         first_base = offset_name(min(replacement.outputs), ".")
         first = [name for name in names if name.startswith(first_base)]
         others = [name for name in names if name not in first]
-        until_commit = [Step(outputs, (), (replacement.folder, partition))]
+        until_commit = [SwapStep(outputs, (), (replacement.folder, partition))]
         until_commit += [_suffixed(partition, some, CLEANED, SWAP) for some in (others, first) if some]
         behind = _behind_the_end(fs, replacement, old)
         rest = [name for name in old if name not in behind]
@@ -271,7 +271,7 @@ def _end_of(fs: LocalFileSystem, folder: str, base_offset: int) -> int:
     return next_offset(fs, segment.path, base_offset, start)
 
 
-def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = ()) -> Iterator[Step]:
+def _into_place(partition: str, names: Iterable[str], removes: Iterable[str] = ()) -> Iterator[SwapStep]:
     """Yield steps 6 and 7: give .swap files their final names, logs one by one, and delete the files `removes`."""
     logs = sorted(name for name in names if name.endswith(FileKind.LOG))
     others = [name for name in names if name not in logs]

@@ -31,9 +31,9 @@ from cordwood.fs.base import FileInfo, LocalFileSystem
 from cordwood.fs.folders import remove_tree
 from cordwood.storage.changes.backup import (
     MANIFEST,
+    BackupStep,
     KeptDirectory,
     KeptPartition,
-    Step,
     base_of,
     files_by_name,
     mark_undone,
@@ -244,7 +244,7 @@ def _changes_of_logs(fs: LocalFileSystem, kept: KeptPartition, view: _View) -> I
             yield Changed(f"{kept.folder}/{name}", "written to since")
 
 
-def _is_taken(name: str, steps: Sequence[Step], view: _View) -> bool:
+def _is_taken(name: str, steps: Sequence[BackupStep], view: _View) -> bool:
     """Return whether a step removed a log, and its replacement is present or was removed by a later step."""
     for behind, step in enumerate(steps, 1):
         if name in step.going:

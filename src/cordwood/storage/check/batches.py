@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SegmentFile:
     """A `.log` file, and the offsets that it may hold.
 
     Attributes:
@@ -248,7 +248,7 @@ class LogCheck:
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
-    def __init__(self, place: Place, findings: Findings, lost: LostTail) -> None:
+    def __init__(self, place: SegmentFile, findings: Findings, lost: LostTail) -> None:
         """Prepare the check; `run` reads the file.
 
         Args:

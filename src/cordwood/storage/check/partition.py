@@ -15,7 +15,7 @@ from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.headers import is_control
 from cordwood.storage.check import state
-from cordwood.storage.check.batches import LogCheck, LostTail, Observer, Place
+from cordwood.storage.check.batches import LogCheck, LostTail, Observer, SegmentFile
 from cordwood.storage.check.findings import NO_START, OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
@@ -37,7 +37,7 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.loaded import Stop
-from cordwood.storage.log.recovery import INDEX_KINDS, Reason, Verb
+from cordwood.storage.log.recovery import INDEX_KINDS, RecoveryReason, Verb
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import NO_FOOTER, snapshot_offsets
@@ -172,7 +172,7 @@ class PartitionCheck:
                 )
             elif action.verb is Verb.REBUILD:
                 self._index_missing(path, offset)
-            elif action.reason is Reason.NO_LOG:
+            elif action.reason is RecoveryReason.NO_LOG:
                 # A broker renames the log of a deleted segment first; if the broker is interrupted, the indexes keep
                 # their names. A new segment has empty indexes; in a crash, they may survive while the log is lost.
                 going = f"{action.file.partition('.')[0]}{FileKind.LOG}{Temporary.DELETED}"
@@ -259,7 +259,7 @@ class PartitionCheck:
         unknown = not stop.live and not stop.clean and not stop.crashed
         unopened = FileKind.OFFSET_INDEX not in segment.files.indexes
         # A load that completes a swap creates an empty index, and trusts it.
-        place = Place(
+        place = SegmentFile(
             segment.path,
             base,
             None if following is None else following.base_offset,
@@ -432,7 +432,7 @@ def check_metadata_snapshot(
     own, seen = Findings(), _SnapshotBatches()
     try:
         with fs.open(path) as file:
-            LogCheck(Place(path), own, LostTail()).run(file, [seen], [], progress)
+            LogCheck(SegmentFile(path), own, LostTail()).run(file, [seen], [], progress)
         if not (own.found or (seen.has_header and seen.has_records)):
             own.add(Kind.METADATA_LOG, path, NO_FOOTER)
         elif not (own.found or seen.has_footer):

@@ -59,7 +59,7 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionReplicas:
     """The replicas of a partition. `directories`: a log directory id per replica; empty in clusters before 3.7."""
 
     replicas: tuple[int, ...]
@@ -77,7 +77,7 @@ class Topic:
 
     name: str
     topic_id: str
-    partitions: Mapping[int, Partition]
+    partitions: Mapping[int, PartitionReplicas]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +259,8 @@ class _Story:
     def partition(self, fields: dict[str, Any]) -> str | None:
         if fields["topic_id"] not in self.names:
             return f"no topic has the id {fields['topic_id']}"
-        self.partitions[fields["topic_id"]][fields["partition_id"]] = Partition(
-            **{name: fields[name] for name in Partition.__dataclass_fields__}
+        self.partitions[fields["topic_id"]][fields["partition_id"]] = PartitionReplicas(
+            **{name: fields[name] for name in PartitionReplicas.__dataclass_fields__}
         )
         return None
 

@@ -1,7 +1,7 @@
 """Builds the key index of a segment.
 
     segment ──► windows ──► records of data batches ──► `Gatherer`: hashes and ordinals, 12 bytes per record
-    a caller that has the keys ──► `Keys` ─────────────────►│
+    a caller that has the keys ──► `IndexedKeys` ─────────────────►│
                                                             └─ finish ──► sorted by hash into the arrays of an index
 
 An index covers a segment up to the first bytes that are not a valid batch; without a valid batch at the start there is
@@ -117,7 +117,7 @@ def _sound_windows(segment: Segment) -> Iterator[BatchWindow]:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class IndexedKeys:
     """The keys of some records.
 
     Attributes:
@@ -144,7 +144,7 @@ class Gatherer:
         self._horizon = NO_HORIZON
         self._batches: list[BatchRows] = []
         self._counts: list[npt.NDArray[np.int64]] = []
-        self._keys: list[Keys] = []
+        self._keys: list[IndexedKeys] = []
 
     @property
     def records(self) -> int:
@@ -177,7 +177,7 @@ class Gatherer:
             np.maximum(counts, done, out=counts)
         self._close(batches, counts)
 
-    def take(self, batches: BatchRows, keys: Sequence[Keys]) -> None:
+    def take(self, batches: BatchRows, keys: Sequence[IndexedKeys]) -> None:
         """Add the next batches, of magic 2, whose keys are known. All their records have a key, except for markers.
 
         Args:
@@ -221,7 +221,7 @@ class Gatherer:
         count, keyless, tombstones = kernel.gather(rows, hashes, next_ordinals, horizon, taken, ordinals)
         self._flags |= (Flag.KEYLESS if keyless else Flag(0)) | (Flag.TOMBSTONES if tombstones else Flag(0))
         if count:
-            self._keys.append(Keys(taken[:count], ordinals[:count]))
+            self._keys.append(IndexedKeys(taken[:count], ordinals[:count]))
 
     def finish(self, file: ReadableFile) -> KeyIndex | None:
         """Return the index of all added batches, or None without any. Call this once, at the end.

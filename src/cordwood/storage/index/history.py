@@ -40,7 +40,7 @@ _FEW = 64
 _NO_PRODUCER = -1
 
 
-class Outcome(StrEnum):
+class TransactionOutcome(StrEnum):
     """The outcome of a record's transaction. Records outside transactions count as committed."""
 
     COMMITTED = "committed"
@@ -71,7 +71,7 @@ class KeyRecord:
     segment: int
     position: int
     producer_id: int = _NO_PRODUCER
-    outcome: Outcome = Outcome.COMMITTED
+    outcome: TransactionOutcome = TransactionOutcome.COMMITTED
     superseded_by: int | None = None
     delete_horizon_ms: int | None = None
 
@@ -108,7 +108,7 @@ class KeyFinder:
         return np.asarray(has_key & (self._hashes[at] == hashes[:, 1]))
 
 
-class History:
+class KeyHistory:
     """Finds the records of some keys.
 
     Attributes:
@@ -155,7 +155,7 @@ class History:
         newest: dict[bytes, KeyRecord] = {}
         for segment in reversed(log.segments_from(log.log_start_offset)):
             some = [record for record in self._records(log, segment) if record.key not in newest]
-            newest |= {one.key: one for one in _with_outcomes(log, some) if one.outcome is Outcome.COMMITTED}
+            newest |= {one.key: one for one in _with_outcomes(log, some) if one.outcome is TransactionOutcome.COMMITTED}
             if on_segment is not None:
                 on_segment(segment)
             if len(newest) == len(self._finder.keys):
@@ -244,19 +244,21 @@ def _with_outcomes(log: LogView, records: Sequence[KeyRecord]) -> list[KeyRecord
     may have removed the record itself since it was found; so only markers count, not whether they end known data.
     """
     waiting = sorted({(record.base_offset, record.producer_id) for record in records if record.producer_id >= 0})
-    ended: dict[tuple[int, int], Outcome] = {}
+    ended: dict[tuple[int, int], TransactionOutcome] = {}
     at = 0
     while at < len(waiting):
         at = _follow(log, waiting, at, ended)
     return [
-        replace(record, outcome=ended.get((record.base_offset, record.producer_id), Outcome.OPEN))
+        replace(record, outcome=ended.get((record.base_offset, record.producer_id), TransactionOutcome.OPEN))
         if record.producer_id >= 0
         else record
         for record in records
     ]
 
 
-def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: dict[tuple[int, int], Outcome]) -> int:
+def _follow(
+    log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: dict[tuple[int, int], TransactionOutcome]
+) -> int:
     """Read headers from one of the records on, until no passed record is in an open transaction.
 
     Args:
@@ -278,7 +280,7 @@ def _follow(log: LogView, waiting: Sequence[tuple[int, int]], at: int, ended: di
         for offset, _, producer_id, marker in steps(item.batches):
             if marker is None:
                 continue
-            outcome = Outcome.ABORTED if marker is ControlType.ABORT else Outcome.COMMITTED
+            outcome = TransactionOutcome.ABORTED if marker is ControlType.ABORT else TransactionOutcome.COMMITTED
             for record in passed:
                 if record[1] == producer_id and record[0] < offset:
                     ended.setdefault(record, outcome)
@@ -294,7 +296,7 @@ def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
     found = []
     for record in reversed(records):
         found.append(replace(record, superseded_by=next_offset.get(record.key)))
-        if record.outcome is Outcome.COMMITTED:
+        if record.outcome is TransactionOutcome.COMMITTED:
             next_offset[record.key] = record.offset
     return found[::-1]
 

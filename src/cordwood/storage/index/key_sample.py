@@ -47,7 +47,7 @@ _HASH_BITS = 64
 U64Array = npt.NDArray[np.uint64]
 
 
-class KeySource(StrEnum):
+class CountSource(StrEnum):
     """The source of the counts."""
 
     INDEX = "key indexes"
@@ -70,7 +70,7 @@ class KeyCounts:
         damage: the first damage found.
     """
 
-    source: KeySource
+    source: CountSource
     read_bytes: int
     log_bytes: int
     records: int
@@ -86,7 +86,7 @@ class KeyCounts:
     @property
     def is_sample(self) -> bool:
         """Whether only a sample of the log was read."""
-        return self.source is KeySource.SAMPLE
+        return self.source is CountSource.SAMPLE
 
     @property
     def keyed(self) -> int:
@@ -145,7 +145,7 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
         is_whole = read_all or size <= budget_bytes
         items = _whole(segments) if is_whole else _pieces(segments, max(1, budget_bytes // _PIECE_BYTES))
         tally.add_all(items)
-        found = tally.counts(KeySource.ALL if is_whole else KeySource.SAMPLE)
+        found = tally.counts(CountSource.ALL if is_whole else CountSource.SAMPLE)
     return replace(found, log_bytes=size)
 
 
@@ -244,7 +244,7 @@ def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) 
         with segment.open() as file:
             reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start)
             tally.add_all((segment, item) for item in reader if not isinstance(item, Gap))
-    found = tally.counts(KeySource.INDEX, bits=bits)
+    found = tally.counts(CountSource.INDEX, bits=bits)
     return replace(found, tombstones=None, key_bytes=None, value_bytes=None)
 
 
@@ -306,7 +306,7 @@ class _Tally:
             return hashes
         return np.asarray(hashes[hashes >> np.uint64(_HASH_BITS - self._limit_bits) == 0])
 
-    def counts(self, source: KeySource, *, bits: int = _HASH_BITS) -> KeyCounts:
+    def counts(self, source: CountSource, *, bits: int = _HASH_BITS) -> KeyCounts:
         """Compute the result.
 
         Args:

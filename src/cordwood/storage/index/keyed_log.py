@@ -29,6 +29,6 @@ class KeyedLog(LogView):
         """
         checked("key", bytes | str, key)
         # Import here, so that code that only lists logs does not load the kernels that hash keys.
-        from cordwood.storage.index.history import History
+        from cordwood.storage.index.history import KeyHistory
 
-        return History([key.encode() if isinstance(key, str) else key]).of(self, last=last)
+        return KeyHistory([key.encode() if isinstance(key, str) else key]).of(self, last=last)

@@ -75,7 +75,7 @@ class Trace:
 
 
 @dataclass
-class LookedAt:
+class SearchedFile:
     """A searched file.
 
     Attributes:
@@ -118,13 +118,13 @@ class TraceSearch:
         self._bytes = ByteSearch(self._finder.keys)
         self._values = values
 
-    def look_at(self, path: str) -> LookedAt:
+    def look_at(self, path: str) -> SearchedFile:
         """Search a file for the keys.
 
         Raises:
             FileNotFoundError: the file was deleted.
         """
-        found = LookedAt(path)
+        found = SearchedFile(path)
         try:
             with self._fs.open(path) as file:
                 found.size_bytes, found.mtime_ns = file.size(), self._fs.stat(path).mtime_ns
@@ -136,7 +136,7 @@ class TraceSearch:
             found.problems.append(why_unreadable(error))
         return found
 
-    def _look(self, file: ReadableFile, found: LookedAt) -> None:
+    def _look(self, file: ReadableFile, found: SearchedFile) -> None:
         name = found.path.rpartition("/")[2]
         kind = parse_file(name)
         if parse_key_index(name) is not None:
@@ -150,13 +150,13 @@ class TraceSearch:
         else:
             self._plain(file, found)
 
-    def _plain(self, file: ReadableFile, found: LookedAt, start: int = 0, end: int | None = None) -> None:
+    def _plain(self, file: ReadableFile, found: SearchedFile, start: int = 0, end: int | None = None) -> None:
         for position, key in self._bytes.find_in_file(file, start, found.size_bytes if end is None else end):
             found.add(Trace(TraceKind.BYTES, key, position))
 
     # ---- key indexes -------------------------------------------------------------------------------------------------
 
-    def _key_index(self, file: ReadableFile, found: LookedAt) -> None:
+    def _key_index(self, file: ReadableFile, found: SearchedFile) -> None:
         try:
             index = key_index.decode(read_file(self._fs, found.path), found.path)
         except CorruptFileError as error:
@@ -170,7 +170,7 @@ class TraceSearch:
 
     # ---- logs --------------------------------------------------------------------------------------------------------
 
-    def _log(self, file: ReadableFile, base_offset: int, found: LookedAt) -> None:
+    def _log(self, file: ReadableFile, base_offset: int, found: SearchedFile) -> None:
         for item in WindowReader(file, Checks.WHOLE, base_offset=base_offset, end=found.size_bytes):
             if isinstance(item, Gap):
                 self._gap(file, item, found)
@@ -190,20 +190,20 @@ class TraceSearch:
                 if self._values:
                     self._within(columns, found)
 
-    def _undecodable(self, file: ReadableFile, found: LookedAt, batches: BatchRows, error: DataError) -> None:
+    def _undecodable(self, file: ReadableFile, found: SearchedFile, batches: BatchRows, error: DataError) -> None:
         found.problems.append(f"a batch cannot be decoded: {error}")
         for batch in batches[batches["position"] == error.position]:
             start = int(batch["position"])
             self._plain(file, found, start, start + int(batch["size_bytes"]))
 
-    def _gap(self, file: ReadableFile, gap: Gap, found: LookedAt) -> None:
+    def _gap(self, file: ReadableFile, gap: Gap, found: SearchedFile) -> None:
         """Search bytes outside batches. Zeros hold nothing; in other bytes a compressed key would not be found."""
         if gap.kind is GapKind.ZEROS:
             return
         found.problems.append(f"{gap.size_bytes} bytes at position {gap.position} are no batch ({gap.what})")
         self._plain(file, found, gap.position, min(gap.end, found.size_bytes))
 
-    def _damaged_batches(self, file: ReadableFile, window: BatchWindow, found: LookedAt) -> None:
+    def _damaged_batches(self, file: ReadableFile, window: BatchWindow, found: SearchedFile) -> None:
         """Also search batches with a wrong checksum as bytes: their records may be misplaced."""
         batches = window.batches
         for batch in batches[batches["crc"] != batches["computed_crc"]]:
@@ -211,7 +211,7 @@ class TraceSearch:
             found.problems.append(f"the batch at position {start} has a wrong checksum")
             self._plain(file, found, start, start + int(batch["size_bytes"]))
 
-    def _within(self, columns: RecordColumns, found: LookedAt) -> None:
+    def _within(self, columns: RecordColumns, found: SearchedFile) -> None:
         """Find keys within values, headers and other keys."""
         rows, data = columns.rows, columns.data
         starts = rows["key_start"].astype(np.int64)

@@ -68,7 +68,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LoadCut:
     """A position at which a load truncates a log or a segment.
 
     Attributes:
@@ -136,7 +136,7 @@ class LoadedLog:
     log: LogView
     segments: tuple[LoadedSegment, ...]
     log_end_offset: int
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[LoadCut, ...] = ()
     left_out: tuple[Segment, ...] = ()
     is_emptied: bool = False
 
@@ -152,7 +152,7 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
         CorruptFileError: a transaction index has an unknown version, so that a load fails.
     """
     found: list[LoadedSegment] = []
-    cuts: list[Cut] = []
+    cuts: list[LoadCut] = []
     bases = [segment.base_offset for segment in log.segments]
     unflushed = len(bases)
     if stop.recovery_point is not None:
@@ -167,7 +167,7 @@ def as_loaded(log: LogView, stop: Stop, now_ms: int) -> LoadedLog:
         found.append(one)
         if one.is_rebuilt and one.cut_bytes:
             zeros = ends_with_zeros(segment, one.size_bytes)
-            cuts.append(Cut(segment.base_offset, one.size_bytes, is_end=at >= unflushed, only_zeros=zeros))
+            cuts.append(LoadCut(segment.base_offset, one.size_bytes, is_end=at >= unflushed, only_zeros=zeros))
             if cuts[-1].is_end:
                 break
     end = found[-1].next_offset if found else 0

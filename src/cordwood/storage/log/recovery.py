@@ -41,7 +41,7 @@ class Verb(StrEnum):
     REBUILD = "rebuild"
 
 
-class Reason(StrEnum):
+class RecoveryReason(StrEnum):
     """Why a loader changes a file."""
 
     DELETION_INTERRUPTED = "deletion-interrupted"
@@ -64,7 +64,7 @@ class Action:
 
     verb: Verb
     file: str
-    reason: Reason
+    reason: RecoveryReason
     why: str
     target: str = ""
 
@@ -108,10 +108,10 @@ class _Files:
     def of(self, *temporaries: Temporary) -> list[tuple[str, PartitionFile, FileInfo]]:
         return [(name, file, info) for name, (file, info) in self.kept.items() if file.temporary in temporaries]
 
-    def delete(self, name: str, reason: Reason, why: str) -> None:
+    def delete(self, name: str, reason: RecoveryReason, why: str) -> None:
         self.actions.append(Action(Verb.DELETE, self.kept.pop(name)[1].name, reason, why))
 
-    def rename(self, name: str, reason: Reason, why: str) -> None:
+    def rename(self, name: str, reason: RecoveryReason, why: str) -> None:
         file, info = self.kept.pop(name)
         target = PartitionFile(file.kind, file.offset).name
         self.actions.append(Action(Verb.RENAME, info.name, reason, why, target))
@@ -147,7 +147,7 @@ def plan_recovery(fs: Store, directory: str, names: Sequence[FileInfo]) -> Recov
 def _remove_leftovers(files: _Files) -> None:
     for name, file, _ in files.of(Temporary.DELETED):
         if file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
-            files.delete(name, Reason.DELETION_INTERRUPTED, "its deletion was interrupted")
+            files.delete(name, RecoveryReason.DELETION_INTERRUPTED, "its deletion was interrupted")
     cleaned = files.of(Temporary.CLEANED)
     if not cleaned:
         return
@@ -155,9 +155,9 @@ def _remove_leftovers(files: _Files) -> None:
     for name, file, _ in files.of(Temporary.SWAP):
         if file.offset >= first_cleaned:
             why = "the swap it is part of was interrupted before all of its files were ready"
-            files.delete(name, Reason.SWAP_INCOMPLETE, why)
+            files.delete(name, RecoveryReason.SWAP_INCOMPLETE, why)
     for name, _, _ in cleaned:
-        files.delete(name, Reason.CLEAN_INTERRUPTED, "a clean was interrupted while writing it")
+        files.delete(name, RecoveryReason.CLEAN_INTERRUPTED, "a clean was interrupted while writing it")
 
 
 def _finish_swaps(fs: Store, directory: str, files: _Files) -> None:
@@ -168,9 +168,11 @@ def _finish_swaps(fs: Store, directory: str, files: _Files) -> None:
         end = max(next_offset(fs, f"{directory}/{info.name}", base_offset) for base_offset, info in logs)
         for name, file, _ in files.of(Temporary.NONE):
             if first <= file.offset < end and file.kind is not FileKind.CHECKPOINT_SNAPSHOT:
-                files.delete(name, Reason.REPLACED, f"the swapped segment replaces offsets {first} to {end - 1}")
+                files.delete(
+                    name, RecoveryReason.REPLACED, f"the swapped segment replaces offsets {first} to {end - 1}"
+                )
     for name, _, _ in swaps:
-        files.rename(name, Reason.SWAP_INTERRUPTED, "its swap was interrupted")
+        files.rename(name, RecoveryReason.SWAP_INTERRUPTED, "its swap was interrupted")
 
 
 def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
@@ -182,14 +184,14 @@ def _load_segments(files: _Files) -> tuple[SegmentFiles, ...]:
     for base_offset, names in sorted(by_base.items()):
         if FileKind.LOG not in names:
             for name in names.values():
-                files.delete(name, Reason.NO_LOG, "it has no log file")
+                files.delete(name, RecoveryReason.NO_LOG, "it has no log file")
             continue
         kinds = {kind: files.kept[name][1] for kind, name in names.items()}
         log = kinds.pop(FileKind.LOG)
         if FileKind.OFFSET_INDEX not in kinds:
             name = PartitionFile(FileKind.OFFSET_INDEX, base_offset).name
             why = "it is missing; the segment's tail is checked with it"
-            files.actions.append(Action(Verb.REBUILD, name, Reason.NO_OFFSET_INDEX, why))
+            files.actions.append(Action(Verb.REBUILD, name, RecoveryReason.NO_OFFSET_INDEX, why))
         segments.append(SegmentFiles(base_offset, log, kinds))
     return tuple(segments)
 

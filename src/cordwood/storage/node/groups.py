@@ -45,7 +45,7 @@ class EndSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogEnd:
+class ConsumerLogEnd:
     """The end offset of a log for a consumer, and its source."""
 
     offset: int
@@ -98,7 +98,7 @@ class CommittedOffset:
 
     partition: TopicPartition
     offset: int
-    end: LogEnd | None = None
+    end: ConsumerLogEnd | None = None
     lag: int | None = None
     leader_epoch: int | None = None
     metadata: str = ""
@@ -279,7 +279,9 @@ class GroupBuilder:
         end_of: returns the end of a partition's log for a consumer at an offset, or None if the log is missing.
     """
 
-    def __init__(self, names: Mapping[str, str], end_of: Callable[[TopicPartition, int], LogEnd | None]) -> None:
+    def __init__(
+        self, names: Mapping[str, str], end_of: Callable[[TopicPartition, int], ConsumerLogEnd | None]
+    ) -> None:
         self._names = dict(names)
         self._end_of = end_of
         self._drafts: dict[str, _Draft] = {}
@@ -480,7 +482,7 @@ class GroupBuilder:
         return tuple(found)
 
 
-def _lag(end: LogEnd | None, offset: int) -> int | None:
+def _lag(end: ConsumerLogEnd | None, offset: int) -> int | None:
     if end is None or offset < 0:
         return None
     # The high watermark in a checkpoint is older than the log: a group beyond it is not ahead. A group beyond the log's

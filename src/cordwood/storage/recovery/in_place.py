@@ -35,14 +35,14 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder
-from cordwood.storage.log.loaded import Cut
+from cordwood.storage.log.loaded import LoadCut
 from cordwood.storage.log.recovered import stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.into_copy import (
     Recovered,
+    RecoveredFiles,
     RecoverySettings,
-    Rewritten,
     rewrite_indexes,
     rewrite_unflushed,
     start_anew,
@@ -99,7 +99,7 @@ def recover_in_place(
     return Recovered(log.next_offset)
 
 
-def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, keep: Keep | None) -> Recovered:
+def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: RecoveredFiles, keep: Keep | None) -> Recovered:
     """Replace files of a log by the new ones in the work folder."""
     if keep is None and new.cuts:
         for cut in new.cuts:
@@ -137,7 +137,7 @@ def _put_in_place(fs: LocalFileSystem, log: LogView, work: str, new: Rewritten, 
     return Recovered(new.next_offset, new.notes)
 
 
-def _check_cut(log: LogView, cut: Cut) -> None:
+def _check_cut(log: LogView, cut: LoadCut) -> None:
     """Raise CorruptBatchError if a cut would delete whole batches: a broker does so, but this may be the only copy."""
     if whole_behind(log, cut):
         raise CorruptBatchError(

@@ -31,7 +31,7 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.loaded import Cut, ends_with_zeros
+from cordwood.storage.log.loaded import LoadCut, ends_with_zeros
 from cordwood.storage.log.recovered import files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
@@ -74,7 +74,7 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RecoveredFiles:
     """The new files of a recovered log, in another folder: segments, leader epochs, producer snapshots.
 
     Attributes:
@@ -87,7 +87,7 @@ class Rewritten:
     notes: tuple[str, ...]
     kept: frozenset[int]
     segments: Mapping[int, tuple[int, ...]]
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[LoadCut, ...] = ()
 
     def stays(self, log: LogView, name: str, file: PartitionFile | None) -> bool:
         """Return whether a file of the log stays unchanged.
@@ -134,14 +134,14 @@ def recover_into_copy(
     return Recovered(new.next_offset, new.notes, left_out_bytes=_left_out(log, new))
 
 
-def _left_out(log: LogView, new: Rewritten) -> int:
+def _left_out(log: LogView, new: RecoveredFiles) -> int:
     """Return the bytes of whole batches that a log lost; all bytes of a log that is emptied without a cut."""
     if new.cuts or new.kept:
         return sum(whole_behind(log, cut) for cut in new.cuts)
     return log.size_bytes
 
 
-def whole_behind(log: LogView, cut: Cut) -> int:
+def whole_behind(log: LogView, cut: LoadCut) -> int:
     """Return the bytes of whole batches after a cut, plus all bytes of later segments if the cut ends the log."""
     at = next(at for at, segment in enumerate(log.segments) if segment.base_offset == cut.base_offset)
     found = sum(segment.size_bytes for segment in log.segments[at + 1 :]) if cut.is_end else 0
@@ -162,7 +162,7 @@ def rewrite_unflushed(
     now_ms: int,
     settings: RecoverySettings | None = None,
     whole_too: bool = True,
-) -> Rewritten:
+) -> RecoveredFiles:
     """Write the files that a broker would rewrite at a start after a crash.
 
     Args:
@@ -178,11 +178,11 @@ def rewrite_unflushed(
     """
     _check_versions(log)
     if not log.segments:
-        return Rewritten(_begin_empty(fs, log, folder), (), frozenset(), {})
+        return RecoveredFiles(_begin_empty(fs, log, folder), (), frozenset(), {})
     bases = [segment.base_offset for segment in log.segments]
     unflushed = max(0, bisect.bisect_right(bases, recovery_point) - 1)
     rewrite = _Rewrite(fs, log, folder, settings or RecoverySettings(), now_ms, frozenset(bases), leader_epochs_of(log))
-    cuts: list[Cut] = []
+    cuts: list[LoadCut] = []
     for at, segment in enumerate(log.segments):
         if at < unflushed and FileKind.OFFSET_INDEX in segment.files.indexes:
             rewrite.producers = None
@@ -190,7 +190,7 @@ def rewrite_unflushed(
         end = rewrite.add(segment, whole_too=whole_too)
         if end is None:
             continue
-        cuts.append(Cut(segment.base_offset, end, is_end=at >= unflushed))
+        cuts.append(LoadCut(segment.base_offset, end, is_end=at >= unflushed))
         if cuts[-1].is_end:
             left = log.segments[at + 1 :]
             if left:
@@ -204,7 +204,7 @@ def rewrite_unflushed(
     _write_epochs(fs, log, folder, rewrite.epochs, next_offset)
     if rewrite.producers is not None and next_offset > 0:
         _write_snapshot(fs, folder, rewrite.producers, next_offset)
-    return Rewritten(next_offset, tuple(rewrite.notes), frozenset(bases), rewrite.segments, tuple(cuts))
+    return RecoveredFiles(next_offset, tuple(rewrite.notes), frozenset(bases), rewrite.segments, tuple(cuts))
 
 
 @dataclass
@@ -277,8 +277,8 @@ def start_anew(
     *,
     clean_shutdown: bool,
     notes: Sequence[str] = (),
-    cuts: tuple[Cut, ...] = (),
-) -> Rewritten:
+    cuts: tuple[LoadCut, ...] = (),
+) -> RecoveredFiles:
     """Write the empty log that replaces a log that ends below its start.
 
     All records below the log start offset are deleted for consumers, so the old log holds no readable record. A broker
@@ -301,7 +301,7 @@ def start_anew(
     if clean_shutdown:
         _write_snapshot(fs, folder, Producers(), start)
     note = f"{log.path} ends below its log start offset {start}: its records were deleted, now its segments are, too"
-    return Rewritten(start, (*notes, note), frozenset(), {}, cuts)
+    return RecoveredFiles(start, (*notes, note), frozenset(), {}, cuts)
 
 
 def _begin_empty(fs: TargetStore, log: LogView, folder: str) -> int:

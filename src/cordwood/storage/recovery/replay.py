@@ -150,7 +150,7 @@ class CompletedTransaction(NamedTuple):
     is_aborted: bool
 
 
-class OpenTransaction(NamedTuple):
+class ReplayedTransaction(NamedTuple):
     """A transaction that is open or just ended.
 
     Attributes:
@@ -258,7 +258,7 @@ class Producers:
     """
 
     by_id: ProducerTable = field(default_factory=ProducerTable.empty)
-    ongoing: list[OpenTransaction] = field(default_factory=list)
+    ongoing: list[ReplayedTransaction] = field(default_factory=list)
 
     @staticmethod
     def of_snapshot(rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> Producers:
@@ -274,7 +274,7 @@ class Producers:
         first_offsets = rows["current_transaction_first_offset"]
         is_open = first_offsets >= 0
         opened = zip(first_offsets[is_open].tolist(), rows["producer_id"][is_open].tolist(), strict=True)
-        self.ongoing = sorted(OpenTransaction(*one) for one in opened)
+        self.ongoing = sorted(ReplayedTransaction(*one) for one in opened)
         rows["current_transaction_first_offset"][~is_open] = NONE
         without_batch = rows["last_offset"] < 0
         for name, value in zip(("last_sequence", "last_offset", "offset_delta"), _NO_BATCH, strict=False):
@@ -327,7 +327,7 @@ class Producers:
             new = old.with_batch(epoch, batch, is_transactional=bool(attributes & TRANSACTIONAL))
             self.by_id[id] = new
             if new.transaction_start != old.transaction_start:
-                bisect.insort(self.ongoing, OpenTransaction(new.transaction_start, id))
+                bisect.insort(self.ongoing, ReplayedTransaction(new.transaction_start, id))
         return aborted
 
     def complete(self, completed: CompletedTransaction) -> AbortedTransaction | None:
@@ -340,7 +340,7 @@ class Producers:
         stable = next(others, completed.last_offset + 1)
         return AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
-    def close(self, completed: CompletedTransaction) -> OpenTransaction | None:
+    def close(self, completed: CompletedTransaction) -> ReplayedTransaction | None:
         """Remove an open transaction and return it, or None if it was not open."""
         at = bisect.bisect_left(self.ongoing, completed.first_offset, key=lambda one: one.first_offset)
         is_open = at < len(self.ongoing) and self.ongoing[at].first_offset == completed.first_offset

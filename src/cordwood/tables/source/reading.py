@@ -149,7 +149,7 @@ class _Reader:
             return
         if not keep.all():
             window = BatchWindow(window.position, window.data, batches[keep], window.read)
-        origin = Origin(self._slice.partition, segment.path, self._transactions)
+        origin = RecordOrigin(self._slice.partition, segment.path, self._transactions)
         for columns in decode(window, on_damage=locate_damage(self._damaged, segment)):
             selected = columns.select(self._wanted(columns))
             count = selected.rows.size
@@ -252,7 +252,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """The origin of records.
 
     Attributes:
@@ -265,7 +265,7 @@ class Origin:
 
 
 def to_rows(
-    columns: RecordColumns, names: Sequence[str], origin: Origin, row_format: RowFormat = AS_BYTES
+    columns: RecordColumns, names: Sequence[str], origin: RecordOrigin, row_format: RowFormat = AS_BYTES
 ) -> pa.RecordBatch:
     """Convert records to a record batch with these columns.
 
@@ -300,16 +300,16 @@ def microseconds(columns: RecordColumns) -> tuple[npt.NDArray[np.int64], npt.NDA
     return np.where(valid, timestamps, 0) * 1000, valid
 
 
-def _values(columns: RecordColumns, _: Origin) -> pa.Array:
+def _values(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     return byte_strings(columns.data, columns.rows["value_start"], columns.rows["value_size"], pa.binary())
 
 
-def _timestamps(columns: RecordColumns, _: Origin) -> pa.Array:
+def _timestamps(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     found, valid = microseconds(columns)
     return numbers(found, _TYPES["timestamp"], valid)
 
 
-def _timestamp_types(columns: RecordColumns, _: Origin) -> pa.Array:
+def _timestamp_types(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     batches = columns.batches
     kinds = np.where(
         batches["attributes"] & LOG_APPEND_TIME != 0, TimestampType.LOG_APPEND_TIME, TimestampType.CREATE_TIME
@@ -318,33 +318,33 @@ def _timestamp_types(columns: RecordColumns, _: Origin) -> pa.Array:
     return numbers(kinds[columns.rows["batch"]], pa.int32())
 
 
-def _headers(columns: RecordColumns, _: Origin) -> pa.Array:
+def _headers(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     rows = columns.rows
     kind = _TYPES["array<struct<key:string,value:binary>>"]
     return header_lists(columns.data, rows["headers_start"], rows["header_count"], kind, none_is_null=True)
 
 
-def _of_batch(field: str, kind: pa.DataType) -> Callable[[RecordColumns, Origin], pa.Array]:
+def _of_batch(field: str, kind: pa.DataType) -> Callable[[RecordColumns, RecordOrigin], pa.Array]:
     """Return a function that makes a column from a number in each record's batch header; negative ones are null."""
 
-    def made(columns: RecordColumns, _: Origin) -> pa.Array:
+    def made(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
         found = columns.batches[field][columns.rows["batch"]].astype(kind.to_pandas_dtype())
         return numbers(found, kind, found >= 0)
 
     return made
 
 
-def _of_record(field: str) -> Callable[[RecordColumns, Origin], pa.Array]:
+def _of_record(field: str) -> Callable[[RecordColumns, RecordOrigin], pa.Array]:
     """Return a function that makes a column from a size in each record; negative ones are null."""
 
-    def made(columns: RecordColumns, _: Origin) -> pa.Array:
+    def made(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
         found = columns.rows[field]
         return numbers(found, pa.int32(), found >= 0)
 
     return made
 
 
-def _sequences(columns: RecordColumns, _: Origin) -> pa.Array:
+def _sequences(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     batches, rows = columns.batches, columns.rows
     base = batches["base_sequence"][rows["batch"]].astype(np.int64)
     delta = rows["offset"] - batches["base_offset"][rows["batch"]]
@@ -353,12 +353,12 @@ def _sequences(columns: RecordColumns, _: Origin) -> pa.Array:
     return numbers(found, pa.int32(), base >= 0)
 
 
-def _codecs(columns: RecordColumns, _: Origin) -> pa.Array:
+def _codecs(columns: RecordColumns, _: RecordOrigin) -> pa.Array:
     labels = pa.array([codec.label for codec in Codec], pa.string())
     return labels.take(pa.array((columns.batches["attributes"] & CODEC_MASK)[columns.rows["batch"]].astype(np.int32)))
 
 
-def _fates(columns: RecordColumns, origin: Origin) -> pa.Array:
+def _fates(columns: RecordColumns, origin: RecordOrigin) -> pa.Array:
     batches, known = columns.batches, origin.transactions
     found = np.where(is_transactional_data(batches), _COMMITTED, _NO_TRANSACTION).astype(np.int32)
     found[known.open_data(batches)] = _OPEN
@@ -367,10 +367,10 @@ def _fates(columns: RecordColumns, origin: Origin) -> pa.Array:
     return pa.array([*_FATES, None], pa.string()).take(pa.array(rows))
 
 
-def _same(text: Callable[[Origin], str]) -> Callable[[RecordColumns, Origin], pa.Array]:
+def _same(text: Callable[[RecordOrigin], str]) -> Callable[[RecordColumns, RecordOrigin], pa.Array]:
     """Return a function that makes a column with the same text in each row."""
 
-    def made(columns: RecordColumns, origin: Origin) -> pa.Array:
+    def made(columns: RecordColumns, origin: RecordOrigin) -> pa.Array:
         count, name = columns.rows.size, np.frombuffer(text(origin).encode(), np.uint8)
         offsets = np.arange(count + 1, dtype=np.int64) * name.size
         if offsets[-1] > np.iinfo(np.int32).max:  # a path of 4 KiB in half a million rows
@@ -381,7 +381,7 @@ def _same(text: Callable[[Origin], str]) -> Callable[[RecordColumns, Origin], pa
     return made
 
 
-_MADE: Mapping[str, Callable[[RecordColumns, Origin], pa.Array]] = {
+_MADE: Mapping[str, Callable[[RecordColumns, RecordOrigin], pa.Array]] = {
     "key": lambda columns, _: keys(columns),
     "value": _values,
     "topic": _same(lambda origin: origin.partition.topic),

@@ -15,7 +15,7 @@ from cordwood.common.errors import RequestError, TasksHangError
 from cordwood.fs.base import TargetStore
 from cordwood.tasks.hanging import looking
 from cordwood.tasks.pool.processes import Processes, Worker
-from cordwood.tasks.pool.worker import Answer, Request
+from cordwood.tasks.pool.worker import TaskAnswer, TaskRequest
 from cordwood.tasks.runner import Numbered, Step
 
 #: Maximum number of attempts to run a task, as with Spark's `local[*,4]`.
@@ -159,7 +159,7 @@ class _Run:
             self._busy[worker] = task
             self._selector.register(worker.channel, selectors.EVENT_READ, worker)
             try:
-                worker.channel.send(pickle.dumps(Request(self._steps[task.step], task.items)))
+                worker.channel.send(pickle.dumps(TaskRequest(self._steps[task.step], task.items)))
             except OSError:
                 self._again(worker)
 
@@ -171,12 +171,12 @@ class _Run:
             self._again(worker)
             return
         for message in messages:
-            if isinstance(message, Answer):
+            if isinstance(message, TaskAnswer):
                 self._take_answer(worker, message)
             else:
                 worker.pid = message
 
-    def _take_answer(self, worker: Worker, answer: Answer) -> None:
+    def _take_answer(self, worker: Worker, answer: TaskAnswer) -> None:
         task = self._leave(worker, is_idle=True)
         if answer.error is not None:
             raise answer.error from RuntimeError(answer.trace)

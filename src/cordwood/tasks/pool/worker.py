@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TaskRequest:
     """A step of a task, with its input."""
 
     step: Step
@@ -30,7 +30,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskAnswer:
     """The outcomes of a request, or its error.
 
     Attributes:
@@ -62,17 +62,17 @@ def work(end: socket.socket, server: int) -> None:
             gc.collect()
 
 
-def _answer(pickled: bytes) -> Answer:
+def _answer(pickled: bytes) -> TaskAnswer:
     try:
-        request: Request = pickle.loads(pickled)
-        return Answer(list(request.step(request.items)))
+        request: TaskRequest = pickle.loads(pickled)
+        return TaskAnswer(list(request.step(request.items)))
     except Exception as error:
         trace = traceback.format_exc()
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
-            return Answer(error=RuntimeError(f"{type(error).__name__}: {error}"), trace=trace)
-        return Answer(error=error, trace=trace)
+            return TaskAnswer(error=RuntimeError(f"{type(error).__name__}: {error}"), trace=trace)
+        return TaskAnswer(error=error, trace=trace)
 
 
 def _end_with(parent: int) -> None:

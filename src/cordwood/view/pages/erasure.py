@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands.report import erasure as report
-from cordwood.commands.why.found_keys import ErasureResult, Verdict
+from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.common.text import bytes_text, cells_of
 from cordwood.view.pages.frame import cut, facts, figures, paragraph, section, table
 from cordwood.view.pages.markup import Content, tag
@@ -17,7 +17,7 @@ _ROWS_MAX = 100_000
 
 def body(result: ErasureResult) -> Content:
     """Return the page's content."""
-    is_clear = result.verdict is Verdict.CLEAR
+    is_clear = result.verdict is ErasureVerdict.CLEAR
     return [
         tag("h1", "Traces of erased keys"),
         paragraph(_sentence(result), class_="verdict clear" if is_clear else "verdict not-clear"),
@@ -38,9 +38,9 @@ def body(result: ErasureResult) -> Content:
 
 def _sentence(result: ErasureResult) -> str:
     match result.verdict:
-        case Verdict.CLEAR:
+        case ErasureVerdict.CLEAR:
             return "No trace of these keys was found in any of the files."
-        case Verdict.INCOMPLETE:
+        case ErasureVerdict.INCOMPLETE:
             return "No trace of these keys was found, but some files could not be read completely."
         case _:
             return f"Traces of these keys remain ({report.counts_text(result.counts)})."

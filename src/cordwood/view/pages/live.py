@@ -36,7 +36,7 @@ from cordwood.view.pages.frame import cut, figures, page, paragraph, section, ta
 from cordwood.view.pages.links import Links
 from cordwood.view.pages.listed import Wanted, page_links, search_form
 from cordwood.view.pages.markup import Content, Markup, tag
-from cordwood.view.pages.time_chart import Line, TimeChart
+from cordwood.view.pages.time_chart import ChartLine, TimeChart
 
 _LINKS = Links((("Live", "/"), ("Partitions", "/partitions")))
 #: Maximum number of table rows on the start page.
@@ -264,11 +264,11 @@ def _over_time(samples: Sequence[Sample], span: Span) -> Content:
 def _charts(intervals: Sequence[_Interval]) -> list[TimeChart]:
     times = [one.sample.time_ms for one in intervals]
 
-    def speeds(label: str, value: Callable[[Sample], int]) -> Line:
-        return Line(label, [one.per_second(value) for one in intervals])
+    def speeds(label: str, value: Callable[[Sample], int]) -> ChartLine:
+        return ChartLine(label, [one.per_second(value) for one in intervals])
 
-    def now(label: str, value: Callable[[Sample], float | None]) -> Line:
-        return Line(label, [value(one.sample) for one in intervals])
+    def now(label: str, value: Callable[[Sample], float | None]) -> ChartLine:
+        return ChartLine(label, [value(one.sample) for one in intervals])
 
     return [
         TimeChart(

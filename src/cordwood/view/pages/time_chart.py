@@ -24,7 +24,7 @@ def utc_time(at_ms: int, span_ms: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line of a chart.
 
     Attributes:
@@ -50,7 +50,7 @@ class TimeChart:
 
     title: str
     times_ms: Sequence[int]
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     words: Callable[[float], str]
     when: Callable[[int, int], str] = utc_time
     most: float = 0.0
@@ -116,7 +116,7 @@ def _line(points: Sequence[tuple[float, float]], style: int) -> Markup:
     return tag("polyline", points=words, class_=f"line line-{style}")
 
 
-def _legend(style: int, drawn: Line, words: Callable[[float], str], at_last: str) -> Markup:
+def _legend(style: int, drawn: ChartLine, words: Callable[[float], str], at_last: str) -> Markup:
     sample = tag(
         "svg",
         tag("polyline", points="0,7 28,7", class_=f"line line-{style}"),

@@ -59,7 +59,7 @@ class _StoppedError(CorruptMessageError):
         self.stopped_at = position
 
 
-class Decoded(NamedTuple):
+class DecodedMessage(NamedTuple):
     """A decoded message.
 
     Attributes:
@@ -82,7 +82,7 @@ class Decoded(NamedTuple):
 
 def decode(
     message: Message, version: int, data: bytes | memoryview, start: int = 0, *, text_errors: str = "replace"
-) -> Decoded:
+) -> DecodedMessage:
     """Decode a message.
 
     A message of a later version is decoded as the last known version, as far as possible.
@@ -105,8 +105,8 @@ def decode(
         problem = f"{message.name} of version {version}: {stop.what}"
         if version <= message.last_version:
             raise CorruptMessageError(problem) from None
-        return Decoded(message, version, fields, stop.stopped_at, problem)
-    return Decoded(message, version, fields, end)
+        return DecodedMessage(message, version, fields, stop.stopped_at, problem)
+    return DecodedMessage(message, version, fields, end)
 
 
 def read_short(data: bytes | memoryview) -> int:
