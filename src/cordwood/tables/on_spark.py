@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: Last line of a task's traceback: the class and its message.
-_LAST_LINE = re.compile(r"^cordwood\.errors\.(\w+): (.+)$", re.MULTILINE)
+_LAST_LINE = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
 def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_format: TableFormat) -> DataFrame:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CANCELLED_SECONDS_MAX = 5
+#: The words of a store's error in the text of a failed job.
+_STORE_ERROR = re.compile(rf"{re.escape(StoreError.__module__)}\.Store(?:Access)?Error: (.+)")
 _WAIT_SECONDS = 0.2
 
 
@@ -109,7 +111,7 @@ def _waited_for(
         raise
     for error in failed:
         # Spark converts the worker's exception to text. The text is in Java, so it can be read only while Java runs.
-        if (words := re.search(r"cordwood\.errors\.Store(?:Access)?Error: (.+)", _said(error))) is not None:
+        if (words := _STORE_ERROR.search(_said(error))) is not None:
             raise StoreError(words[1]) from error
         raise error
     return done[0]
