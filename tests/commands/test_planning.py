@@ -686,7 +686,8 @@ def test_what_retention_would_delete_is_known_without_reading_whole_indexes(tmp_
     CountedFile.bytes_read = 0
     (one,) = planned(tmp_path, T0 + HOUR, overrides=said, fs=CountedReads()).partitions
     assert one.only_with_retention[0].base_offsets == tuple(range(19))
-    assert 19 * 12 <= CountedFile.bytes_read < 10_000
+    # A page of each time index.
+    assert 19 * 12 <= CountedFile.bytes_read <= 19 * 4200
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:

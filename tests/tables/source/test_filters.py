@@ -239,7 +239,8 @@ def test_of_older_times_no_more_is_read_than_the_time_index_leaves_open(large: W
     )
     assert [row["offset"] for row in rows] == list(range(3480, 5000))
     sizes = logs_of(large.fs, "orders-0")
-    read = {path for path in sizes if watched.bytes_of(path)}
+    # Of the others only the batches from the last entry of the time index on, which confirm it.
+    read = {path for path in sizes if watched.bytes_of(path) > 2 * INTERVAL}
     assert read == {path for path in sizes if path.endswith((f"{3000:020}.log", f"{4000:020}.log"))}
     assert watched.bytes_of(min(read)) <= sizes[min(read)] - 480 // BATCH * BATCH_BYTES + SLACK
     assert counts.segments_skipped == 3

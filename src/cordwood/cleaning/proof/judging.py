@@ -114,6 +114,8 @@ class Judge:
         if before.size:
             owner = np.searchsorted(before["last_offset"], after["last_offset"])
             found = owner < before.size
+            # A batch between two batches of before had no place there. The next one may be another task's.
+            found[found] = before["base_offset"][owner[found]] <= after["last_offset"][found]
         else:
             owner, found = np.zeros(after.size, np.int64), np.zeros(after.size, np.bool_)
         self.facts.broken_batches(ViolationKind.BATCH_INVENTED, after, ~found)

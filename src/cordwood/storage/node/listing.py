@@ -76,6 +76,8 @@ _OF_NAME = {
     DirectoryState.DELETED: State.TO_BE_DELETED,
     DirectoryState.FUTURE: State.FUTURE,
 }
+#: Fewer zeros at the end of a log are a write that a power cut lost. Kafka preallocates segment.bytes.
+_PREALLOCATED_MIN_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,7 +597,8 @@ def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
                 if not isinstance(item, Gap):
                     tally.add(item)
                 elif log.is_end(segment, item):
-                    tally.preallocated_bytes = item.size_bytes if item.kind is GapKind.ZEROS else 0
+                    is_preallocated = item.kind is GapKind.ZEROS and item.size_bytes >= _PREALLOCATED_MIN_BYTES
+                    tally.preallocated_bytes = item.size_bytes if is_preallocated else 0
                 else:
                     tally.damage.append(gap_error(segment, item))
         except FileNotFoundError:
