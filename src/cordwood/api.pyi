@@ -119,11 +119,11 @@ def get(
     value_as: str = "utf8",
     now_ms: int | None = None,
 ) -> GetResult:
-    """Find all records of some keys, and what will happen to each of them next.
+    """Find all records of some keys, and predict the next change of each.
 
     The directories are only read; a broker may be running. Segments with a key index are searched through it, all
-    others are read. If the number of partitions is known, a key is looked for in the partition that Kafka's
-    partitioner writes it to, and in the others if it is not there.
+    others are read. If the number of partitions is known, the search for a key begins in the partition that Kafka's
+    partitioner writes it to, and continues in the others if that partition lacks it.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.
@@ -638,7 +638,7 @@ def clean_in_place(
     archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> CleanResult:
-    """Clean one broker's directories themselves.
+    """Clean one broker's directories in place.
 
     Only selected partitions are recovered and cleaned. Retention runs after the clean.
 
@@ -687,9 +687,9 @@ def clean_in_place(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         LockedError: a broker or another program holds one of the directories.
-        RequestError: this user may not give new files to the owner of those that they replace; the folder for old
+        RequestError: this user may not give a new file the owner of the file that it replaces; the folder for old
             files cannot be used; see also `plan`.
-        OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+        OSError: the disk fails. After any error, its notes (`__notes__`) list the finished work.
     """
 
 def abort_transaction(

@@ -65,7 +65,7 @@ def clean_in_place(
     fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> CleanResult:
-    """Clean one broker's directories themselves.
+    """Clean one broker's directories in place.
 
     Only selected partitions are recovered and cleaned. Retention runs after the clean.
 
@@ -75,9 +75,9 @@ def clean_in_place(
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
         LockedError: a broker or another program holds one of the directories.
-        RequestError: this user may not give new files to the owner of those that they replace; the folder for old
+        RequestError: this user may not give a new file the owner of the file that it replaces; the folder for old
             files cannot be used; see also `plan`.
-        OSError: the disk fails. After any error, its notes (`__notes__`) say what is finished.
+        OSError: the disk fails. After any error, its notes (`__notes__`) list the finished work.
     """
     started = time.monotonic()
     fs = fs or PosixFileSystem()

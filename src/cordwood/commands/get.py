@@ -41,11 +41,11 @@ def get(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> GetResult:
-    """Find all records of some keys, and what will happen to each of them next.
+    """Find all records of some keys, and predict the next change of each.
 
     The directories are only read; a broker may be running. Segments with a key index are searched through it, all
-    others are read. If the number of partitions is known, a key is looked for in the partition that Kafka's
-    partitioner writes it to, and in the others if it is not there.
+    others are read. If the number of partitions is known, the search for a key begins in the partition that Kafka's
+    partitioner writes it to, and continues in the others if that partition lacks it.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.

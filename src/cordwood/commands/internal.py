@@ -29,13 +29,13 @@ def internal_table(
     on_damage: OnDamage = raise_damage,
     fs: Store | None = None,
 ) -> pa.Table:
-    """The records of one type in Kafka's internal topics as an Arrow table, with a column per field.
+    """Return the records of one type in Kafka's internal topics as an Arrow table, with a column per field.
 
     Args:
         paths: log directories, folders of several, or partition directories.
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
-        isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.
-        on_damage: called with each batch or record that cannot be read; when it returns, reading goes on behind it.
+        isolation: `isolation.level` of the read; None: all records, including those below the log start offset.
+        on_damage: called with each unreadable batch or record; if it returns, reading continues after it.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition of the topic that has such records.

@@ -22,9 +22,9 @@
       ├ BadNameError                 a file or directory name that Kafka could not have given
       └ BatchTooLargeError           a batch that decompresses to more than max_batch_bytes
 
-A message contains what, where, why we think so and what to do. The same facts are attributes: ``path`` and ``position``
-(byte in that file), for a batch its ``offset``, and ``kind``, the problem in a word; each is None if it does not apply.
-Code that treats errors differently checks their class or kind; the wording of a message may change.
+A message names the problem, its location, the evidence and the next step. The same facts are attributes: ``path`` and
+``position`` (byte in that file), for a batch its ``offset``, and ``kind``, the problem in a word; each is None if it
+does not apply. Code that treats errors differently checks their class or kind; the wording of a message may change.
 
 Code that only sees bytes (`record`) raises with ``path=None``; the code that opened the file fills it in with `at`.
 """

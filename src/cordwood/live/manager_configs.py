@@ -45,7 +45,7 @@ class Configs:
         self._layers = list(layers)
         for layer in self._layers:
             if not isinstance(layer, Layer):
-                raise TypeError(f"layers come from cordwood.common.config.overrides([…]), not {shown(layer)}")
+                raise TypeError(f"layers come from cordwood.overrides([…]), not {shown(layer)}")
         self.broker: BrokerConfig = resolve_broker(self._layers)
         #: The configs of topics, with the layers and the file that they are resolved from.
         self._topics: dict[str, tuple[list[Layer], LogConfigs | None, TopicConfig]] = {}

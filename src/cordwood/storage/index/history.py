@@ -30,7 +30,7 @@ from cordwood.storage.index.sparse import SparseIndex
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
 from cordwood.storage.log.transactions import steps
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, Gap, GapKind
+from cordwood.storage.log.windows import Checks, Gap
 
 _SECRET_BYTES = 16
 _ATTEMPTS = 5
@@ -188,11 +188,10 @@ class KeyHistory:
 
     def _found(self, log: LogView, segment: Segment, items: Iterator[BatchWindow | Gap]) -> list[KeyRecord]:
         on_damage = locate_damage(self._on_damage, segment)
-        is_last = segment.base_offset == log.segments[-1].base_offset
         found: list[KeyRecord] = []
         for item in items:
             if isinstance(item, Gap):
-                if not is_last or (item.kind is GapKind.DAMAGE and not log.live):
+                if not log.is_end(segment, item):
                     self._on_damage(gap_error(segment, item))
                 continue
             control = is_control(item.batches)
@@ -269,24 +268,21 @@ def _follow(
     Returns:
         index in `waiting` from which to continue.
     """
-    passed = list[tuple[int, int]]()
+    passed: dict[int, list[int]] = {}
     for _, item in log.windows(start_offset=waiting[at][0], checks=Checks.HEADERS):
         if isinstance(item, Gap):
             continue
-        next_offset = int(item.batches["last_offset"][-1]) + 1
-        while at < len(waiting) and waiting[at][0] < next_offset:
-            passed.append(waiting[at])
-            at += 1
-        for offset, _, producer_id, marker in steps(item.batches):
-            if marker is None:
-                continue
-            outcome = TransactionOutcome.ABORTED if marker is ControlType.ABORT else TransactionOutcome.COMMITTED
-            for record in passed:
-                if record[1] == producer_id and record[0] < offset:
-                    ended.setdefault(record, outcome)
-        passed = [record for record in passed if record not in ended]
-        if not passed:
+        for base_offset, _, producer, marker in steps(item.batches):
+            while at < len(waiting) and waiting[at][0] <= base_offset:
+                passed.setdefault(waiting[at][1], []).append(waiting[at][0])
+                at += 1
+            if marker is not None:
+                outcome = TransactionOutcome.ABORTED if marker is ControlType.ABORT else TransactionOutcome.COMMITTED
+                ended.update({(first, producer): outcome for first in passed.pop(producer, ())})
+        if not passed and at < len(waiting) and waiting[at][0] > item.batches["last_offset"][-1]:
             return at
+        if not passed and at == len(waiting):
+            break
     return len(waiting)
 
 

@@ -224,8 +224,8 @@ def _time_index_end(segment: Segment) -> tuple[int, int]:
         if len(entries) == _SMALL_INDEX_BYTES:
             count = file.size() // entry.itemsize
             entries = file.read((count - 1) * entry.itemsize, entry.itemsize)
-    end = len(entries) // entry.itemsize * entry.itemsize
-    return (count, int.from_bytes(entries[end - entry.itemsize :][:8], "big", signed=True)) if end else (0, NONE)
+    whole = len(entries) // entry.itemsize
+    return (count, int(np.frombuffer(entries, entry, whole)[-1]["timestamp"])) if whole else (0, NONE)
 
 
 def _is_padded(segment: Segment) -> bool:

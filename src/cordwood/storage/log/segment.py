@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from cordwood.common.errors import CorruptBatchError, DataError
-from cordwood.common.types import NONE
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
@@ -102,30 +101,31 @@ class Segment:
             index = self.time_index()
             if index is None or not index.entries or any(time_index.faults(index)):
                 return self.base_offset
-            is_behind = index.last_entry[0] < since_ms
             timestamp, offset = index.lookup(since_ms - 1)
             if timestamp < 0:
                 return self.base_offset
+            has_later_entry = index.last_entry[0] >= since_ms
+            ends_here = self.following is not None and offset + 1 >= self.following.base_offset
+            is_confirmed = False
             with self.open() as file:
                 start = self.position_of(file, offset)
                 for item in read_headers(file, base_offset=self.base_offset, start=start):
                     if isinstance(item, Gap):
                         return self.base_offset
                     batches = item[item["last_offset"] >= offset]
-                    if timestamp >= 0 and batches.size:
-                        if batches["base_offset"][0] > offset or batches["max_timestamp"][0] != timestamp:
-                            return self.base_offset
-                        timestamp = NONE  # the entry is right
-                        if not is_behind or (self.following and offset + 1 >= self.following.base_offset):
-                            break
-                    if (batches["max_timestamp"] >= since_ms).any():
-                        is_behind = False
-                        break
-            if timestamp >= 0:
-                return self.base_offset
+                    if not batches.size:
+                        continue
+                    first = batches[0]
+                    if not is_confirmed and (first["base_offset"] > offset or first["max_timestamp"] != timestamp):
+                        return self.base_offset
+                    is_confirmed = True
+                    if has_later_entry or (batches["max_timestamp"] >= since_ms).any():
+                        return offset + 1
+                    if ends_here:
+                        return None
         except OSError:
             return self.base_offset
-        return None if is_behind else offset + 1
+        return None if is_confirmed else self.base_offset
 
     def transaction_index(self) -> transaction_index.TransactionIndex | None:
         """Read the transaction index; None if it is missing.

@@ -249,10 +249,11 @@ class _Rewrite:
         if not lost:
             return None
         position = sum(writer.size_bytes for writer in writers)
-        why = f"the batch there is not whole, and all {lost} bytes from there on are left out; `cordwood check` says "
-        why += "what is behind it"
         if ends_with_zeros(segment, position):
             why = f"its batches end there, and {lost} zero bytes, preallocated or lost in a power cut, are left out"
+        else:
+            why = f"the batch there is not whole, and all {lost} bytes from there on are left out; `cordwood check` "
+            why += "says what is behind it"
         self.notes.append(f"{segment.path} is cut at position {position}, as by a broker: {why}")
         return position
 
