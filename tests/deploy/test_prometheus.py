@@ -116,7 +116,7 @@ def prometheus(folder: Path, *targets: str) -> Iterator[Prometheus]:
     config.write_text(
         json.dumps(
             {
-                "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"},
+                "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
                 "rule_files": [str(RULES)],
                 "scrape_configs": [{"job_name": "cordwood", "static_configs": [{"targets": targets}]}],
             }
@@ -156,6 +156,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             stack.enter_context(run(str(logs), "--config", "cleanup.policy=compact")),
         ]
         found = stack.enter_context(prometheus(folder, *targets))
+        found.until_there_is("count(cordwood_healthy) == 2")
         found.until_there_is("sum(cordwood_log_partitions_uncleanable_count) > 0")
         yield found
 
@@ -180,7 +181,7 @@ def test_each_query_of_the_dashboard_returns_data(server: Prometheus, panel: str
 def test_the_dashboards_instances_are_those_that_are_scraped(server: Prometheus) -> None:
     (variable,) = [one for one in json.loads(DASHBOARD.read_text())["templating"]["list"] if one["name"] == "instance"]
     assert variable["definition"] == "label_values(cordwood_healthy, instance)"
-    assert len(server.query("cordwood_healthy")) == 2
+    server.until_there_is("count(cordwood_healthy) == 2")
     wanted = {one["metric"]["instance"] for one in server.query("up")}
     assert wanted == set(server.ask("label/instance/values", **{"match[]": "cordwood_healthy"}))
 
