@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from cordwood.tasks.pool import processes
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.pool import runner
+from cordwood.tasks.spark.launch import find_java
 from tests import crashes, kafka_tools, knobs, summary, warm_pool
 from tests.cleaning import mutants
 from tests.damage.summary import lines_for
@@ -109,7 +109,7 @@ def spark() -> Iterator[SparkSession]:
 def warm_pools(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pools start warm; those of `tests/tasks/pool` start as a user's."""
     if sys.platform == "linux" and "tests/tasks/pool/" not in request.node.nodeid:
-        monkeypatch.setattr(processes, "_start", warm_pool.start)
+        monkeypatch.setattr(runner, "_start", warm_pool.start)
 
 
 @pytest.fixture

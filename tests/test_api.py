@@ -17,25 +17,29 @@ import cordwood
 from cordwood import api
 from cordwood.cleaning.rules.plan import Reason
 from cordwood.cleaning.rules.rewrite import Counts
-from cordwood.commands.key_options import EraseCheckOptions, GetOptions
 from cordwood.commands.options import (
     AbortOptions,
+    BrokersOptions,
+    ClusterOptions,
     CopyOptions,
+    EraseCheckOptions,
+    GetOptions,
+    GroupOptions,
     InPlaceOptions,
+    ListOptions,
     PlanOptions,
+    TableFileOptions,
+    TableOptions,
     TaskOptions,
     TransactionOptions,
     VerifyOptions,
+    WhyOptions,
 )
-from cordwood.commands.selection import BrokersOptions, ClusterOptions, GroupOptions, ListOptions, WhyOptions
-from cordwood.commands.table_options import TableFileOptions, TableOptions
-from cordwood.common.arguments import checked
+from cordwood.common.arguments import checked, option_fields
 from cordwood.common.errors import NotFoundError, RequestError
-from cordwood.common.option import option_fields
 from cordwood.common.text import Column, html_table
 from cordwood.common.types import TopicPartition
-from cordwood.simulation.explain_options import ExplainOptions
-from cordwood.simulation.options import SimulateOptions
+from cordwood.simulation.options import ExplainOptions, SimulateOptions
 from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import fixture
 

@@ -79,7 +79,7 @@ def _load() -> None:
     """Import the modules that tasks need, and load the kernels of a clean."""
     import cordwood
     import cordwood.tables.newest
-    import cordwood.tasks.packing
+    import cordwood.tasks.tasks
     from tests.cleaning.engine.logs import data, make_log
     from tests.commands.in_process import InThisProcess
 

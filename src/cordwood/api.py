@@ -21,15 +21,14 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_origin
 
-from cordwood.common.arguments import checked, misspelt, no_path
+from cordwood.common.arguments import OptionField, build, checked, misspelt, no_path, option_fields
 from cordwood.common.errors import CordwoodError
-from cordwood.common.option import OptionField, build, option_fields
 
 T = TypeVar("T")
 
 #: The module of each function. It is imported when the function is first used: `ls` needs no live log.
 MODULES: Mapping[str, str] = {
-    "ls": "cordwood.commands.read",
+    "ls": "cordwood.commands.ls",
     "view_html": "cordwood.view.pages.report",
     "get": "cordwood.commands.get",
     "erase_check": "cordwood.commands.erase_check",

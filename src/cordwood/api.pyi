@@ -7,20 +7,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import CleanResult, ExactPlan
-from cordwood.cleaning.proof.result import VerifyResult
+from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import Plan
-from cordwood.commands.why.causes import WhyResult
+from cordwood.commands.why.facts import WhyResult
 from cordwood.commands.why.found_keys import ErasureResult, GetResult
 from cordwood.common.arguments import AnyPath
 from cordwood.fs.base import LocalFileSystem, Store, TargetStore
-from cordwood.simulation.sizing.explained import ExplainResult
-from cordwood.simulation.sizing.result import SimulationResult
-from cordwood.storage.index.partition import IndexResult
-from cordwood.storage.node.cluster_view import BrokersListing, ConfigsListing, TopicsListing
+from cordwood.simulation.sizing.result import ExplainResult, SimulationResult
+from cordwood.storage.index.build import IndexResult
 from cordwood.storage.node.groups import GroupListing
 from cordwood.storage.node.listing import Listing
-from cordwood.storage.node.transaction_end import AbortResult
-from cordwood.storage.node.transactions import TransactionListing
+from cordwood.storage.node.transactions import AbortResult, TransactionListing
 from cordwood.tables.result import TableResult
 
 def ls(

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cordwood.cleaning.engine.results import CleanResult
-from cordwood.cleaning.proof.result import VerifyResult
+from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.commands.why.found_keys import ErasureResult
-from cordwood.common.presentable import Paged
+from cordwood.common.text import Paged
 from cordwood.simulation.pages import explain, simulation
-from cordwood.simulation.sizing.explained import ExplainResult
-from cordwood.simulation.sizing.result import SimulationResult
+from cordwood.simulation.sizing.result import ExplainResult, SimulationResult
 from cordwood.view.pages import clean, erasure, proof
-from cordwood.view.pages.frame import one_file
-from cordwood.view.pages.links import Links
+from cordwood.view.pages.frame import Links, one_file
 from cordwood.view.pages.markup import Content
 
 #: For each class of result, the page's title and the function that builds its body.

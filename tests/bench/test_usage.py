@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.usage import Usage
+from cordwood.bench.beside_kafka import Usage
 from tests.fs.lock_holders import HOLD_WITH_AN_ODD_NAME, on_linux, other
 
 pytestmark = pytest.mark.more

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.engine.facts import load_producers, segment_facts
+from cordwood.cleaning.engine.facts import clean_settings, load_producers, segment_facts
 from cordwood.cleaning.engine.partition import Cleaned
-from cordwood.cleaning.engine.settings import clean_settings
 from cordwood.cleaning.rules.plan import Decision, PartitionPlan
 from cordwood.cleaning.rules.retention import plan_retention
 from cordwood.common.errors import DataError, RequestError

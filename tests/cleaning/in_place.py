@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cordwood.cleaning.engine.facts import segment_facts
+from cordwood.cleaning.engine.facts import CleanSettings, segment_facts
 from cordwood.cleaning.engine.partition import Cleaned, GroupRange
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.plan import SegmentFacts
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cleaning.rules.selection import group_segments, segments_between

@@ -40,22 +40,22 @@ from uuid import uuid4
 
 import numpy as np
 
-from cordwood.cleaning.engine import by_index, staged, stages, staying
+from cordwood.cleaning.engine import readahead, scan, staged, stages
+from cordwood.cleaning.engine.blobs import LostSectionError
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
-from cordwood.cleaning.engine.sections import LostSectionError
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.engine.staged import clean_staged
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
 from cordwood.cleaning.rules import key_table
 from cordwood.common.errors import CordwoodError, CorruptBatchError
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.folders import remove_tree
 from cordwood.fs.location import Location
+from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_index_name
 from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in
 from cordwood.storage.index.build import build
-from cordwood.storage.index.probe import Candidates, find
+from cordwood.storage.index.search import Candidates, find
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -173,16 +173,16 @@ def clean_log(
         if mode in ("chunks", "batches"):
             small = log.size_bytes <= _SMALL_BYTES
             patches.enter_context(mock.patch.object(key_table, "CHUNK_RECORDS", 8 if small else 512))
-            patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
+            patches.enter_context(mock.patch.object(readahead, "GAP_BYTES", 1))
         if mode in ("indexed", "mistaken", "sought") and log.size_bytes <= _SMALL_BYTES:
             # A window is one batch, so that pass 2 looks up most of the records that it may drop.
-            patches.enter_context(mock.patch.object(staying, "window_bytes", return_value=1))
-            patches.enter_context(mock.patch.object(staying, "GAP_BYTES", 1))
+            patches.enter_context(mock.patch.object(readahead, "window_bytes", return_value=1))
+            patches.enter_context(mock.patch.object(readahead, "GAP_BYTES", 1))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
         if mode == "mistaken":
-            patches.enter_context(mock.patch.object(by_index, "find", _find_too_many))
+            patches.enter_context(mock.patch.object(scan, "find", _find_too_many))
         if mode in ("indexed", "mistaken"):
             return _clean_with_indexes(fs, log, target, suffix, CleanRequest(settings=settings, part=part, **choice))
         choice["index_secret"] = None

@@ -16,8 +16,7 @@ from cordwood.cleaning.rules.plan import Decision, PartitionPlan
 from cordwood.cleaning.rules.selection import first_dirty_offset
 from cordwood.common.errors import DataError, RequestError
 from cordwood.common.types import NONE, Codec, ControlType, TimestampType
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, coordinator_epoch, encode_marker
+from cordwood.record.batch import Marker, coordinator_epoch, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.log.files import read_file, write_file

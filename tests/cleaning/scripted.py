@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.engine.facts import load_producers, segment_facts
+from cordwood.cleaning.engine.facts import CleanSettings, load_producers, segment_facts
 from cordwood.cleaning.engine.partition import Cleaned, GroupRange
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.plan import PartitionPlan
 from cordwood.cleaning.rules.selection import MAX_OFFSET_SPAN, clean_range, first_dirty_offset, segments_between
 from cordwood.common.types import TopicPartition

@@ -16,8 +16,7 @@ from cordwood.cleaning.rules.selection import group_segments, segments_between
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import NONE, Codec, TimestampType
 from cordwood.kernels.encode import RECORD_EXTRA_BYTES
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.testing import reference_cleaner

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cordwood.common.types import Codec
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from tests.cleaning.scripted import ScriptedLog
 from tests.record.windows import read, window

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.keys import DirtySection, collect_keys, empty_table
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.key_table import KeyTable, MemoryShare
 from cordwood.cleaning.rules.latest import LatestOffsets
 from cordwood.cleaning.rules.offset_map import OffsetMap, keys_max, slots_of
 from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import TooLittleMemoryError
+from cordwood.kernels.latest import digest_keys
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW
-from cordwood.kernels.offset_map import digest_keys
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import RecordColumns
 from cordwood.record.record import Record

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import cordwood.commands.report.plan  # noqa: F401 - so that plans can show themselves
+import cordwood.commands.plan  # noqa: F401 - so that plans can show themselves
 from cordwood.cleaning.rules.plan import (
     BlockingTransaction,
     Bound,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cordwood.cleaning.rules.transactions import AbortTracker
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.cleaning.scripted import ScriptedLog, contents

@@ -40,8 +40,7 @@ from typing import Any
 
 from cordwood.cleaning.engine.partition import Cleaned
 from cordwood.common.types import NONE, Codec, ControlType, TimestampType
-from cordwood.record.batch import Batch, encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Batch, Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.recovery.replay import Producers

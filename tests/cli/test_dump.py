@@ -27,12 +27,10 @@ from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import app
 from cordwood.cli.values import JSON_BYTES_MAX, ValueFormat
-from cordwood.commands.times import parse_time
-from cordwood.common.clock import system_clock
-from cordwood.common.types import Codec, TopicPartition
+from cordwood.commands.options import parse_time
+from cordwood.common.types import Codec, TopicPartition, system_clock
 from cordwood.fs.posix import PosixFile, PosixFileSystem
-from cordwood.record.batch import encode_batch, encode_message_set, seal
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set, seal
 from cordwood.record.record import Record
 from cordwood.storage.formats import (
     checkpoints,

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from cordwood import LogManager, PosixFileSystem, TopicPartition
 from cordwood.cli.main import app
 from cordwood.live.log import Log
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from tests.cli.running import ENVIRONMENT

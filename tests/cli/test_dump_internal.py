@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import app
-from cordwood.storage.formats.messages import codec
+from cordwood.storage.formats.messages import schema
 from tests.fixtures import STOPPED, fixture
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
 
@@ -114,7 +114,7 @@ def test_of_a_long_value_people_are_shown_the_start_and_all_of_it_if_they_ask(tm
 
 
 def test_what_is_too_large_to_be_decoded_is_shown_as_bytes(offsets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "DECODED_BYTES_MAX", 20)
+    monkeypatch.setattr(schema, "DECODED_BYTES_MAX", 20)
     assert 'problem="OffsetCommitValue of version 3: 23 bytes; more than 20 are not decoded"' in records(offsets)[0]
     assert documents(offsets)[0]["problem"] == "OffsetCommitValue of version 3: 23 bytes; more than 20 are not decoded"
 

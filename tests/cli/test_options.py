@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from cordwood.cli.options import Json, parse_count, parse_size, with_options
+from cordwood.common.arguments import Option
 from cordwood.common.errors import RequestError
-from cordwood.common.option import Option
 
 
 @pytest.mark.parametrize(

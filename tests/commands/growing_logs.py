@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cleaning.engine import by_index, scan
+from cordwood.cleaning.engine import scan
 from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
@@ -87,7 +87,7 @@ def indexed(logs: Path, topic: str = "t-0") -> list[int]:
 def segments_searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The base offsets of segments that an index speaks for in this process."""
     found: list[int] = []
-    original = by_index.scan_by_index
+    original = scan.scan_by_index
 
     def noted(segment: Segment, *args: Any, **choice: Any) -> Any:
         run = original(segment, *args, **choice)

@@ -14,7 +14,7 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.producer_state import AppendOrigin
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_marker
 from cordwood.storage.formats.filenames import HIGH_WATERMARKS
 from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.made_broker import T0, MadeBroker, Pair

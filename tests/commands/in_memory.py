@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.api import clean_in_place
 from cordwood.cleaning.engine.results import CleanResult, Fate
-from cordwood.commands.in_place.site import PROGRESS
+from cordwood.commands.in_place.work import PROGRESS
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
 from cordwood.storage.formats import checkpoints, filenames

@@ -21,8 +21,7 @@ from typing import Any
 import cordwood
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, properties

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from cordwood.common.types import TopicPartition
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, time_index
 from cordwood.storage.formats.filenames import (

@@ -23,8 +23,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.live.log import Log
 from cordwood.live.producer_state import AppendOrigin
-from cordwood.record.batch import Batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Batch, Marker, encode_marker
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import (
     CLEAN_SHUTDOWN,

@@ -246,7 +246,7 @@ def test_a_disk_that_fills_while_a_copy_gets_indexes_leaves_the_copy_whole(
             raise OSError(errno.ENOSPC, "full", path)
         create_index(fs, path, index)
 
-    monkeypatch.setattr("cordwood.storage.index.copied.create_index", created)
+    monkeypatch.setattr("cordwood.storage.index.build.create_index", created)
     clean_copy(logs, copy, topics=["t"])
     found = indexed(copy, "u-0")
     # The last segment of the other partition may have got one, too.

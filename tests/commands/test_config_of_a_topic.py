@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.commands.selection import Selection, WhyOptions
+from cordwood.commands.options import Selection, WhyOptions
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.view.partition_look import look_at_partition, options_for
 from tests.fixtures import copy_of, fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import cordwood
-from cordwood.commands.selection import Selection, WhyOptions
+from cordwood.commands.options import Selection, WhyOptions
 from cordwood.common.config import TOPIC_CONFIGS, Type
 from cordwood.view.partition_look import look_at_partition, options_for
 from tests.fixtures import fixture

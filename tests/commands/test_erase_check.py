@@ -13,16 +13,14 @@ from typer.testing import CliRunner, Result
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.commands.erase_check import erase_check
-from cordwood.commands.key_options import EraseCheckOptions
-from cordwood.commands.report.erasure import TRACES
+from cordwood.commands.erase_check import TRACES, erase_check
+from cordwood.commands.options import EraseCheckOptions
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict, FoundTrace, Role
 from cordwood.commands.why.next_step import NextStep, StepKind
 from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
-from cordwood.record.headers import is_control
+from cordwood.kernels.layout import is_control
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.index.history import TransactionOutcome
 from cordwood.storage.index.traces import TraceKind

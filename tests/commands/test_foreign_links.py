@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cordwood.cli.main import app
-from cordwood.fs.folders import remove_tree
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.workspace import remove_tree
 from cordwood.live.work_folder import remove_leftovers
 from tests.fixtures import copy_of, fixture
 

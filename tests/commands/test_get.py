@@ -16,8 +16,7 @@ from typer.testing import CliRunner, Result
 import cordwood
 from cordwood.cli.main import app
 from cordwood.commands.get import murmur2
-from cordwood.commands.prospects import prospects_of
-from cordwood.commands.why.next_step import StepKind
+from cordwood.commands.why.next_step import StepKind, prospects_of
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
-from cordwood.commands.read import check
+from cordwood.commands.ls import check
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem
@@ -33,7 +33,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.index import build as building
 from cordwood.storage.log.view import LogView
-from cordwood.tasks import packing
+from cordwood.tasks import tasks
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests.commands.in_memory import (
@@ -340,7 +340,7 @@ def each_task_twice(*, take: int) -> Iterator[None]:
         return [once(*arguments, **options) for _ in range(2)][take]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "run_task", twice)
+        patch.setattr(tasks, "run_task", twice)
         yield
 
 
@@ -403,7 +403,7 @@ def clean_with_straggler(scene: Scene, number: int) -> MemoryFileSystem:
     ran: list[bool] = []
     fs.operations = _Heard(before)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "run_task", noted)
+        patch.setattr(tasks, "run_task", noted)
         result = scene.clean(fs)
     assert not result.with_fate(Fate.FAILED), result.text()
     return fs

@@ -15,10 +15,9 @@ from pyspark.sql import SparkSession
 
 from cordwood.api import clean
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.facts import clean_settings, load_producers
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.engine.results import CleanResult, Fate, PartitionResult
-from cordwood.cleaning.engine.settings import clean_settings
 from cordwood.cleaning.rules.plan import Decision
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cli.clean import exit_code_of

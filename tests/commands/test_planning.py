@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from cordwood.api import plan as make_plan
-from cordwood.cleaning.engine.facts import segment_facts
-from cordwood.cleaning.engine.settings import clean_settings
+from cordwood.cleaning.engine.facts import clean_settings, segment_facts
 from cordwood.cleaning.rules.plan import Bound, Compaction, Decision, PartitionPlan, Plan, Threshold
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.types import NONE, TopicPartition, override

@@ -15,7 +15,7 @@ from cordwood.api import clean_in_place, verify
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cleaning.engine.task import FailureKind
-from cordwood.commands.proving import verify_pairs
+from cordwood.commands.verify import verify_pairs
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
 from tests.commands.disks import small_disk

@@ -21,7 +21,7 @@ import cordwood
 from cordwood import CauseKind, PosixFileSystem, WhyPartition
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
-from cordwood.commands.why.causes import could_lose
+from cordwood.commands.why.facts import could_lose
 from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import offset_index

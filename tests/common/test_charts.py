@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cordwood.common.charts import ChartBar, Curve, bar_chart, line_chart
+from cordwood.view.pages.charts import ChartBar, Curve, bar_chart, line_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cordwood.common.forks import can_fork
+from cordwood.tasks.forks import can_fork
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 

@@ -16,8 +16,7 @@ from itertools import pairwise
 from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.common.types import Codec, TimestampType
 from cordwood.kernels.layout import MAGIC_END
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats import (
     checkpoints,

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from cordwood.common.types import Codec, TopicPartition
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check import Check, Finding
 from cordwood.storage.formats import checkpoints, filenames, leader_epochs, offset_index, producer_state, time_index

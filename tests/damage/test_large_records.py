@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import cordwood
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -37,11 +37,11 @@ from numba.core.event import install_recorder
 import cordwood
 from cordwood.cli.main import app
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.folders import temporary_directory
+from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.recovery.replay import Producers
-from cordwood.commands.proving import verify_pairs
+from cordwood.commands.verify import verify_pairs
 from cordwood.tasks.runner import InThisProcess
 from cordwood.cleaning.proof.pairs import Pair, Side
 

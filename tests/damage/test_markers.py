@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 import cordwood
 from cordwood.cli.main import EXIT_DAMAGE, app
 from cordwood.common.errors import CorruptBatchError
+from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow
-from cordwood.record.headers import is_control
 
 #: Bytes of the header of a batch, and the type in the key of a marker that has no headers and no timestamp delta.
 PRODUCER_ID, PRODUCER_EPOCH, MARKER_TYPE = 50, 52, 69

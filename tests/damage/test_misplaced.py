@@ -22,7 +22,7 @@ from cordwood.kernels.scan import scan_batches
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from cordwood.tables.source.counts import ReadCounts
+from cordwood.tables.source.slices import ReadCounts
 from tests.cleaning.proof.proving import verify_pairs
 from tests.commands.in_process import InThisProcess
 from tests.tables.source.random_logs import read_rows

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.fs.base import File, TargetStore
-from cordwood.fs.checked import WantedLocation, checked
+from cordwood.fs.paced import Limit, WantedLocation, checked, throttled
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.throttled import Limit, throttled
 from cordwood.testing.memory import MemoryFileSystem
 from tests.fs import contract
 from tests.fs.contract import target_outcome

@@ -14,12 +14,10 @@ import pytest
 
 from cordwood.fs import direct
 from cordwood.fs.base import DIRECT_BLOCK_BYTES, Bytes, ReadableFile
-from cordwood.fs.counted import CountedStore
-from cordwood.fs.direct import Appender, copy_direct, read_direct
+from cordwood.fs.direct import Appender, copy_direct, is_in_memory, read_direct
 from cordwood.fs.paced import PacedTargetStore
-from cordwood.fs.past_cache import is_in_memory
 from cordwood.fs.posix import PosixFile, PosixFileSystem
-from cordwood.fs.wrapped import WrappedFile
+from cordwood.fs.wrapped import CountedStore, WrappedFile
 from tests.fs.lock_holders import on_linux
 
 MIB = 1 << 20

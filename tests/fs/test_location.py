@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from cordwood.fs.overlay import Overlay
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import Overlay
 from cordwood.testing.memory import MemoryFileSystem
 
 

@@ -24,6 +24,7 @@ import cordwood
 from cordwood.cleaning.engine.exchange import merge_missing
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cli.main import app
+from cordwood.commands.fetch import fetch_directory
 from cordwood.common.errors import CordwoodError, CorruptFileError, LockedError, RequestError
 from cordwood.fs.base import File
 from cordwood.fs.by_url import UrlStore
@@ -31,7 +32,6 @@ from cordwood.fs.manifest import MANIFEST, RUN, decode
 from cordwood.fs.object_requests import Patience
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.wrapped import WrappedTargetStore
-from cordwood.storage.changes.fetch import fetch_directory
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS
 from tests.cli.running import ENVIRONMENT
 from tests.commands import growing_logs
@@ -332,7 +332,7 @@ def test_a_killed_run_leaves_no_copy_and_the_next_removes_what_it_left(
 _KILLED = """
 import json, os, signal, sys
 import cordwood
-from cordwood.fs.object_copy import ObjectCopy
+from cordwood.fs.object_targets import ObjectCopy
 from tests.commands.in_process import InThisProcess
 
 ObjectCopy.publish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
@@ -343,7 +343,7 @@ cordwood.clean(sys.argv[1], output=sys.argv[2], spark=InThisProcess(), **json.lo
 def test_two_runs_never_make_one_copy(small: Path, server: Server, cleaned: dict[str, bytes]) -> None:
     url = f"s3://{BUCKET}/contended"
     first = UrlStore()
-    publish = "cordwood.fs.object_copy.ObjectCopy.publish"
+    publish = "cordwood.fs.object_targets.ObjectCopy.publish"
     original = cordwood_publish()
 
     def take_over(self: Any) -> None:
@@ -361,7 +361,7 @@ def test_two_runs_never_make_one_copy(small: Path, server: Server, cleaned: dict
 
 
 def cordwood_publish() -> Callable[[Any], None]:
-    from cordwood.fs.object_copy import ObjectCopy
+    from cordwood.fs.object_targets import ObjectCopy
 
     return cast("Callable[[Any], None]", ObjectCopy.publish)
 

@@ -20,9 +20,8 @@ from cordwood.cli.main import app
 from cordwood.common.errors import NotFoundError, RequestError, StoreError
 from cordwood.fs.base import PutMode
 from cordwood.fs.by_url import UrlStore, file_system_for, local_path
-from cordwood.fs.object_file import PART_BYTES
 from cordwood.fs.object_requests import ObjectPlace, Patience, is_object_url, place_of
-from cordwood.fs.objects import ObjectStore
+from cordwood.fs.objects import PART_BYTES, ObjectStore
 from cordwood.fs.posix import PosixFileSystem
 from tests.fixtures import fixture
 from tests.fs.faulty_server import Faults, faulty

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.overlay import Overlay
+from cordwood.fs.wrapped import Overlay
 from cordwood.storage.log.files import read_file
 from cordwood.testing.memory import MemoryFileSystem
 

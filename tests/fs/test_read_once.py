@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.fs.counted import CountedStore
 from cordwood.fs.read_once import ReadOnceStore
+from cordwood.fs.wrapped import CountedStore
 from cordwood.testing.memory import MemoryFileSystem
 
 SIZE = 100

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cleaning.proof.compare import compare_range
-from cordwood.cleaning.proof.facts import Facts
+from cordwood.cleaning.proof.careful import compare_range
 from cordwood.cleaning.proof.keys import KeyRules
-from cordwood.cleaning.proof.pairs import Pair, Side
-from cordwood.cleaning.proof.ranges import ranges_of
+from cordwood.cleaning.proof.pairs import Facts, Pair, Side
+from cordwood.cleaning.proof.prove import look_at
+from cordwood.cleaning.proof.reading import ranges_of
 from cordwood.cleaning.proof.scratch import Scratch
-from cordwood.cleaning.proof.states import look_at
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.values import ValueFormat
-from cordwood.commands.report import listing
+from cordwood.commands import ls
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.storage.check import Finding
 from cordwood.storage.log.view import LogView
@@ -72,7 +71,7 @@ def test_a_node_lists_its_partitions(stores: tuple[MemoryFileSystem, ReadOnlySto
     local, remote = (Node.open(store, [ROOT]) for store in stores)
     assert [place.path for place in remote.places] == [place.path for place in local.places] == list(PATHS)
     assert [one.crashed for one in remote.directories] == [one.crashed for one in local.directories]
-    shown = ["\n".join(listing.lines(cordwood.ls(ROOT, index_entries=True, fs=s), segments=True)) for s in stores]
+    shown = ["\n".join(ls.lines(cordwood.ls(ROOT, index_entries=True, fs=s), segments=True)) for s in stores]
     assert shown[1] == shown[0]
 
 

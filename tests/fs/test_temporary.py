@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.fs import temporary
-from cordwood.fs.folders import temporary_directory
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.workspace import temporary_directory
 from tests import knobs
 from tests.cli.running import COMMAND, ENVIRONMENT
 from tests.fixtures import fixture
@@ -37,7 +37,7 @@ time.sleep(600)
 CHURN = f"""
 import sys
 from pathlib import Path
-from cordwood.fs.folders import temporary_directory
+from cordwood.fs.workspace import temporary_directory
 from cordwood.fs.posix import PosixFileSystem
 for number in range(int(sys.argv[1])):
     with temporary_directory(PosixFileSystem(), "{PREFIX}") as folder:

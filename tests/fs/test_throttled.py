@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import TargetStore
+from cordwood.fs.paced import Limit, Throttle, throttled, throttled_store
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.throttled import Limit, Throttle, throttled, throttled_store
 from cordwood.testing.memory import MemoryFileSystem
 from tests.fs import contract
 from tests.fs.contract import target_outcome

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cordwood.kernels.body_keys import keys_of_bodies
 from cordwood.kernels.decode import DONE
 from cordwood.kernels.layout import BATCH_ROW
-from cordwood.kernels.superseded import COMPARED, HAS_KEYLESS, HAS_TOMBSTONE, IGNORED, SUPERSEDING
+from cordwood.kernels.superseded import COMPARED, HAS_KEYLESS, HAS_TOMBSTONE, IGNORED, SUPERSEDING, keys_of_bodies
 from cordwood.record.columns import Bodies, raise_damage
 from cordwood.record.record import Record, encode_record
 from cordwood.testing import reference

@@ -12,9 +12,8 @@ from typing import Any
 
 from cordwood.common.types import NONE, Codec, TimestampType
 from cordwood.kernels.layout import CODEC_MASK, CRC_START, HEADER, LEGACY_CRC_AT, MAGIC_AT, PREFIX, SIZE_AT
-from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
+from cordwood.record.batch import KEY, MARKER_VALUE, encode_batch, encode_message, encode_message_set, seal
 from cordwood.record.compression import compress
-from cordwood.record.control import KEY, MARKER_VALUE
 from cordwood.record.record import Record, encode_record, write_varint
 
 Step = dict[str, Any]

@@ -3,7 +3,7 @@
     python -m tests.live.clean_speed cleans [DIR]     logs of several sizes, one of them or many, in both ways
     python -m tests.live.clean_speed aborts [DIR]     the duration of an abort, and the processes that it ends
 
-`TASKS_BYTES_MIN` of `live.clean_runner` was chosen by the output of the first; it measures both ways one after the
+`TASKS_BYTES_MIN` of `live.clean` was chosen by the output of the first; it measures both ways one after the
 other, as a machine's other load changes from minute to minute. DIR is a folder for the logs.
 """
 
@@ -20,11 +20,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from cordwood.common.clock import system_clock
 from cordwood.common.config import overrides
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import TopicPartition, system_clock
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.live.clean_runner import CleanRunner
+from cordwood.live.clean import CleanRunner
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
 from cordwood.live.log_manager import LogManager

@@ -7,7 +7,7 @@ from typing import Any
 
 from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
-from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.validation import read_batches, read_records

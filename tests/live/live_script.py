@@ -18,15 +18,14 @@ from cordwood.common.types import NONE, TimestampType, TopicPartition
 from cordwood.fs.base import FileInfo
 from cordwood.live.clean import CleanedLog
 from cordwood.live.cleaner_manager import ABORTED, LogCleanerManager
-from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Checkpointed, FetchIsolation, Log, LogEnvironment, ProducerLimits, load_log
 from cordwood.live.log_to_clean import LogToClean, log_to_clean
 from cordwood.live.producer_state import AppendOrigin, read_marker
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.segment import LogSegment
 from cordwood.live.validation import read_batches, read_records
-from cordwood.record.batch import MAX_SEQUENCE, encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import MAX_SEQUENCE, Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind

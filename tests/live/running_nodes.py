@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cordwood.common.clock import Clock, monotonic_clock
 from cordwood.common.config import overrides
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, monotonic_clock
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
 from cordwood.storage.formats import filenames

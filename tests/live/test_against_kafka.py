@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.engine.by_index import scan_by_index
+from cordwood.cleaning.engine.scan import scan_by_index
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file

@@ -17,7 +17,7 @@ from cordwood.common.config import overrides
 from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.live.clean_runner import CleanRunner
+from cordwood.live.clean import CleanRunner
 from cordwood.live.cleaner_manager import Paused
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
@@ -152,7 +152,7 @@ import os, sys, threading, time
 from pathlib import Path
 from tests.live.test_cleaner_on_spark import Dirty
 from cordwood.tasks.engines import Where
-from cordwood.live.clean_runner import CleanRunner
+from cordwood.live.clean import CleanRunner
 from cordwood.tasks.spark.session import session
 
 dirty = Dirty(Path(sys.argv[1]), 2)

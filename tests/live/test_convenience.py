@@ -23,8 +23,7 @@ from cordwood.common.types import Codec
 from cordwood.live.log import FetchIsolation, Log
 from cordwood.live.producer_state import AppendOrigin
 from cordwood.live.validation import read_batches
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView

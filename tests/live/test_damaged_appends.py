@@ -14,9 +14,8 @@ from cordwood.common.types import NONE, Codec
 from cordwood.kernels.layout import CODEC_MASK, HEADER, LEADER_EPOCH_AT, PREFIX, PRODUCER_EPOCH_AT, PRODUCER_ID_AT
 from cordwood.live.log import FetchIsolation, Log
 from cordwood.live.producer_state import AppendOrigin
-from cordwood.record.batch import encode_batch, seal
+from cordwood.record.batch import KEY, MARKER_VALUE, encode_batch, seal
 from cordwood.record.compression import compress
-from cordwood.record.control import KEY, MARKER_VALUE
 from cordwood.record.record import Record, encode_record
 from tests import knobs
 from tests.kafka_tools import Oracle

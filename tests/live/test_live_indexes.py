@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.engine.by_index import scan_by_index
+from cordwood.cleaning.engine.scan import scan_by_index
 from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.live.log import Log

@@ -10,14 +10,12 @@ import pytest
 
 from cordwood.cleaning.rules.plan import Reason
 from cordwood.common.types import TopicPartition
-from cordwood.live.history import SampleHistory, Tally
-from cordwood.live.report import SPANS, Health, LiveLook, PartitionStatus, Sample, Span
+from cordwood.live.report import SPANS, Health, LiveLook, PartitionStatus, Sample, SampleHistory, Span, Tally
 from cordwood.view.live_view import LiveView
 from cordwood.view.pages import live
-from cordwood.view.pages.listed import Wanted
+from cordwood.view.pages.frame import Wanted
 from cordwood.view.running import LiveNode
-from cordwood.view.web.access import HEADERS
-from cordwood.view.web.http_server import Request
+from cordwood.view.web.http_server import HEADERS, Request
 from tests.cleaning.engine.logs import append
 from tests.live.live_logs import batch
 from tests.live.nodes import ONE, until

@@ -22,8 +22,7 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.base import File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.live.clean import LiveClean, run_here
-from cordwood.live.clean_runner import CleanRunner
+from cordwood.live.clean import CleanRunner, LiveClean, run_here
 from cordwood.live.cleaner_manager import Claim, LogCleanerManager, Paused
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import CleanerThread, LogCleaner

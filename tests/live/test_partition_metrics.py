@@ -12,7 +12,7 @@ import pytest
 from cordwood.cleaning.rules.plan import Reason
 from cordwood.common.errors import CleanFailedError
 from cordwood.common.types import TopicPartition
-from cordwood.live.partition_metrics import PARTITIONS_MAX, of_partitions
+from cordwood.live.gauges import PARTITIONS_MAX, of_partitions
 from cordwood.live.report import PartitionStatus
 from cordwood.live.status import statuses
 from tests.live.cleaner_nodes import PARTITION, Node, damage, layers

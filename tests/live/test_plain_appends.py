@@ -13,7 +13,7 @@ from cordwood.common.errors import LogError
 from cordwood.common.types import Codec
 from cordwood.kernels.layout import HEADER
 from cordwood.live.appending import Append
-from cordwood.live.log_config import LogConfig
+from cordwood.live.environment import LogConfig
 from cordwood.live.producer_state import AppendOrigin
 from cordwood.live.validation import assign_plain, encode_plain
 from cordwood.record.batch import encode_batch, seal

@@ -23,12 +23,11 @@ from cordwood.common.types import TopicPartition, override
 from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.live.health import HealthWatch
 from cordwood.live.log_cleaner import LogCleaner
 from cordwood.live.log_manager import LogManager
 from cordwood.live.report import PartitionStatus, worst_first
 from cordwood.live.segment import LogSegment
-from cordwood.live.status import statuses
+from cordwood.live.status import HealthWatch, statuses
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.view.running import LiveNode, LiveOptions

@@ -19,8 +19,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.producer_state import AppendOrigin
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from tests import knobs
 from tests.kafka_tools import Broker, Line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from cordwood.live import turns
+from cordwood.live import reading
 from tests.live.live_logs import World, batch, read_all
 
 
@@ -18,20 +18,20 @@ def compute() -> None:
 def test_a_reader_that_has_computed_sleeps_only_if_an_append_is_in_progress() -> None:
     slept: list[float] = []
     compute()
-    turns.give_way(slept.append)
+    reading.give_way(slept.append)
     assert slept == []
-    turns.begin_append(None)
-    turns.begin_append(None)
-    turns.give_way(slept.append)
-    turns.give_way(slept.append)  # has computed almost nothing since
+    reading.begin_append(None)
+    reading.begin_append(None)
+    reading.give_way(slept.append)
+    reading.give_way(slept.append)  # has computed almost nothing since
     assert len(slept) == 1
-    turns.end_append()
+    reading.end_append()
     compute()
-    turns.give_way(slept.append)
+    reading.give_way(slept.append)
     assert len(slept) == 2
-    turns.end_append()
+    reading.end_append()
     compute()
-    turns.give_way(slept.append)
+    reading.give_way(slept.append)
     assert len(slept) == 2
 
 
@@ -47,11 +47,11 @@ def test_a_reader_sleeps_longer_the_more_readers_sleep() -> None:
 
     def compute_and_give_way() -> None:
         compute()
-        turns.give_way(sleep_beside_another)
+        reading.give_way(sleep_beside_another)
 
-    turns.begin_append(None)
+    reading.begin_append(None)
     compute_and_give_way()
-    turns.end_append()
+    reading.end_append()
     assert slept == [slept[0], 2 * slept[0], 3 * slept[0]] and 0.01 < slept[0] < 0.02
 
 

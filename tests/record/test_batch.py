@@ -10,15 +10,19 @@ from hypothesis import given
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import Codec, ControlType, TimestampType
 from cordwood.record.batch import (
+    KEY,
     MAX_SEQUENCE,
     Batch,
+    Marker,
     advance_sequence,
     codec_of,
+    control_type,
+    coordinator_epoch,
     encode_batch,
+    encode_marker,
     encode_message_set,
     to_batches,
 )
-from cordwood.record.control import KEY, Marker, control_type, coordinator_epoch, encode_marker
 from cordwood.record.record import Record
 from cordwood.testing.strategies import logs
 from tests.record.windows import read, window

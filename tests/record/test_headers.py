@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from cordwood.kernels.layout import BATCH_ROW, CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL
+from cordwood.kernels.layout import (
+    BATCH_ROW,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    has_flag,
+    is_control,
+    is_marker,
+    is_transactional_data,
+)
 from cordwood.record.batch import to_batches
-from cordwood.record.headers import has_flag, is_control, is_marker, is_transactional_data
 
 BITS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
 

@@ -17,8 +17,7 @@ from cordwood.common.errors import ConfigError
 from cordwood.common.types import TopicPartition
 from cordwood.simulation.measure import TOPIC, ConfigSet, Traffic, run_writer
 from cordwood.simulation.sizing.result import Outcome
-from cordwood.simulation.sizing.scale import Scale
-from cordwood.simulation.sizing.workload import Workload
+from cordwood.simulation.sizing.workload import Scale, Workload
 from cordwood.simulation.world import World
 from tests.fixtures import fixture
 from tests.simulation.worlds import Topic

@@ -22,7 +22,7 @@ from cordwood.live.metrics import MeterReading, MetricName, Reading, TimerReadin
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.live.segment import LogSegment
 from cordwood.simulation.recorder import RecordState
-from cordwood.simulation.sizing.stays import Stay
+from cordwood.simulation.sizing.result import Stay
 from cordwood.simulation.sizing.workload import Workload
 from cordwood.simulation.world import Member, World
 from cordwood.storage.check import Severity

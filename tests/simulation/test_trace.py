@@ -9,8 +9,7 @@ import pytest
 
 from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve
 from cordwood.common.errors import DataError
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.simulation.explain import Replay, ReplayedSpan, choose_span, rows_of
 from cordwood.simulation.trace import TRACE_ROW, LogTrace, draw_gone, read_trace

@@ -5,12 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.facts import CleanSettings, load_producers
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.backup import KeepFolder

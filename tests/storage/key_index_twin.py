@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.testing.reference import siphash128
 from cordwood.testing.strategies import batches

@@ -9,9 +9,8 @@ import struct
 from random import Random
 from typing import Any, NamedTuple
 
-from cordwood.storage.formats.messages import consumer_protocol, control_records
-from cordwood.storage.formats.messages.codec import UNKNOWN_TAGS
-from cordwood.storage.formats.messages.schema import ZERO_UUID, Field, Message, uuid_text
+from cordwood.storage.formats.messages import consumer_offsets, control_records
+from cordwood.storage.formats.messages.schema import UNKNOWN_TAGS, ZERO_UUID, Field, Message, uuid_text
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 
 _FIXED = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d"}
@@ -37,7 +36,7 @@ def all_messages() -> list[Message]:
     records = [one for topic in INTERNAL_TOPICS.values() for one in topic.records.values()]
     records += control_records.RECORDS.values()
     found = [message for one in records for message in (one.key, one.value) if message is not None]
-    return [*found, consumer_protocol.SUBSCRIPTION, consumer_protocol.ASSIGNMENT]
+    return [*found, consumer_offsets.SUBSCRIPTION, consumer_offsets.ASSIGNMENT]
 
 
 CASES = [

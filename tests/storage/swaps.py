@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.base import LocalFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import swap_in

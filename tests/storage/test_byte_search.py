@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.storage.index.byte_search import KEY_BYTES_MIN, ByteSearch
+from cordwood.storage.index.traces import KEY_BYTES_MIN, ByteSearch
 from cordwood.testing.memory import MemoryFileSystem
 
 

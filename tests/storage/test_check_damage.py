@@ -16,9 +16,17 @@ import pytest
 
 from cordwood.common.types import Codec
 from cordwood.kernels.layout import HEADER
-from cordwood.record.batch import encode_batch, encode_message, encode_message_set, seal
+from cordwood.record.batch import (
+    KEY,
+    MARKER_VALUE,
+    Marker,
+    encode_batch,
+    encode_marker,
+    encode_message,
+    encode_message_set,
+    seal,
+)
 from cordwood.record.compression import compress
-from cordwood.record.control import KEY, MARKER_VALUE, Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check.findings import CUTS, Severity
 from cordwood.storage.formats import producer_state, transaction_index

@@ -12,9 +12,8 @@ import pytest
 from cordwood.common.errors import LockedError, NotFoundError, RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Link
-from cordwood.fs.folders import remove_tree
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.fs.workspace import Workspace, leftovers
+from cordwood.fs.workspace import Workspace, leftovers, remove_tree
 from cordwood.storage.changes.copy import Replacement, copy_partition, lay_out, remove_segments
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import copy_file

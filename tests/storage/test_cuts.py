@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.offset_index import OffsetIndex
-from cordwood.storage.log.cuts import Cut, cuts_between, first_cut, last_cut
+from cordwood.storage.log.segment import Cut, cuts_between, first_cut, last_cut
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.testing.memory import MemoryFileSystem

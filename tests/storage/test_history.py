@@ -10,12 +10,11 @@ import pytest
 
 from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import key_index_path
+from cordwood.storage.index.build import drop_indexes
 from cordwood.storage.index.history import KeyHistory, TransactionOutcome
-from cordwood.storage.index.partition import drop_indexes
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
 from tests.fixtures import NAMES, copy_of, fixture

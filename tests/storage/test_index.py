@@ -23,7 +23,7 @@ from cordwood.storage.formats.filenames import index_folder, key_index_path
 from cordwood.storage.formats.key_index import KeyIndex, encode
 from cordwood.storage.index.build import RECORD_BYTES, build
 from cordwood.storage.index.files import indexes_in, read_index, remove_indexes, write_index
-from cordwood.storage.index.probe import batches_with, find, hash_of_keys, windows_with
+from cordwood.storage.index.search import batches_with, find, hash_of_keys, windows_with
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap

@@ -24,8 +24,8 @@ from cordwood.storage.formats.messages.topics import (
     decode_control_record,
     decode_record,
 )
+from cordwood.storage.log.arrow import internal_schema, to_internal_arrow
 from cordwood.storage.log.internal import to_internal_records
-from cordwood.storage.log.internal_arrow import internal_schema, to_internal_arrow
 from cordwood.storage.log.view import LogView
 from tests.fixtures import fixture, partitions
 from tests.record.windows import window

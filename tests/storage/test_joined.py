@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.index.key_sample import count_keys
-from cordwood.storage.log.joined import JoinedSegment, joined, parts_of
+from cordwood.storage.log.segment import JoinedSegment, joined, parts_of
 from cordwood.storage.log.view import LogView
 from tests.cleaning.engine.logs import data, make_log
 

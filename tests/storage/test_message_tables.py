@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cordwood.common.types import ControlType
-from cordwood.storage.formats.messages import consumer_protocol, control_records
+from cordwood.storage.formats.messages import consumer_offsets, control_records
 from cordwood.storage.formats.messages.schema import NEVER, Field, read_table
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from tests.kafka_tools import jars
@@ -75,8 +75,8 @@ OTHERS = {"ProducerSnapshot"}
 IN_CLIENTS = {
     one.name
     for one in (
-        consumer_protocol.SUBSCRIPTION,
-        consumer_protocol.ASSIGNMENT,
+        consumer_offsets.SUBSCRIPTION,
+        consumer_offsets.ASSIGNMENT,
         *(record.value for record in control_records.RECORDS.values()),
     )
 }

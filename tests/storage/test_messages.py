@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.common.errors import CorruptMessageError, DataError
-from cordwood.storage.formats.messages import codec
-from cordwood.storage.formats.messages.codec import DECODED_BYTES_MAX, UNKNOWN_TAGS, DecodedMessage, decode
-from cordwood.storage.formats.messages.schema import read_table
+from cordwood.storage.formats.messages import schema
+from cordwood.storage.formats.messages.schema import DECODED_BYTES_MAX, UNKNOWN_TAGS, DecodedMessage, decode, read_table
 from tests.storage.message_twin import CASES, Case, encode, from_json, mutated, random_fields
 
 BY_KAFKA = [
@@ -152,7 +151,7 @@ def test_text_that_is_no_utf_8_is_replaced_as_kafka_does_unless_it_must_not_be()
 
 def test_what_is_decoded_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DECODED_BYTES_MAX == 16 << 20
-    monkeypatch.setattr(codec, "DECODED_BYTES_MAX", 10)
+    monkeypatch.setattr(schema, "DECODED_BYTES_MAX", 10)
     with pytest.raises(CorruptMessageError, match="11 bytes; more than 10 are not decoded"):
         decode(THING, 0, b"\0" * 11)
 

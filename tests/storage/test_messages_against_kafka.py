@@ -10,8 +10,7 @@ from pathlib import Path
 from random import Random
 
 from cordwood.common.errors import CorruptMessageError
-from cordwood.storage.formats.messages.codec import decode
-from cordwood.storage.formats.messages.schema import Field
+from cordwood.storage.formats.messages.schema import Field, decode
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
 from tests.kafka_tools import Line, Oracle
 from tests.knobs import REWRITE, SEED, scaled

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.storage.log.order import BatchOrder
-from cordwood.storage.log.windows import Gap
+from cordwood.storage.log.windows import BatchOrder, Gap
 
 #: Base and last offset of a batch; one number: a compressed message of magic 1, which holds only its last offset.
 Offsets = tuple[int, int] | tuple[int]

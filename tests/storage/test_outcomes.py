@@ -7,8 +7,8 @@ import pytest
 
 from cordwood.fs.base import Store
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.outcomes import contradicts, follow, outcomes
 from cordwood.storage.log.segment import MAX_OFFSET
+from cordwood.storage.log.tail import contradicts, follow, outcomes
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap

@@ -13,7 +13,7 @@ import pytest
 
 from cordwood.common.errors import RequestError
 from cordwood.fs.users import User
-from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.swap import check_ownership
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, WORK_FOLDER
 from cordwood.testing.memory import MemoryFileSystem
 from tests.fs.lock_holders import open_up
@@ -102,7 +102,7 @@ AS_NOBODY = """
 import os, sys
 from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.ownership import check_ownership
+from cordwood.storage.changes.swap import check_ownership
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
     check_ownership(PosixFileSystem(), sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cordwood.fs.counted import CountedStore
+from cordwood.fs.wrapped import CountedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.tail import find_tail

@@ -9,8 +9,8 @@ import pytest
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.segment import MAX_OFFSET
-from cordwood.storage.log.times import first_since
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
 from tests.knobs import SEED

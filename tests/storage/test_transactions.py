@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from cordwood.common.types import Isolation
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from cordwood.commands.clean import clean
-from cordwood.commands.options import CopyOptions, PlanOptions, TaskOptions
-from cordwood.commands.read import ls
-from cordwood.commands.selection import ListOptions
+from cordwood.commands.ls import ls
+from cordwood.commands.options import CopyOptions, ListOptions, PlanOptions, TaskOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.warnings import texts
 from tests.starts.faults import FAULTS

@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from cordwood.commands.options import TableOptions
 from cordwood.commands.table import prepare
-from cordwood.commands.table_options import TableOptions
 from cordwood.common.types import NONE, Codec, TimestampType, TopicPartition
-from cordwood.record.batch import encode_batch, encode_message_set
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.tables.newest import NewestTask, scan_here
-from cordwood.tables.runs import TableRun, cut
+from cordwood.tables.newest import NewestTask, TableRun, cut, scan_here
 
 TIME = 1_700_000_000_000
 #: Key, value, partition and offset of a row; value None if the key was deleted.

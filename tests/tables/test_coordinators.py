@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cordwood.common.errors import DataError
 from cordwood.common.types import NONE, Codec
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import Marker, encode_marker
 from cordwood.record.columns import raise_damage
-from cordwood.record.control import Marker, encode_marker
 from cordwood.storage.log.view import LogView
 from cordwood.tables.coordinators import StateRecord, state_records
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log

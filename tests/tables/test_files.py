@@ -15,9 +15,9 @@ from pyarrow import parquet
 import cordwood
 from cordwood.cleaning.engine import division
 from cordwood.commands import table as table_command
-from cordwood.commands.table_options import TableOptions
+from cordwood.commands.options import TableOptions
 from cordwood.common.errors import RequestError, UndecodableError
-from cordwood.tables.files import FileFormat
+from cordwood.tables.rows import FileFormat
 from cordwood.tasks.engines import Where
 from tests.cleaning.engine.logs import append
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.api import plan as make_plan
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.progress import total
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.cleaning.rules.superseded import Chunk
@@ -24,7 +24,7 @@ from cordwood.fs.base import File
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
-from cordwood.tasks.packing import TASKS_PER_CORE, cleaning, pack, share_memory, shared_by
+from cordwood.tasks.tasks import TASKS_PER_CORE, cleaning, pack, share_memory, shared_by
 from tests.cleaning.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
 

@@ -10,7 +10,7 @@ import pytest
 
 import cordwood
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
-from cordwood.cleaning.proof import producers, prove, room, states
+from cordwood.cleaning.proof import producers, prove, room
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
@@ -50,7 +50,7 @@ def _all_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no entries in memory."""
     for name in ("WHOLE_BYTES", "HERE_MAX", "WHOLE_HERE_MAX"):
         monkeypatch.setattr(prove, name, -1)
-    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    monkeypatch.setattr(prove, "RANGE_BYTES", 1)
     for name in ("RANGE_BYTES", "CHUNK_ENTRIES"):
         monkeypatch.setattr(room, name, -1)
     for module in (producers, room):

@@ -23,6 +23,7 @@ import shutil
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,21 +32,97 @@ from typing import Any, Self
 
 import cordwood
 from cordwood.api import clean, clean_in_place
-from cordwood.bench.usage import Usage
 from cordwood.bench.workloads import INDEXED, TOPIC, BenchWorkload, Way, write
 from cordwood.cleaning.engine.division import tasks_at_once
-from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.facts import CleanSettings, load_producers
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.engine.results import CleanResult, Fate
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.commands.index import index
-from cordwood.commands.key_options import IndexingOptions
+from cordwood.commands.options import IndexingOptions
 from cordwood.common.errors import RequestError
 from cordwood.fs.machine import local_cores
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
 from cordwood.tasks.spark.session import running
+
+# ---- usage -----------------------------------------------------------------------------------------------------------
+
+# Measures CPU seconds and peak memory of this process and its descendants. Reads /proc, so it needs Linux.
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+#: Interval between memory samples.
+_SECONDS = 0.05
+_PROC = Path("/proc")
+
+
+class Usage:
+    """Measures a `with` block.
+
+    Attributes:
+        cpu_seconds: CPU time of all processes, including ended ones, without the cost of sampling.
+        peak_bytes: largest total memory of all processes in any sample; shared memory counts once.
+    """
+
+    def __init__(self) -> None:
+        self.cpu_seconds = 0.0
+        self.peak_bytes = 0
+        self._looking_seconds = 0.0
+        self._ended = threading.Event()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = _cpu_seconds()
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
+        self.cpu_seconds = _cpu_seconds() - self._before - self._looking_seconds
+
+    def _look(self) -> None:
+        while True:
+            self.peak_bytes = max(self.peak_bytes, sum(memory_bytes(pid) for pid in _processes()))
+            self._looking_seconds = time.thread_time()
+            if self._ended.wait(_SECONDS):
+                return
+
+
+def _processes() -> list[int]:
+    """Return this process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (fields := _fields(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [os.getpid()]
+    for pid in found:  # grows
+        found += children.get(pid, [])
+    return found
+
+
+def _fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name; empty if the process has ended."""
+    try:
+        # A process name may contain any bytes.
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _cpu_seconds() -> float:
+    # User and system time, each including ended children.
+    return sum(int(ticks) for pid in _processes() for ticks in _fields(pid)[11:15]) / _TICKS_PER_SECOND
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the memory of a process, with its share of shared memory; 0 if the process has ended."""
+    try:
+        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+
 
 #: Later than all generated timestamps.
 _NOW_MS = 1_800_000_000_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
-from cordwood.common.charts import COLORS, ChartBar, Curve, bar_chart, line_chart
+from cordwood.view.pages.charts import COLORS, ChartBar, Curve, bar_chart, line_chart
 
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison

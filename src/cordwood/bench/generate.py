@@ -22,10 +22,9 @@ from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.encode import write_headers
 from cordwood.kernels.layout import BATCH_ROW, HEADER, TRANSACTIONAL, BatchRows
 from cordwood.kernels.scan import scan_batches
-from cordwood.record.batch import encode_batch
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.compression import compress
-from cordwood.record.control import Marker, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name

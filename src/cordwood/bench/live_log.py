@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cordwood.common.clock import system_clock
 from cordwood.common.config import overrides
 from cordwood.common.errors import RequestError
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import TopicPartition, system_clock
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Checkpointed, FetchIsolation, Log, LogEnvironment, load_log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.scheduler import SteppedScheduler

@@ -23,12 +23,12 @@ from pyspark.sql.types import StructType
 
 from cordwood.bench.beside_kafka import Seconds, find_kafka
 from cordwood.bench.generate import Shape, write_log
-from cordwood.commands.register import register
+from cordwood.commands.spark import register
 from cordwood.common.errors import RequestError
 from cordwood.common.types import override
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.tasks.spark.collecting import collect
 from cordwood.tasks.spark.gateway import Gateway, without_words_of_py4j
+from cordwood.tasks.spark.runner import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

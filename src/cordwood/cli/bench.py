@@ -26,7 +26,7 @@ import typer
 from cordwood.bench.chart import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
 from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, BenchWorkload, SpeedTarget
-from cordwood.commands.read import open_log
+from cordwood.commands.ls import open_log
 from cordwood.common.errors import RequestError
 from cordwood.common.text import Column, table
 from cordwood.common.types import Codec

@@ -6,11 +6,13 @@ to use them: `--warm` writes a few small logs, in each codec, and runs commands 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +20,9 @@ import typer
 
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json
-from cordwood.commands.cache import caches
+from cordwood.common.cache import cache_folder
 from cordwood.common.errors import RequestError
+from cordwood.common.text import bytes_text
 
 #: Arguments of commands that together use all common kernels; `{logs}` and `{out}` are folders.
 _USES = (
@@ -100,3 +103,73 @@ def _append(directory: Path) -> None:
         assert sum(1 for _ in log.records()) > 0, "they were just appended"
         log.get("key-7")
         manager.shutdown()
+
+
+# ---- cache -----------------------------------------------------------------------------------------------------------
+
+# Lists and removes the caches of this user.
+
+#: Patterns of the file names in the cache folder, with descriptions.
+_KINDS = {
+    "kernels-*": "compiled kernels",
+    "java-*.jsa": "class archives for Java",
+    "java-*.failed": "notes that Java cannot make one",
+    "java.lock": "the lock of what makes one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """The files and size of one kind of cache."""
+
+    what: str
+    paths: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The contents of the cache folder."""
+
+    folder: str
+    cached: tuple[Cached, ...]
+    dropped: bool
+
+    def text(self) -> str:
+        """Return a line per kind."""
+        if not self.cached:
+            return f"{self.folder}: nothing is cached"
+        lines = [f"  {bytes_text(one.size_bytes):>8}  {one.what}" for one in self.cached]
+        return "\n".join([f"{self.folder}{': removed' if self.dropped else ''}", *lines])
+
+
+def caches(*, drop: bool = False) -> Caches:
+    """List the caches; `drop` removes them, which costs only the time to make them again."""
+    folder = cache_folder()
+    found = []
+    for pattern, what in _KINDS.items():
+        paths = sorted(folder.glob(pattern)) if folder.is_dir() else []
+        if paths:
+            found.append(Cached(what, tuple(map(str, paths)), sum(map(_size_of, paths))))
+            if drop:
+                for path in paths:
+                    _remove(path)
+    return Caches(str(folder), tuple(found), drop)
+
+
+def _size_of(path: Path) -> int:
+    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+    return sum(_size_of_file(one) for one in files)
+
+
+def _size_of_file(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

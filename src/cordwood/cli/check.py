@@ -10,7 +10,7 @@ import typer
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
 from cordwood.cli.progress import Line
-from cordwood.commands.report import check as report
+from cordwood.commands import check as report
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check
 

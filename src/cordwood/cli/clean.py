@@ -21,12 +21,11 @@ from cordwood.cli.main import (
     tell_defect,
     tell_forecast,
 )
-from cordwood.cli.options import Directories, Json, with_options
-from cordwood.cli.output_file import Report, check_report, write_report
+from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions
+from cordwood.common.arguments import option_fields
 from cordwood.common.errors import RequestError
-from cordwood.common.option import option_fields
 
 if TYPE_CHECKING:
     from cordwood.cleaning.engine.results import CleanResult

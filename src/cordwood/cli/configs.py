@@ -7,7 +7,7 @@ import json
 from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands import cluster
-from cordwood.commands.selection import ClusterOptions
+from cordwood.commands.options import ClusterOptions
 
 
 @with_options

@@ -14,9 +14,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
+from cordwood.cli.values import Decode, DecodedForm
 from cordwood.common.errors import CorruptMessageError
 from cordwood.common.types import ControlType
 from cordwood.storage.formats.messages.topics import (

@@ -28,14 +28,13 @@ from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cleaning.rules.plan import Decision, Plan, utc
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.cli.options import Json
-from cordwood.commands.report.check import summary_line
+from cordwood.commands.check import summary_line
 from cordwood.common.config import DAY_MS
 from cordwood.common.errors import RequestError
 from cordwood.common.text import Column, bytes_text, number, table
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.check import Check, Summary
 from cordwood.storage.formats import checkpoints

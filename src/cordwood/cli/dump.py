@@ -14,13 +14,12 @@ from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, give_up_output
 from cordwood.cli.options import Partitions, Topics
 from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
-from cordwood.commands.key_options import DECODERS
-from cordwood.commands.times import parse_time
+from cordwood.commands.options import DECODERS, parse_time
 from cordwood.common.errors import RequestError
 from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.tables.decoders.keys import schema_folder
+from cordwood.tables.decoders.choice import schema_folder
 
 _TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 

@@ -27,19 +27,18 @@ from cordwood.common.types import ControlType, Isolation, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.kernels.layout import CODEC_MASK
-from cordwood.record.batch import Batch
+from cordwood.record.batch import Batch, control_type, coordinator_epoch
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, report_wrong
-from cordwood.record.control import control_type, coordinator_epoch
 from cordwood.storage.formats import (
     filenames,
 )
 from cordwood.storage.formats.filenames import DirectoryState, FileKind, PartitionFile, parse_file
 from cordwood.storage.formats.key_index import Flag, KeyIndex
 from cordwood.storage.index.files import read_index
-from cordwood.storage.index.probe import windows_with
+from cordwood.storage.index.search import windows_with
 from cordwood.storage.log.files import read_file, why_unreadable
-from cordwood.storage.log.last_records import start_of_last
 from cordwood.storage.log.recovery import INDEX_KINDS, SegmentFiles
+from cordwood.storage.log.searches import start_of_last
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.tail import FollowedLog
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions

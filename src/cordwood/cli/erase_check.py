@@ -10,11 +10,10 @@ import typer
 
 from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, named, show
-from cordwood.cli.options import Json, with_options
-from cordwood.cli.output_file import check_output, write_output
+from cordwood.cli.options import Json, check_output, with_options, write_output
 from cordwood.cli.progress import Progress
 from cordwood.commands.erase_check import erase_check
-from cordwood.commands.key_options import EraseCheckOptions
+from cordwood.commands.options import EraseCheckOptions
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 
 

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, named, show
-from cordwood.cli.options import Directories, Json, with_options
-from cordwood.cli.output_file import Report, check_report, write_report
+from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.simulation.explain import explain
-from cordwood.simulation.explain_options import ExplainOptions
+from cordwood.simulation.options import ExplainOptions
 
 
 @with_options

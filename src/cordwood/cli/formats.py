@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cordwood.cli import large
-from cordwood.cli.decoded_form import Decode, DecodedForm
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.cli.values import (
     BY_FORMAT,
     PIECES_FOR_PEOPLE,
     PIECES_IN_JSON,
+    Decode,
+    DecodedForm,
     Shown,
     ShownAs,
     ValueFormat,

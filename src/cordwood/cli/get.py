@@ -12,9 +12,9 @@ from cordwood.cli.keys import Keys, KeysFile, given_keys
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import Progress
+from cordwood.commands import get as report
 from cordwood.commands.get import get
-from cordwood.commands.key_options import GetOptions
-from cordwood.commands.report import get as report
+from cordwood.commands.options import GetOptions
 
 
 @with_options

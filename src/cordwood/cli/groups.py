@@ -11,9 +11,9 @@ import typer
 from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
+from cordwood.commands import groups as report
 from cordwood.commands.groups import groups
-from cordwood.commands.report import groups as report
-from cordwood.commands.selection import GroupOptions
+from cordwood.commands.options import GroupOptions
 
 
 @with_options

@@ -7,7 +7,7 @@ import json
 from cordwood.cli.main import EXIT_OK, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands.index import index
-from cordwood.commands.key_options import IndexingOptions
+from cordwood.commands.options import IndexingOptions
 
 
 @with_options

@@ -11,9 +11,9 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
-from cordwood.commands.read import ls
-from cordwood.commands.report import listing as report
-from cordwood.commands.selection import ListOptions
+from cordwood.commands import ls as report
+from cordwood.commands.ls import ls
+from cordwood.commands.options import ListOptions
 from cordwood.common.errors import RequestError
 
 

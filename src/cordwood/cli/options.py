@@ -1,4 +1,4 @@
-"""Command-line options generated from the fields of options values; see `cordwood.common.option`."""
+"""Command-line options generated from the fields of options values; see `cordwood.common.arguments`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 
 from cordwood.cli import completion
-from cordwood.common.errors import RequestError
-from cordwood.common.option import OptionField, build, option_fields
+from cordwood.common.arguments import OptionField, build, option_fields
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.text import Paged
+from cordwood.fs.by_url import file_system_for
 
 _COUNT = re.compile(r"([0-9]{1,15})([kmg]?)", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -153,3 +155,44 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "EXPONENT": _number_parser("a number, such as 1"),
     "FACTOR": _number_parser("a number, such as 1000"),
 }
+
+
+# ---- output file -----------------------------------------------------------------------------------------------------
+
+# Files that a command writes besides its standard output, such as a result as an HTML page.
+
+Report = Annotated[
+    str | None,
+    typer.Option("--report", metavar="FILE", help="Also write the result to this HTML file, which needs no network."),
+]
+
+
+def check_output(path: str, what: str) -> None:
+    """Raise RequestError now if a file could not be written after the work is done.
+
+    Args:
+        what: the file's content, for the message.
+    """
+    fs = file_system_for([path])
+    folder = path.rpartition("/")[0] or "."
+    if fs.path_on_disk(path) is not None and not fs.exists(folder):
+        raise NotFoundError(f"{folder} does not exist, so {path} cannot be written")
+    if fs.exists(path) and fs.stat(path).is_directory:
+        raise RequestError(f"{path} is a directory; give a file for {what}")
+
+
+def write_output(path: str, text: str) -> None:
+    """Write the file, replacing an existing one."""
+    file_system_for([path]).put(path, text.encode("utf-8", "backslashreplace"))
+
+
+def check_report(path: str | None) -> None:
+    """Raise RequestError now if the report could not be written after the work; see `check_output`."""
+    if path is not None:
+        check_output(path, "the report")
+
+
+def write_report(path: str | None, result: Paged) -> None:
+    """Write a result as an HTML page if `--report` names a file."""
+    if path is not None:
+        write_output(path, result.page())

@@ -10,7 +10,7 @@ import typer
 
 from cordwood.cli.main import EXIT_OK
 from cordwood.cli.options import Json
-from cordwood.commands.pack import DEFAULT_OUTPUT, pack
+from cordwood.commands.spark import DEFAULT_OUTPUT, pack
 
 
 def main(

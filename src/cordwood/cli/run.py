@@ -28,9 +28,8 @@ from rich.text import Text
 from cordwood.cli import PYTHON_GC_THRESHOLD
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_INTERRUPTED, EXIT_OK, named, tell
 from cordwood.cli.options import with_options
-from cordwood.commands.report.values import cut_off
 from cordwood.common.errors import HangingError, KafkaStorageError, LogError, RequestError
-from cordwood.common.text import bytes_text, cells_of, names_text, number, printable, table
+from cordwood.common.text import bytes_text, cells_of, cut_off, names_text, number, printable, table
 from cordwood.common.types import TopicPartition, override
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem

@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.main import EXIT_OK, show
-from cordwood.cli.options import Json, with_options
-from cordwood.cli.output_file import Report, check_report, write_report
+from cordwood.cli.options import Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
 from cordwood.simulation.options import SimulateOptions
 from cordwood.simulation.simulate import simulate

@@ -13,9 +13,9 @@ import typer
 from cordwood.cli.main import EXIT_OK, named, show, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
-from cordwood.commands.report import table as report
+from cordwood.commands import table_output as report
+from cordwood.commands.options import TableFileOptions, TableOptions
 from cordwood.commands.table import shown_table, write_table
-from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.common.errors import RequestError
 from cordwood.tasks.engines import EngineOptions
 

@@ -10,8 +10,8 @@ import typer
 from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.commands import cluster
-from cordwood.commands.report import cluster as report
-from cordwood.commands.selection import ClusterOptions
+from cordwood.commands import cluster as report
+from cordwood.commands.options import ClusterOptions
 
 
 @with_options

@@ -11,8 +11,8 @@ import typer
 from cordwood.cli.main import exit_code_of, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
+from cordwood.commands import transactions as report
 from cordwood.commands.options import TransactionOptions
-from cordwood.commands.report import transactions as report
 from cordwood.commands.transactions import transactions
 
 

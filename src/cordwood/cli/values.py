@@ -24,7 +24,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from json.encoder import encode_basestring_ascii
 
 from cordwood.cli import large
@@ -218,3 +218,20 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
     if match is None or not text or text == ":":
         raise RequestError(f"{text!r} is not a range of offsets like 100 (and all after it) or 100:200 (200 left out)")
     return tuple(None if number is None else int(number) for number in match.group(1, 3))  # type: ignore[return-value]
+
+
+# ---- decoded form ----------------------------------------------------------------------------------------------------
+
+# How `dump` shows records of internal topics. The decoders are in another module, loaded for such topics only.
+
+#: Decodes a record's key, its value and the type of a control record. Returns the decoded record or None, and the text
+#: that the line shows of a problem.
+Decode = Callable[[memoryview | None, memoryview | None, str | None], tuple[str | None, str]]
+
+
+class DecodedForm(Enum):
+    """Shortened for people, in full for people, or JSON."""
+
+    START = "start"
+    FULL = "full"
+    JSON = "json"

@@ -16,17 +16,16 @@ from cordwood.cli import PYTHON_GC_THRESHOLD
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
 from cordwood.cli.main import EXIT_OK, named, tell
-from cordwood.cli.options import Directories, with_options
-from cordwood.cli.output_file import check_output, write_output
+from cordwood.cli.options import Directories, check_output, with_options, write_output
 from cordwood.cli.progress import LogProgress
 from cordwood.cli.values import ShownAs, ValueFormat
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.common.errors import RequestError
 from cordwood.common.threads import in_background
 from cordwood.fs.by_url import file_system_for
 from cordwood.view.pages.report import view_html
 from cordwood.view.web.http_server import HOST
-from cordwood.view.web.serving import ViewServer
+from cordwood.view.web.site import ViewServer
 
 #: Maximum bytes of JSON records in one response.
 _LINES_BYTES_MAX = 16 << 20

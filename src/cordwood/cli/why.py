@@ -11,9 +11,9 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show
 from cordwood.cli.options import Directories, Json, with_options
 from cordwood.cli.progress import LogProgress
-from cordwood.commands.report import why as report
-from cordwood.commands.selection import WhyOptions
-from cordwood.commands.why.causes import CauseKind
+from cordwood.commands import why_node as report
+from cordwood.commands.options import WhyOptions
+from cordwood.commands.why.facts import CauseKind
 from cordwood.commands.why_node import why
 
 #: Number of partitions shown one by one.

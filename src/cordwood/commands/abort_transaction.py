@@ -18,36 +18,46 @@ Source: Kafka TransactionsCommand abort, AbortTransactionHandler.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
-import cordwood.commands.report.abort_transaction  # noqa: F401 - so that a result can show itself
 from cordwood.commands.coordinators import COUNTS, Beside, coverage_of
 from cordwood.commands.options import AbortOptions
 from cordwood.commands.replicas import Brokers, check_stopped
 from cordwood.commands.transactions import Coordinators, first_timestamp, fitting
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.errors import ConfigError, NotFoundError, RequestError
-from cordwood.common.text import duration_text, names_text
-from cordwood.common.types import NONE, TimestampType, TopicPartition
+from cordwood.common.text import bytes_text, duration_text, names_text, number, printable, register, time_text
+from cordwood.common.types import NONE, Clock, TimestampType, TopicPartition, system_clock
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.control import Marker, encode_marker
-from cordwood.storage.changes.ownership import check_ownership
-from cordwood.storage.changes.swap import finish_interrupted
+from cordwood.record.batch import Marker, encode_marker
+from cordwood.storage.changes.swap import check_ownership, finish_interrupted
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, HIGH_WATERMARKS
 from cordwood.storage.formats.messages.topics import TRANSACTION_STATE
 from cordwood.storage.log.recovery import plan_recovery
 from cordwood.storage.node.groups import Coverage
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.storage.node.transaction_end import AbortResult, TransactionEnd
-from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlook, TransactionalId
-from cordwood.storage.recovery.log_end import LogEnd, MarkerBatch, TransactionData, log_end, transaction_data
-from cordwood.storage.recovery.marker import append_marker
+from cordwood.storage.node.transactions import (
+    AbortResult,
+    OpenInLog,
+    OpenTransaction,
+    Outlook,
+    TransactionalId,
+    TransactionEnd,
+)
+from cordwood.storage.recovery.marker import (
+    LogEnd,
+    MarkerBatch,
+    TransactionData,
+    append_marker,
+    log_end,
+    transaction_data,
+)
 from cordwood.storage.recovery.replay import Producer
 
 
@@ -379,3 +389,89 @@ def _who(transaction: OpenTransaction) -> str:
         return who
     timeout = duration_text(known.timeout_ms)
     return f"{who} ({known.transactional_id}, state {known.state}, timeout {timeout})"
+
+
+# ---- abort transaction -----------------------------------------------------------------------------------------------
+
+# Aborted hanging transactions for people and as JSON: the transactions, and the markers that end them.
+
+
+def document(result: AbortResult) -> dict[str, Any]:
+    """Return the result as one JSON value."""
+    return {"done": result.done, "transactions": [_document(end) for end in result.ends]}
+
+
+def _document(end: TransactionEnd) -> dict[str, Any]:
+    found, marker, known = end.open_in_log, end.marker, end.known
+    return {
+        "topic": found.partition.topic,
+        "partition": found.partition.partition,
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "transactional_id": None if known is None else known.transactional_id,
+        "state": None if known is None else known.state,
+        "first_offset": found.first_offset,
+        "start_timestamp": found.start_timestamp_ms,
+        "batches": end.batches,
+        "records": end.records,
+        "size_bytes": end.size_bytes,
+        "marker": {
+            "type": "ABORT",
+            "offset": marker.offset,
+            "timestamp": marker.timestamp,
+            "coordinator_epoch": marker.coordinator_epoch,
+            "leader_epoch": end.leader_epoch,
+        },
+        "last_stable_offset_before": found.last_stable_offset,
+        "last_stable_offset_after": end.next_stable_offset,
+        "replicas": [printable(path) for path in end.replicas],
+        "done_before": [printable(path) for path in end.done_before],
+    }
+
+
+def lines(result: AbortResult) -> Iterator[str]:
+    """Yield lines for people: the changes, done or planned."""
+    for end in result.ends:
+        yield from map(printable, _lines(end, done=result.done))
+        yield ""
+    if result.done:
+        yield f"{number(len(result.ends), 'transaction')} aborted"
+    else:
+        yield "Nothing was changed. To abort, give --yes"
+
+
+def _lines(end: TransactionEnd, *, done: bool) -> Iterator[str]:
+    found, marker = end.open_in_log, end.marker
+    began = "" if found.start_timestamp_ms is None else f", {time_text(found.start_timestamp_ms)} UTC"
+    yield f"{found.partition}: the transaction of producer {marker.producer_id} hangs"
+    yield f"  open      from offset {found.first_offset} on{began}; epoch {marker.producer_epoch}"
+    yield f"  data      {number(end.records, 'record')} in {_batches(end.batches)}, {bytes_text(end.size_bytes)}"
+    yield f"  why       {_why(end)}"
+    leader = "none" if end.leader_epoch == NONE else str(end.leader_epoch)
+    epochs = f"coordinator epoch {marker.coordinator_epoch}, leader epoch {leader}"
+    yield f"  marker    ABORT at offset {marker.offset}, {epochs}"
+    yield f"  then      its data is aborted; {_stable_text(found.last_stable_offset, end.next_stable_offset)}"
+    for path in end.replicas:
+        yield f"  {'written' if done else 'write to':<10}{path}"
+    for path in end.done_before:
+        yield f"  has it    {path}"
+
+
+def _stable_text(before: int, after: int) -> str:
+    if before == after:
+        return f"the last stable offset stays {before}, where another transaction is open"
+    return f"the last stable offset moves from {before} to {after}"
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} {'batch' if count == 1 else 'batches'}"
+
+
+def _why(end: TransactionEnd) -> str:
+    if end.known is None:
+        return "no coordinator knows the producer"
+    known = end.known
+    return f"its coordinator has {known.transactional_id} as {known.state}, and writes no marker to this partition"
+
+
+register(AbortResult, lines=lines, document=document)

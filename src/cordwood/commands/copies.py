@@ -14,8 +14,7 @@ from cordwood.commands.plan import plan, retain_after
 from cordwood.common.errors import DataError, NoSpaceError
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import Link, TargetStore, is_full
-from cordwood.fs.folders import mode_of, remove_tree
-from cordwood.fs.workspace import leftovers
+from cordwood.fs.workspace import leftovers, mode_of, remove_tree
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.recovered import broker_would_load

@@ -15,33 +15,43 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from threading import Lock
+from typing import Any
 
-import cordwood.commands.report.erasure  # noqa: F401 - so that a result can show itself
-from cordwood.commands.key_options import EraseCheckOptions
-from cordwood.commands.prospects import prospects_of
-from cordwood.commands.selection import Selection
-from cordwood.commands.trace_files import FileToCheck, files_in
+from cordwood.cleaning.rules.plan import utc
+from cordwood.commands.get import shown
+from cordwood.commands.options import EraseCheckOptions, Selection
 from cordwood.commands.why.found_keys import CheckedFile, ErasureResult, FoundTrace, Role, TraceRecord
-from cordwood.commands.why.next_step import NextStep, StepKind
-from cordwood.common.clock import Clock, system_clock
+from cordwood.commands.why.next_step import NextStep, StepKind, prospects_of
 from cordwood.common.errors import ConfigError, CordwoodError, NotFoundError, RequestError
+from cordwood.common.json_text import json_value
+from cordwood.common.text import Column, bytes_text, cells_of, html_table, number, printable, register, table
 from cordwood.common.threads import in_parallel
-from cordwood.fs.base import Store
+from cordwood.common.types import Clock, system_clock
+from cordwood.fs.base import FileInfo, Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
+from cordwood.storage.changes.backup import MANIFEST
+from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import (
+    DIRECTORY_NAME_LENGTH_MAX,
+    WORK_FOLDER,
     DirectoryState,
+    FileKind,
+    PartitionDirectory,
     Temporary,
     parse_file,
+    parse_key_index,
 )
-from cordwood.storage.index.byte_search import KEY_BYTES_MIN
 from cordwood.storage.index.history import KeyRecord, TransactionOutcome, by_key, judged
-from cordwood.storage.index.traces import SearchedFile, Trace, TraceKind, TraceSearch
+from cordwood.storage.index.traces import KEY_BYTES_MIN, SearchedFile, Trace, TraceKind, TraceSearch
+from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
+from cordwood.storage.node.directory import is_wanted
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables.decoders.keys import Coder, schema_folder
+from cordwood.tables.decoders.choice import Coder, schema_folder
 
 _ROUNDS = 4
 #: Called with the bytes searched so far, and the bytes of all files.
@@ -340,3 +350,251 @@ def _explained(record: KeyRecord, step: NextStep, log: LogView) -> NextStep:
     if step.kind is StepKind.STAYS:
         return replace(step, what="the value of its key: it stays until a tombstone for the key is written and cleaned")
     return step
+
+
+# ---- erasure ---------------------------------------------------------------------------------------------------------
+
+# The traces of keys that remain, for people and as JSON.
+
+#: Maximum number of rows on a terminal.
+_SHOWN_ROWS = 50
+
+
+def _offset(trace: FoundTrace) -> str:
+    return "-" if trace.record is None else str(trace.record.offset)
+
+
+def _due(trace: FoundTrace) -> str:
+    step = trace.next_step
+    if step.from_ms is not None and step.from_ms == step.by_ms:
+        return utc(step.from_ms)
+    times = [f"{word} {utc(ms)}" for word, ms in (("from", step.from_ms), ("by", step.by_ms)) if ms is not None]
+    return ", ".join(times) or "-"
+
+
+def counts_text(counts: Mapping[TraceKind, int]) -> str:
+    """Return the number of traces of each kind, without kinds that do not occur."""
+    return ", ".join(f"{kind}: {count:,}" for kind, count in counts.items() if count) or "-"
+
+
+#: Columns of a table of traces.
+TRACES: Sequence[tuple[Column, Callable[[FoundTrace], str]]] = (
+    (Column("KEY"), lambda one: shown(one.key)),
+    (Column("TRACE"), lambda one: one.kind),
+    (Column("IN"), lambda one: one.role),
+    (Column("FILE"), lambda one: printable(one.path)),
+    (Column("POSITION", right=True), lambda one: str(one.position)),
+    (Column("OFFSET", right=True), _offset),
+    (Column("SO THAT IT GOES"), lambda one: printable(one.next_step.what)),
+    (Column("DUE (UTC)"), _due),
+)
+FILES: Sequence[tuple[Column, Callable[[CheckedFile], str]]] = (
+    (Column("FILE"), lambda one: printable(one.found.path)),
+    (Column("IS"), lambda one: one.role),
+    (Column("BYTES", right=True), lambda one: f"{one.found.size_bytes:,}"),
+    (Column("SHA-256"), lambda one: one.found.sha256),
+    (Column("BATCHES", right=True), lambda one: f"{one.found.batches:,}"),
+    (Column("RECORDS", right=True), lambda one: f"{one.found.records:,}"),
+    (Column("TRACES"), lambda one: counts_text(one.counts)),
+    (Column("NOT READ"), lambda one: "; ".join(map(printable, one.found.problems)) or "-"),
+)
+
+
+def _looked_at(result: ErasureResult) -> str:
+    size = bytes_text(sum(one.found.size_bytes for one in result.files))
+    records = sum(one.found.records for one in result.files)
+    what = f"{number(len(result.files), 'file')}, {size}, {number(records, 'record')}"
+    return f"{number(result.keys, 'key')} looked for in {what}, {utc(result.started_ms)} to {utc(result.ended_ms)}"
+
+
+def lines(result: ErasureResult) -> Iterator[str]:
+    """Yield lines for people: the traces, the searched files, and the limits of the search."""
+    if result.traces:
+        yield from table(*cells_of(TRACES, result.traces[:_SHOWN_ROWS]))
+        yield ""
+    found = sum(result.counts.values())
+    if found > _SHOWN_ROWS:
+        yield f"the first {_SHOWN_ROWS} of {number(found, 'trace')}; the certificate has more"
+    for one in result.files:
+        for problem in one.found.problems:
+            yield f"not read: {printable(one.found.path)}: {printable(problem)}"
+    roles = {role: sum(one.role is role for one in result.files) for role in Role}
+    yield _looked_at(result)
+    yield "of these: " + ", ".join(f"{role}: {count:,}" for role, count in roles.items() if count)
+    for line in result.unknown:
+        yield f"not known: {printable(line)}"
+    yield f"{result.verdict.upper()}{'' if not found else ' (' + counts_text(result.counts) + ')'}"
+
+
+def document(result: ErasureResult) -> dict[str, Any]:
+    """Return the certificate as one JSON value."""
+    return {
+        "verdict": result.verdict,
+        "cordwood": result.version,
+        "started_ms": result.started_ms,
+        "started": utc(result.started_ms),
+        "ended_ms": result.ended_ms,
+        "ended": utc(result.ended_ms),
+        "paths": list(map(printable, result.paths)),
+        "absolute_paths": list(map(printable, result.absolute_paths)),
+        "topics": list(result.topics),
+        "partitions": list(result.partitions),
+        "keys": {"count": result.keys, "sha256": result.keys_sha256},
+        "values_searched": result.values,
+        "counts": dict(result.counts),
+        "traces": [_trace(one) for one in result.traces],
+        "files": [_file(one) for one in result.files],
+        "unknown": list(map(printable, result.unknown)),
+    }
+
+
+def _trace(trace: FoundTrace) -> dict[str, Any]:
+    record, step = trace.record, trace.next_step
+    return {
+        "path": printable(trace.path),
+        "role": trace.role,
+        "kind": trace.kind,
+        "key": json_value(trace.key),
+        "position": trace.position,
+        "offset": None if record is None else record.offset,
+        "timestamp": None if record is None else record.timestamp,
+        "tombstone": None if record is None else record.is_tombstone,
+        "superseded_by": None if record is None else record.superseded_by,
+        "next": {"kind": step.kind, "what": printable(step.what), "from_ms": step.from_ms, "by_ms": step.by_ms},
+    }
+
+
+def _file(file: CheckedFile) -> dict[str, Any]:
+    found = file.found
+    return {
+        "path": printable(found.path),
+        "role": file.role,
+        "size_bytes": found.size_bytes,
+        "mtime_ms": found.mtime_ns // 1_000_000,
+        "sha256": found.sha256,
+        "batches": found.batches,
+        "records": found.records,
+        "traces": dict(file.counts),
+        "problems": list(map(printable, found.problems)),
+    }
+
+
+def _notebook(result: ErasureResult) -> str:
+    """Return the verdict and a table of the traces, for a notebook."""
+    return html_table(*cells_of(TRACES, result.traces), f"{result}, {utc(result.ended_ms)}")
+
+
+register(ErasureResult, lines=lines, document=document, html=_notebook)
+
+
+# ---- trace files -----------------------------------------------------------------------------------------------------
+
+# Finds the files for `erase-check`, and their roles: log, leftover, kept file, Cordwood's own, or other.
+
+
+@dataclass(frozen=True, slots=True)
+class FileToCheck:
+    """A file to search.
+
+    Attributes:
+        directory: directory of the file's partition, in any state; None outside partitions.
+        partition: the parsed name of that directory.
+        problem: the error if this is a directory that cannot be listed; else empty.
+    """
+
+    path: str
+    info: FileInfo
+    role: Role
+    directory: str | None
+    partition: PartitionDirectory | None
+    problem: str = ""
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """A value that changes whenever the file does."""
+        return self.info.inode, self.info.size_bytes, self.info.mtime_ns
+
+
+def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
+    """Yield all selected files in a directory and its subdirectories.
+
+    Raises:
+        NotFoundError: the directory does not exist.
+    """
+    if not fs.exists(root):
+        raise NotFoundError(f"{root} does not exist")
+    #: Visited directories, each alone and with the names of the partitions through which they were visited.
+    seen: set[tuple[int, int] | tuple[int, int, str]] = set()
+    is_kept = _is_within_kept(fs, root)
+
+    def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[FileToCheck]:
+        try:
+            listed, dead = fs.list(path), fs.dead_links(path)
+        except FileNotFoundError:
+            return  # removed or renamed meanwhile
+        except OSError as error:
+            yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
+            return
+        kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
+        if not work and filenames.parsed_directory(path) is not None:
+            directory = path
+        what = None if directory is None else filenames.parsed_directory(directory)
+        for name in dead:
+            below, info = f"{path.rstrip('/')}/{name}", FileInfo(name, 0, 0, is_directory=False)
+            yield FileToCheck(below, info, Role.OTHER, directory, what, "it is a link whose target is missing")
+        # Visit links last: their target often has its own name here too, which identifies the partition.
+        paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
+        for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
+            if info.is_directory:
+                identity = info.device, info.inode
+                partition = below if filenames.parsed_directory(below) is not None else directory
+                name = "" if partition is None or work else posixpath.basename(partition)
+                if info.inode and ((*identity, name) if name else identity) in seen:
+                    continue  # a symlink to a parent, or to a directory that was already visited
+                seen.update((identity, (*identity, name)))
+                yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
+            elif info.name != filenames.LOCK:
+                yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
+
+    if not fs.stat(root).is_directory:
+        raise RequestError(f"{root} is a file, not a directory")
+    for file in walk(root, None, kept=is_kept, work=f"/{WORK_FOLDER}/" in f"{root}/"):
+        if file.problem or _is_asked_for(file.partition, chosen):
+            yield file
+
+
+def _is_within_kept(fs: Store, root: str) -> bool:
+    """Whether a directory is within a folder of kept files: a log directory's part of it, or a partition's."""
+    if fs.path_on_disk(root) is None:
+        return False  # only a clean in place keeps files
+    parent = posixpath.dirname(fs.absolute_path(root))
+    return any(fs.exists(f"{path}/{MANIFEST}") for path in (parent, posixpath.dirname(parent)))
+
+
+def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bool:
+    if not chosen.topics and not chosen.partitions:
+        return True
+    if partition is None:
+        return False
+    if is_wanted(partition.topic_partition, chosen.topics, chosen.partitions):
+        return True
+    # The name of a directory that a broker is about to delete may lack the end of its topic.
+    is_cut = partition.state is not DirectoryState.CURRENT and len(partition.name) >= DIRECTORY_NAME_LENGTH_MAX
+    start = partition.topic_partition.topic
+    return is_cut and any(topic.startswith(start) or fnmatchcase(start, topic) for topic in chosen.topics)
+
+
+def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: bool) -> Role:
+    name = posixpath.basename(path)
+    if kept:
+        return Role.KEPT
+    if parse_key_index(name) is not None:
+        return Role.KEY_INDEX
+    if work:
+        return Role.WORK
+    file = parse_file(name)
+    if partition is None or file is None:
+        return Role.OTHER
+    if partition.state is not DirectoryState.CURRENT or file.temporary is not Temporary.NONE:
+        return Role.LEFTOVER
+    return Role.LOG if file.kind is FileKind.LOG else Role.OTHER

@@ -2,17 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import posixpath
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-import cordwood.commands.report.fetch  # noqa: F401 - so that a result can show itself
 from cordwood.commands.copies import explain_full_disk
 from cordwood.common.arguments import AnyPath, text_paths
-from cordwood.common.errors import RequestError
+from cordwood.common.errors import BadNameError, NoSpaceError, NotFoundError, RequestError
+from cordwood.common.text import Presentable, bytes_text, number, printable, register
+from cordwood.common.threads import in_parallel
+from cordwood.fs.base import FileInfo, TargetStore
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
-from cordwood.storage.changes.fetch import FetchResult, fetch_directory
 from cordwood.storage.check.warnings import texts
+from cordwood.storage.formats import filenames
+from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
+
+# ---- fetch -----------------------------------------------------------------------------------------------------------
+
+# Download a directory from an object store to this machine; it appears complete or not at all.
+#
+# Every file is copied to a work folder beside the new directory, with its modification time, and is durable there
+# before
+# the folder gets its final name. If Cordwood made the copy in the store, each file must have the checksum in the copy's
+# manifest. In any other directory only a file's length is checked, and that it did not change during the download.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult(Presentable):
+    """The result of a download.
+
+    Attributes:
+        has_checksums: whether each file was compared with a checksum in the manifest of the copy.
+    """
+
+    source: str
+    target: str
+    files: int
+    size_bytes: int
+    has_checksums: bool
+    seconds: float
+
+
+def fetch_directory(
+    fs: TargetStore, source: str, target: str, *, has_checksums: bool, on_bytes: Callable[[int, int], None]
+) -> FetchResult:
+    """Copy a directory and everything below it, except lock files.
+
+    Args:
+        target: a new or empty directory on this machine.
+        has_checksums: whether the source has a manifest; only reported in the result.
+        on_bytes: called after each file with the bytes copied so far and the total.
+
+    Raises:
+        BadNameError: the store lists a name that no directory can have.
+        NotFoundError: the source does not exist or has no files.
+        RequestError: the target exists and is not empty.
+        NoSpaceError: the disk is too small.
+        CorruptFileError: a file's checksum differs from the manifest.
+    """
+    started = time.monotonic()
+    directories, files = _walk(fs, source)
+    if not files:
+        raise NotFoundError(f"{source} does not exist, or holds no files")
+    total = sum(info.size_bytes for _, info in files)
+    done = 0
+    with fs.target(target, [source]) as work:
+        free = fs.free_bytes(work.path)
+        if free is not None and total > free:
+            where = posixpath.dirname(work.path)
+            advice = f"Nothing was written. Free at least {total - free:,} bytes there"
+            raise NoSpaceError(f"{where} has {free:,} bytes free, and {source} has {total:,}. {advice}")
+        for directory in directories:
+            fs.make_directory(f"{work.data}/{directory}")
+
+        def one(item: tuple[str, FileInfo]) -> None:
+            nonlocal done
+            path, info = item
+            copy_file(fs, f"{source}/{path}", f"{work.data}/{path}")
+            done += info.size_bytes
+            on_bytes(done, total)
+
+        in_parallel(fs.concurrency, one, files)
+        work.publish()
+    return FetchResult(source, work.target, len(files), total, has_checksums, time.monotonic() - started)
+
+
+def _walk(fs: TargetStore, source: str) -> tuple[list[str], list[tuple[str, FileInfo]]]:
+    """Return directories, parents first, and files, each with its path relative to the source."""
+    directories: list[str] = []
+    files: list[tuple[str, FileInfo]] = []
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        for info in fs.list(f"{source}/{below}".rstrip("/")):
+            if info.name in ("", ".", "..") or "/" in info.name:
+                raise BadNameError(f"{source}/{below} holds the name {info.name!r}, which no directory can have")
+            path = f"{below}/{info.name}".lstrip("/")
+            if info.is_directory:
+                directories.append(path)
+                waiting.append(path)
+            elif info.name != filenames.LOCK:  # a broker creates its own
+                files.append((path, info))
+    return directories, files
 
 
 def fetch(
@@ -58,3 +153,30 @@ def fetch(
             has_checksums=objects.is_finished_copy(source),
             on_bytes=on_progress or (lambda _done, _total: None),
         )
+
+
+# ---- fetch -----------------------------------------------------------------------------------------------------------
+
+# The result of a fetch, for people and as JSON.
+
+
+def lines(result: FetchResult) -> Iterator[str]:
+    """Yield the fetched files and the facts known about them."""
+    return map(printable, _lines(result))
+
+
+def document(result: FetchResult) -> dict[str, Any]:
+    """Return the result as one JSON value."""
+    return {**asdict(result), "source": printable(result.source), "target": printable(result.target)}
+
+
+def _lines(result: FetchResult) -> Iterator[str]:
+    size = bytes_text(result.size_bytes)
+    yield f"{result.target}: {number(result.files, 'file')}, {size}, in {result.seconds:.1f} s"
+    if result.has_checksums:
+        yield "every file has the checksum in the manifest of the copy"
+    else:
+        yield f"{result.source} has no manifest, so only lengths were compared; next: cordwood check {result.target}"
+
+
+register(FetchResult, lines=lines, document=document)

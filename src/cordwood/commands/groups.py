@@ -6,17 +6,29 @@ Lag counts to the ends of the logs in the same directories.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any
 
-import cordwood.commands.report.groups  # noqa: F401 - so that listings can show themselves
 from cordwood.commands.coordinators import Beside, OnLogs
-from cordwood.commands.selection import GroupOptions
+from cordwood.commands.options import GroupOptions
 from cordwood.common.errors import DataError, NotFoundError
+from cordwood.common.text import Cells, Column, cells_of, number, printable, register, table, time_text
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
-from cordwood.storage.node.groups import SHARE_UPDATE, GroupBuilder, GroupListing
+from cordwood.storage.node.groups import (
+    SHARE_UPDATE,
+    CommittedOffset,
+    Coverage,
+    EndSource,
+    Group,
+    GroupBuilder,
+    GroupListing,
+    GroupMember,
+)
 from cordwood.storage.node.node import Node
 
 
@@ -60,3 +72,230 @@ def groups_of_node(
     if wanted and not listed:
         raise NotFoundError(f"No group in {', '.join(paths)} matches {', '.join(wanted)}")
     return GroupListing(tuple(listed), offsets_topic, share_topic, tuple(problems))
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+# Consumer groups for people and as JSON: a line per group, per member, or per partition.
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def document(listing: GroupListing) -> dict[str, Any]:
+    """Return the listing as one JSON value; null means not applicable or unknown."""
+    return {
+        "groups": [group_document(one) for one in listing.groups],
+        "topics": [_coverage(one) for one in (listing.offsets_topic, listing.share_topic)],
+        "problems": [str(error) for error in listing.problems],
+    }
+
+
+def group_document(group: Group) -> dict[str, Any]:
+    """Return a group as one JSON value."""
+    return {
+        "group": group.group_id,
+        "type": group.type,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "protocol_type": group.protocol_type,
+        "assignor": group.assignor,
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
+        "leader": group.leader,
+        "lag": group.lag,
+        "members": [_member(each) for each in group.members],
+        "offsets": [_offset(each) for each in group.offsets],
+        "pending": [_offset(each) for each in group.pending],
+    }
+
+
+def _member(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member": member.member_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "instance": member.instance_id,
+        "rack": member.rack_id,
+        "epoch": member.epoch,
+        "subscribed": None if member.subscribed is None else list(member.subscribed),
+        "assigned": [_partition(each) for each in member.assigned],
+        "target": None if member.target is None else [_partition(each) for each in member.target],
+        "tasks": {kind: list(tasks) for kind, tasks in member.tasks.items()},
+        "problem": member.problem or None,
+    }
+
+
+def _partition(topic_partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
+
+
+def _offset(committed: CommittedOffset) -> dict[str, Any]:
+    return {
+        **_partition(committed.partition),
+        "offset": committed.offset,
+        "end_offset": None if committed.end is None else committed.end.offset,
+        "end_is": None if committed.end is None else committed.end.source,
+        "lag": committed.lag,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "commit_timestamp": committed.commit_timestamp_ms,
+        "expire_timestamp": committed.expire_timestamp_ms,
+        "member": committed.member_id,
+        "producer_id": committed.producer_id,
+    }
+
+
+def _coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "topic": coverage.topic,
+        "partitions": list(coverage.partitions),
+        "partition_count": coverage.partition_count,
+    }
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """List partitions by topic: `orders-0,1 payments-2`."""
+    by_topic = groupby(sorted(partitions), key=lambda one: one.topic)
+    return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
+
+
+def _lag(group: Group) -> str:
+    if group.lag is None:
+        return "-"
+    # Offsets of partitions outside these directories have no lag, so the sum is a lower bound.
+    some = any(offset.lag is None for offset in group.offsets)
+    ahead = group.lag - group.behind
+    # One sum would hide negative lags.
+    behind = f"{'≥' if some else ''}{group.behind:,}" if group.behind or not ahead else ""
+    return ", ".join(part for part in (behind, f"{ahead:,}" if ahead else "") if part)
+
+
+def _last_commit(group: Group) -> str:
+    return time_text(max((offset.commit_timestamp_ms or 0 for offset in group.offsets), default=0) or None)
+
+
+def _has(member: GroupMember) -> str:
+    tasks = [f"{kind} {','.join(some)}" for kind, some in member.tasks.items() if some]
+    return "; ".join(tasks) or member.problem or partitions_text(member.assigned)
+
+
+def _text(value: object) -> str:
+    return "-" if value in (None, "") else printable(str(value))
+
+
+GROUP_COLUMNS: Sequence[tuple[Column, Callable[[Group], str]]] = (
+    (Column("GROUP"), lambda one: printable(one.group_id)),
+    (Column("TYPE"), lambda one: one.type),
+    (Column("STATE"), lambda one: one.state),
+    (Column("ASSIGNOR"), lambda one: _text(one.assignor)),
+    (Column("EPOCH", right=True), lambda one: _text(one.epoch)),
+    (Column("MEMBERS", right=True), lambda one: f"{len(one.members):,}"),
+    (Column("PARTITIONS", right=True), lambda one: f"{len(one.offsets):,}"),
+    (Column("LAG", right=True), _lag),
+    (Column("LAST COMMIT (UTC)"), _last_commit),
+)
+MEMBER_COLUMNS: Sequence[tuple[Column, Callable[[GroupMember], str]]] = (
+    (Column("MEMBER"), lambda one: printable(one.member_id)),
+    (Column("CLIENT"), lambda one: _text(one.client_id)),
+    (Column("HOST"), lambda one: _text(one.client_host)),
+    (Column("INSTANCE"), lambda one: _text(one.instance_id)),
+    (Column("EPOCH", right=True), lambda one: _text(one.epoch)),
+    (Column("HAS"), lambda one: printable(_has(one))),
+    (Column("IS TO HAVE"), lambda one: "-" if one.target is None else printable(partitions_text(one.target))),
+)
+OFFSET_COLUMNS: Sequence[tuple[Column, Callable[[CommittedOffset], str]]] = (
+    (Column("PARTITION"), lambda one: printable(str(one.partition))),
+    (Column("OFFSET", right=True), lambda one: _text(None if one.offset < 0 else one.offset)),
+    (Column("END", right=True), lambda one: _text(None if one.end is None else one.end.offset)),
+    (Column("LAG", right=True), lambda one: "-" if one.lag is None else f"{one.lag:,}"),
+    (Column("COMMITTED (UTC)"), lambda one: time_text(one.commit_timestamp_ms)),
+    (Column("MEMBER"), lambda one: _text(one.member_id)),
+)
+
+
+def lines(listing: GroupListing, *, members: bool = False, offsets: bool = False) -> Iterator[str]:
+    """Yield the listing for people: a line per group; with the options also one per member and one per partition."""
+    yield from coverage_lines(listing)
+    yield ""
+    yield from table(*cells_of(GROUP_COLUMNS, listing.groups))
+    if members:
+        yield ""
+        yield from _by_group(MEMBER_COLUMNS, [(group, one) for group in listing.groups for one in group.members])
+    if offsets:
+        yield ""
+        yield from _by_group(OFFSET_COLUMNS, [(group, one) for group in listing.groups for one in group.offsets])
+    yield ""
+    yield from footnotes(listing)
+
+
+def _by_group(columns: Cells, values: Sequence[tuple[Group, Any]]) -> Iterable[str]:
+    """Build a table of members or offsets, with the group in the first column."""
+    titles, rows = cells_of(columns, [one for _, one in values])
+    return table(
+        [GROUP_COLUMNS[0][0], *titles],
+        [[printable(group.group_id), *row] for (group, _), row in zip(values, rows, strict=True)],
+    )
+
+
+def coverage_lines(listing: GroupListing) -> Iterator[str]:
+    """Yield the coverage of the internal topics that hold groups."""
+    for one in (listing.offsets_topic, listing.share_topic):
+        if one.partitions:
+            yield f"{one.topic}: {coverage_text(one)}"
+
+
+def coverage_text(coverage: Coverage) -> str:
+    """Describe how many of a topic's partitions are present."""
+    if coverage.partition_count is None:
+        known = number(len(coverage.partitions), "partition")
+        why = coverage.count_is or "without a metadata log it is not known whether these are all"
+        return f"{known}; {why}"
+    source = f" ({coverage.count_is})" if coverage.count_is else ""
+    if coverage.is_whole:
+        whole = (
+            "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        )
+        return f"{whole}{source}"
+    count = number(coverage.partition_count, "partition")
+    return f"{len(coverage.partitions):,} of {count}{source}; the others are on other brokers"
+
+
+def footnotes(listing: GroupListing) -> Iterator[str]:
+    """Yield the totals of a listing, the ends that the lag counts to, and unreadable files."""
+    groups = listing.groups
+    partitions = {offset.partition: offset.end for one in groups for offset in one.offsets}
+    counts = number(len(groups), "group"), number(sum(len(one.members) for one in groups), "member")
+    committed = {offset.partition for one in groups for offset in one.offsets if offset.offset >= 0}
+    yield ", ".join((*counts, f"offsets in {number(len(committed), 'partition')}"))
+    by_source = {
+        source: sum(end is not None and end.source is source for end in partitions.values()) for source in EndSource
+    }
+    words = [f"the {source} of {number(count, 'partition')}" for source, count in by_source.items() if count]
+    if words:
+        yield f"lag counts to {' and '.join(words)}"
+    absent = sum(end is None for end in partitions.values())
+    if absent:
+        yield f"{number(absent, 'partition')} {'is' if absent == 1 else 'are'} not here, so the lag there is not known"
+    ahead = [(one, offset) for one in groups for offset in one.ahead]
+    for one, offset in ahead[:_AHEAD_SHOWN]:
+        where = f"{printable(str(offset.partition))} by {-(offset.lag or 0):,}"
+        why = "its log lost records, or the topic was deleted and recreated"
+        yield f"{printable(one.group_id)} is ahead of {where}: {why}"
+    if len(ahead) > _AHEAD_SHOWN:
+        yield f"{len(ahead) - _AHEAD_SHOWN:,} more are ahead (--offsets)"
+    for one in groups:
+        for pending in one.pending:
+            what = f"would commit {printable(str(pending.partition))} at offset {pending.offset}"
+            yield f"{printable(one.group_id)}: the open transaction of producer {pending.producer_id} {what}"
+    for error in listing.problems[:_PROBLEMS_SHOWN]:
+        yield f"not read: {printable(str(error))}"
+    if len(listing.problems) > _PROBLEMS_SHOWN:
+        yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+
+
+_PROBLEMS_SHOWN = _AHEAD_SHOWN = 5
+
+register(GroupListing, lines=lines, document=document)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import posixpath
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
-import cordwood.commands.report.index  # noqa: F401 - so that a result can show itself
-from cordwood.commands.key_options import IndexingOptions
 from cordwood.commands.opening import select_partitions
-from cordwood.commands.selection import ChosenPartitions, IndexPlace
+from cordwood.commands.options import ChosenPartitions, IndexingOptions, IndexPlace
+from cordwood.common.text import Column, bytes_text, printable, register, table
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.by_url import file_system_for, local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.changes.ownership import check_apart, check_ownership
-from cordwood.storage.index.partition import IndexResult, drop_indexes, index_partition
+from cordwood.storage.changes.swap import check_apart, check_ownership
+from cordwood.storage.index.build import IndexResult, drop_indexes, index_partition
 from cordwood.storage.log.recovered import broker_would_load
 from cordwood.storage.node.node import LocatedPartition, list_places
 
@@ -63,3 +65,43 @@ def _places(fs: Store, paths: Sequence[str], chosen: ChosenPartitions) -> list[L
     sources = [fs.absolute_path(path) for path in paths]
     selected = select_partitions(list_places(fs, sources)[1], sources, chosen)
     return [place for place in selected if broker_would_load(place.name)]
+
+
+# ---- index -----------------------------------------------------------------------------------------------------------
+
+# The result of `cordwood index`, for people and as JSON.
+
+
+def lines(result: IndexResult) -> Iterator[str]:
+    """Yield a line per partition."""
+    columns = (
+        Column("PARTITION"),
+        Column("SEGMENTS", True),
+        Column("INDEXED", True),
+        Column("MADE", True),
+        Column("REMOVED", True),
+        Column("INDEXES", True),
+        Column("OF THE LOG", True),
+    )
+    rows = [
+        (
+            posixpath.basename(one.path),
+            f"{one.segments:,}",
+            f"{one.indexed:,}",
+            f"{one.made:,}",
+            f"{one.removed:,}",
+            bytes_text(one.size_bytes),
+            f"{100 * one.size_bytes / max(1, one.log_bytes):.1f} %",
+        )
+        for one in result.partitions
+    ]
+    return map(printable, table(columns, rows))
+
+
+def document(result: IndexResult) -> dict[str, Any]:
+    """Return the result as one JSON value."""
+    rows = (dataclasses.asdict(one) for one in result.partitions)
+    return {"partitions": [{**row, "path": printable(row["path"])} for row in rows]}
+
+
+register(IndexResult, lines=lines, document=document)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cordwood.cleaning.rules.offset_map import keys_max, slots_of
 from cordwood.cleaning.rules.plan import Choices, Decision, OffsetMapSize, PartitionPlan
-from cordwood.commands.selection import ChosenPartitions, Selection
+from cordwood.commands.options import ChosenPartitions, Selection
 from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_broker
 from cordwood.common.errors import ConfigError, RequestError
 from cordwood.fs.base import Store

@@ -6,16 +6,19 @@ This module imports little, so that Spark can start before the command itself is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cordwood.cleaning.rules.plan import Choices
-from cordwood.commands.selection import IndexPlace, Selection
-from cordwood.common.clock import Clock
+from cordwood.common.arguments import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, TOPICS, Option
 from cordwood.common.errors import RequestError
-from cordwood.common.option import METADATA, NO_BROKER_ELSEWHERE, NOW, SERVER_PROPERTIES, Option
-from cordwood.common.types import override
+from cordwood.common.types import Clock, override, system_clock
+from cordwood.fs.base import Store
+from cordwood.storage.formats.filenames import index_folder
+from cordwood.storage.index.files import check_root
 from cordwood.tasks.engines import EngineOptions, Where
 
 if TYPE_CHECKING:
@@ -24,6 +27,165 @@ if TYPE_CHECKING:
     from cordwood.cleaning.engine.progress import OnProgress
     from cordwood.fs.base import TargetStore
     from cordwood.tasks.tasks import Jobs
+
+# ---- selection -------------------------------------------------------------------------------------------------------
+
+# The partitions of a command, the sources of their configs, and the options of `ls`.
+#
+# They are not in `commands.options`, which imports modules that read-only commands do not need.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPartitions:
+    """The selected partitions of a broker; by default all."""
+
+    topics: Annotated[Sequence[str], TOPICS] = ()
+    partitions: Annotated[
+        Sequence[str],
+        Option(
+            "Only partitions with this number (3) or name (orders-3), or matching this glob.",
+            flag="--partition",
+            metavar="WHICH",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection(ChosenPartitions):
+    """The selected partitions of a broker, and the sources of their configs."""
+
+    PANEL: ClassVar[str] = "Which partitions, with which configs"
+
+    overrides: Annotated[
+        Sequence[str],
+        Option(
+            "Set a topic config: KEY=VALUE, or TOPIC:KEY=VALUE for one topic. Overrides all other sources.",
+            flag="--config",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
+    metadata: Annotated[str | None, METADATA] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlace:
+    """The location of the partitions' key indexes."""
+
+    PANEL: ClassVar[str] = "Key indexes"
+
+    index_dir: Annotated[
+        str | None,
+        Option(
+            "Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.",
+            metavar="DIR4",
+        ),
+    ] = None
+
+    def root(self, fs: Store, partitions: Collection[str]) -> str | None:
+        """Return the folder for `LogView`, after checking it for some partitions.
+
+        Raises:
+            RequestError: the folder cannot hold the indexes of all of them.
+        """
+        root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
+        check_root(fs, root, partitions)
+        first = next(iter(partitions), None)
+        if root is not None and first is not None and not fs.reads_by_request(root):
+            # Imported here: it loads kernels, and options are read before Java starts.
+            from cordwood.storage.node.directory import check_outside_logs
+
+            # A partition's folder within it must not be in any broker's log directory.
+            check_outside_logs(fs, index_folder(first, root))
+        return root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """The options of `groups`."""
+
+    groups: Annotated[
+        Sequence[str],
+        Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
+    ] = ()
+    metadata: Annotated[str | None, METADATA] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """The options of `ls`."""
+
+    selection: Selection = field(default_factory=Selection)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+    index_entries: Annotated[
+        bool,
+        Option(
+            "Read all batch headers in object stores, too, and count the entries of indexes.",
+            flag="--segments",
+            flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
+        ),
+    ] = False
+    sort: Annotated[
+        str | None,
+        Option(
+            "In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or "
+            "oldest (record) first; or name. Default: name.",
+            metavar="ORDER",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyOptions:
+    """The options of `why`."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[int | None, NOW] = None
+    keys: Annotated[
+        bool,
+        Option(
+            "Count the keys of compacted partitions, from key indexes or a sample.",
+            flag="--no-keys",
+            flag_help="Do not count keys: no record is read, and what could go is an upper bound.",
+        ),
+    ] = True
+    sample_bytes: Annotated[
+        int,
+        Option(
+            "Read so much of a log to count its keys, if no key index helps; and at most 64 times as much in all. "
+            "Default: 16m.",
+            flag="--sample",
+            metavar="BYTES",
+        ),
+    ] = 16 << 20
+    read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPoint:
+    """A metadata log, and the point in it to read up to."""
+
+    at: Annotated[
+        str | None,
+        Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
+    ] = None
+    metadata: Annotated[str | None, METADATA] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The options of `topics` and `configs`."""
+
+    topics: Annotated[Sequence[str], TOPICS] = ()
+    point: MetadataPoint = field(default_factory=MetadataPoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersOptions:
+    """The options of `brokers`."""
+
+    point: MetadataPoint = field(default_factory=MetadataPoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,3 +381,218 @@ class AbortOptions:
     ] = False
     no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
     yes: Annotated[bool, Option("Do it. Without this, what would be done is shown, and nothing is changed.")] = False
+
+
+# ---- key options -----------------------------------------------------------------------------------------------------
+
+# The options of `get`, `erase-check` and `index`; a module of their own, as `commands.options` imports more.
+
+DECODERS = (
+    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
+    "schemas from a folder"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOptions:
+    """The options of `get`."""
+
+    selection: Selection = field(default_factory=Selection)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+    last: Annotated[bool, Option("Only the newest committed record of each key. Older segments may stay unread.")] = (
+        False
+    )
+    key_as: Annotated[
+        str,
+        Option(
+            f"What keys are, as they are given and shown: {DECODERS}. Text that begins with hex: or base64: is those "
+            "bytes in any case. Default: utf8.",
+            metavar="DECODER",
+        ),
+    ] = "utf8"
+    value_as: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    now_ms: Annotated[int | None, NOW] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseCheckOptions:
+    """The options of `erase-check`."""
+
+    selection: Selection = field(default_factory=Selection)
+    values: Annotated[
+        bool, Option("Also look for the bytes of the keys within values and headers, and within other keys.")
+    ] = False
+    key_as: Annotated[
+        str,
+        Option(
+            f"What keys are: {DECODERS}. Text that begins with hex: or base64: is those bytes in any case. "
+            "Default: utf8.",
+            metavar="DECODER",
+        ),
+    ] = "utf8"
+    now_ms: Annotated[int | None, NOW] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexingOptions:
+    """The options of `index`."""
+
+    drop: Annotated[bool, Option("Remove all key indexes.")] = False
+    index_dir: Annotated[
+        str | None,
+        Option(
+            "Folder for the indexes, with a folder for each partition; DIR is only read then, so a broker may be "
+            "running, and it may be in an object store. Default: in DIR.",
+            metavar="DIR4",
+        ),
+    ] = None
+    index_max: Annotated[
+        int | None,
+        Option(
+            "Disk space for the indexes of a partition; those of its newest segments are left out. Default: a tenth of "
+            "its log.",
+            metavar="BYTES",
+        ),
+    ] = None
+    chosen: ChosenPartitions = field(default_factory=ChosenPartitions)
+    no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+# Parses times in the formats that people write.
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_time(text: str) -> int:
+    """Parse milliseconds since the epoch, an ISO time (default zone UTC), or an age such as 5m, to milliseconds."""
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
+        return int(text)
+    if age := re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text, re.ASCII):
+        return system_clock() - int(age[1]) * _UNITS_MS[age[2]]
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        what = "no time: give 2026-11-21T09:25:45Z, milliseconds since the epoch, or an age such as 5m (ms, s, m, h, d)"
+        raise RequestError(f"{text!r} is {what}") from None
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+
+
+# ---- table options ---------------------------------------------------------------------------------------------------
+
+# The options of a table.
+
+_DECODERS = (
+    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
+    "schemas from a folder"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """The options that define a table."""
+
+    topic: Annotated[str | None, Option("The topic. Default: the only one that is there.", metavar="TOPIC")] = None
+    as_of: Annotated[
+        int | str | Mapping[int, int] | None,
+        Option(
+            "The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a time "
+            "like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.",
+            metavar="OFFSET|TIME",
+        ),
+    ] = None
+    since: Annotated[
+        str | Mapping[int, int] | None,
+        Option("Only the changes since an earlier table: the folder that it was written to.", metavar="DIR2"),
+    ] = None
+    deletes: Annotated[
+        bool, Option("Also the keys that were deleted, with a column `deleted`. Changes always have them.")
+    ] = False
+    key: Annotated[str, Option(f"What keys are: {_DECODERS}. Default: utf8.", metavar="DECODER")] = "utf8"
+    value: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    undecodable: Annotated[
+        Literal["fail", "null"],
+        Option(
+            "What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column "
+            "`undecodable`. Default: fail.",
+            metavar="fail|null",
+        ),
+    ] = "fail"
+    high_watermark: Annotated[
+        int | Literal["end"] | None,
+        Option(
+            "The offset up to which all replicas have the log (end: all of it). Nothing from there on counts. Default: "
+            "its checkpoint; the end where there is no other replica.",
+            metavar="OFFSET|end",
+        ),
+    ] = None
+    metadata: Annotated[str | None, METADATA] = None
+    work: Annotated[
+        str | None,
+        Option(
+            "Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for "
+            "temporary files.",
+            metavar="DIR",
+        ),
+    ] = None
+
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+
+    def __post_init__(self) -> None:
+        """Raise RequestError for an unknown choice."""
+        if self.undecodable not in ("fail", "null"):
+            raise RequestError(f"--undecodable {self.undecodable}: give fail or null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFileOptions:
+    """The options for the files of a table."""
+
+    format: Annotated[
+        str,
+        Option(
+            "What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.",
+            metavar="NAME",
+        ),
+    ] = "parquet"
+    writer: Annotated[
+        Sequence[str],
+        Option(
+            "An option of Spark's writer of this format, such as header=true for csv.",
+            flag="--writer-option",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+
+    def writer_options(self) -> dict[str, str]:
+        """Return the writer's options by name."""
+        for one in self.writer:
+            if "=" not in one:
+                raise RequestError(f"--writer-option {one}: give KEY=VALUE, such as header=true")
+        return dict(one.split("=", 1) for one in self.writer)
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A point in time, in milliseconds since the epoch."""
+
+    ms: int
+
+
+def parse_point(given: int | str | Mapping[int, int] | None) -> int | Mapping[int, int] | Time | None:
+    """Parse the point of a table: an offset, offsets by partition, a time; or None for the last stable offset."""
+    if not isinstance(given, str):
+        return given
+    if re.fullmatch(r"[0-9]{1,19}", given, re.ASCII):
+        return int(given)
+    if re.fullmatch(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*", given, re.ASCII):
+        pairs = (one.split(":") for one in given.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
+    try:
+        return Time(parse_time(given))
+    except RequestError:
+        what = "an offset like 120, offsets by partition like 0:120,1:95, nor a time like 2026-11-21T09:25:45Z"
+        raise RequestError(f"--as-of {given}: this is neither {what}") from None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import cordwood.commands.report.clean  # noqa: F401 - so that results can show themselves
+import cordwood.commands.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine.progress import OnProgress, total
 from cordwood.cleaning.engine.results import CleanResult, ExactPlan, PartitionResult, TrialWork, result_of
 from cordwood.cleaning.engine.task import Failure, Output
@@ -27,10 +27,10 @@ from cordwood.commands.copies import (
 )
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import PlanOptions
-from cordwood.common.clock import Clock, system_clock
+from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
-from cordwood.fs.folders import temporary_directory
+from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.recovered import broker_would_load, files_after_recovery

@@ -15,39 +15,37 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-import cordwood.commands.report.table  # noqa: F401 - so that results can show themselves
+import pyarrow as pa
+
+import cordwood.commands.table_output  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine import division
 from cordwood.cleaning.engine.division import RUN_BYTES_MIN
 from cordwood.cleaning.engine.exchange import BlobFolder, each_caught
 from cordwood.cleaning.engine.progress import Counters, OnProgress, ProgressWatch
 from cordwood.cleaning.engine.task import Failure
-from cordwood.commands.table_options import TableFileOptions, TableOptions
+from cordwood.commands.options import TableFileOptions, TableOptions
 from cordwood.commands.table_output import check_format, table_folder
-from cordwood.commands.table_parts import write_parts
 from cordwood.commands.table_point import TablePoint, encode_facts, find_point, partitions_of
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.errors import RequestError
 from cordwood.common.threads import in_parallel
+from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
-from cordwood.fs.folders import remove_tree, temporary_directory
+from cordwood.fs.workspace import remove_tree, temporary_directory
 from cordwood.storage.node.node import Node
-from cordwood.tables.decoders.choice import decoder_of
-from cordwood.tables.decoders.decoder import Decoder
-from cordwood.tables.decoders.keys import schema_folder
-from cordwood.tables.files import FileFormat, RowCounts
-from cordwood.tables.headers import SegmentHeaders, SegmentTask
-from cordwood.tables.newest import NewestTask, scan_by_tasks, scan_here
+from cordwood.tables.decoders.choice import decoder_of, schema_folder
+from cordwood.tables.decoders.plain import Decoder
+from cordwood.tables.newest import NewestTask, SegmentHeaders, SegmentTask, TableRun, cut, scan_by_tasks, scan_here
 from cordwood.tables.on_spark import raise_data_error, reason_of, table_dataframe
 from cordwood.tables.result import PartitionOffsets, TableResult
-from cordwood.tables.rows import TableFormat
-from cordwood.tables.runs import TableRun, cut
+from cordwood.tables.rows import FileFormat, RowCounts, TableFormat
 from cordwood.tasks.engines import EngineOptions, Where
 from cordwood.tasks.runner import InThisProcess, Runner
-from cordwood.tasks.spark.requirements import prepare_session
+from cordwood.tasks.spark.executors import prepare_session
 from cordwood.tasks.spark.runner import SessionRunner, SparkRunner, running_on_spark
-from cordwood.tasks.tasks import run_each
+from cordwood.tasks.tasks import pack, run_each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -420,4 +418,83 @@ def _write(
                 raise RequestError(f"--format {format_name}: {words[0]}") from error
             if (reason := reason_of(error)) is not None:
                 raise RequestError(f"Spark cannot write {format_name} to {output}: {reason}") from error
+        raise
+
+
+# ---- table parts -----------------------------------------------------------------------------------------------------
+
+# Writes a table's files by tasks of any runner, without Spark's writers.
+#
+# Each attempt of a task writes a file into a folder of unfinished files. At the end, the files of finished attempts are
+# renamed to their final names, so a killed task leaves no file in the table.
+
+
+@dataclass(frozen=True, slots=True)
+class _PartWriter:
+    """Writes files of a table; can be pickled.
+
+    Attributes:
+        limit: maximum number of rows of a file; None: all.
+    """
+
+    folder: str
+    rows_format: TableFormat
+    file_format: FileFormat
+    limit: int | None
+
+    def __call__(self, tasks: Sequence[NewestTask]) -> tuple[str, RowCounts]:
+        """Write the rows of some tasks; return the path of the file, and its row counts."""
+        path = f"{self.folder}/{uuid4().hex}"
+        return path, self.file_format.write(path, self.rows_format.schema, self._rows(tasks))
+
+    def _rows(self, tasks: Sequence[NewestTask]) -> Iterator[pa.RecordBatch]:
+        left = self.limit
+        for batch in self.rows_format.batches(tasks):
+            if left is None:
+                yield batch
+                continue
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+            if not left:
+                return
+
+
+def write_parts(
+    runner: Runner,
+    fs: TargetStore,
+    output: str,
+    tasks: Sequence[NewestTask],
+    rows_format: TableFormat,
+    file_format: FileFormat,
+    limit: int | None,
+) -> RowCounts:
+    """Write the rows of a table to files of a new folder; after an error, leave no files.
+
+    Args:
+        limit: maximum number of rows of the table; None: all.
+
+    Raises:
+        FileExistsError: the folder exists.
+        DataError: a log is damaged, or a key or value cannot be decoded.
+    """
+    fs.make_directory(output)
+    try:
+        unfinished = f"{output}/_temporary"
+        fs.make_directory(unfinished)
+        sizes = [task.run.size_bytes for task in tasks]
+        # A limit applies to all rows together, so it needs one file. Without rows, one file shows the columns.
+        chosen = [list(range(len(tasks)))] if limit is not None or not tasks else pack(sizes, runner.cores)
+        parts = [[tasks[at] for at in sorted(one)] for one in chosen]
+        write = _PartWriter(unfinished, rows_format, file_format, limit)
+        written = run_each(runner, write, parts, [sum(sizes[at] for at in one) for one in chosen])
+        run = uuid4()
+        for number, (path, _) in enumerate(written):
+            fs.rename(path, f"{output}/part-{number:05}-{run}{file_format.suffix}")
+        remove_tree(fs, unfinished)
+        counts = RowCounts()
+        for _, of_part in written:
+            counts = counts.plus(of_part)
+        return counts
+    except BaseException:
+        remove_tree(fs, output)
         raise

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cordwood.cleaning.engine.progress import CountedLog, Counters
-from cordwood.commands.table_options import TableOptions, Time, parse_point
+from cordwood.commands.options import TableOptions, Time, parse_point
 from cordwood.common.errors import ConfigError, CorruptFileError, NotFoundError, RequestError
 from cordwood.common.text import names_text, time_text
 from cordwood.fs.base import Store
@@ -25,12 +25,10 @@ from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.source import LogSource
-from cordwood.storage.log.times import first_since
-from cordwood.storage.log.view import LogView
+from cordwood.storage.log.searches import first_since
+from cordwood.storage.log.view import LogSource, LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables.headers import SegmentHeaders, SegmentTask, read_segment_headers, transactions_of
-from cordwood.tables.runs import TableSlice
+from cordwood.tables.newest import SegmentHeaders, SegmentTask, TableSlice, read_segment_headers, transactions_of
 
 #: File beside a table's files with its facts, such as the offsets.
 FACTS = "_cordwood.json"

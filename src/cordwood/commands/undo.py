@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import posixpath
+from collections.abc import Iterator
+from typing import Any
 
-import cordwood.commands.report.undo  # noqa: F401 - so that a result can show itself
 from cordwood.common.arguments import AnyPath
+from cordwood.common.text import Column, bytes_text, number, printable, register, table
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
@@ -26,3 +29,71 @@ def undo(path: AnyPath, *, fs: LocalFileSystem | None = None) -> UndoResult:
         LockedError: a broker or another program holds one of the log directories.
     """
     return put_back(fs or PosixFileSystem(), local_path(os.fspath(path)))
+
+
+# ---- undo ------------------------------------------------------------------------------------------------------------
+
+# The result of an undo, for people and as JSON.
+
+
+def lines(result: UndoResult) -> Iterator[str]:
+    """Yield lines for people: the restored files, or the reasons against restoring."""
+    return map(printable, _lines(result))
+
+
+def document(result: UndoResult) -> dict[str, Any]:
+    """Return the result as one JSON value."""
+    return {
+        "folder": printable(result.folder),
+        "done": result.done,
+        "removed": result.removed,
+        "partitions": [
+            {
+                "path": printable(one.path),
+                "segments": one.segments,
+                "size_bytes": one.size_bytes,
+                "removed_segments": one.removed_segments,
+                "removed_bytes": one.removed_bytes,
+            }
+            for one in result.partitions
+        ],
+        "checkpoints": [printable(path) for path in result.checkpoints],
+        "changes": [{"path": printable(one.path), "what": one.what} for one in result.changes],
+    }
+
+
+def _lines(result: UndoResult) -> Iterator[str]:
+    if result.changes:
+        yield "changed since the clean:"
+        yield from (f"  {one.path}: {one.what}" for one in result.changes)
+        yield ""
+        yield f"Nothing was restored, as these changes would be lost. The old files are still in {result.folder}"
+        return
+    if result.partitions:
+        columns = (
+            Column("PARTITION"),
+            Column("SEGMENTS", True),
+            Column("RESTORED", True),
+            Column("REMOVED", True),
+        )
+        rows = [
+            (
+                posixpath.basename(one.path),
+                f"{one.segments:,}",
+                bytes_text(one.size_bytes),
+                bytes_text(one.removed_bytes),
+            )
+            for one in result.partitions
+        ]
+        yield from table(columns, rows)
+        yield ""
+    for path in result.checkpoints:
+        yield f"restored: {path}"
+    segments = sum(one.segments for one in result.partitions)
+    yield f"{number(len(result.partitions), 'partition')}: {number(segments, 'segment')} restored"
+    yield f"{result.folder} is " + (
+        "no longer needed, and was removed" if result.removed else "kept, as it holds other files"
+    )
+
+
+register(UndoResult, lines=lines, document=document)

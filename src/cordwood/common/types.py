@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
@@ -105,3 +107,24 @@ class ControlType(IntEnum):
     SNAPSHOT_FOOTER = 4
     KRAFT_VERSION = 5
     KRAFT_VOTERS = 6
+
+
+# ---- clock -----------------------------------------------------------------------------------------------------------
+
+# The two clocks, passed as arguments, so that a test may move them.
+#
+# wall        the time of day, for records and for people; it can be set, even by hours
+# monotonic   advances evenly from an arbitrary start; for delays, periods and timeouts
+
+#: Returns milliseconds; the wall clock counts them since 1970.
+Clock = Callable[[], int]
+
+
+def system_clock() -> int:
+    """Return the time of this machine's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_clock() -> int:
+    """Return the time of this machine's monotonic clock."""
+    return time.monotonic_ns() // 1_000_000

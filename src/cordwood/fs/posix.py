@@ -32,10 +32,9 @@ from cordwood.fs.base import (
     refuse_lock_file,
     view_of,
 )
-from cordwood.fs.direct import DIRECT_BYTES_MIN, copy_direct
+from cordwood.fs.direct import DIRECT_BYTES_MIN, PastCache, copy_direct, is_in_memory
 from cordwood.fs.location import Location
 from cordwood.fs.locks import RecordLock, lock_holder, network_file_system, record_lock
-from cordwood.fs.past_cache import PastCache, is_in_memory
 from cordwood.fs.temporary import make_held, release, remove_abandoned
 from cordwood.fs.workspace import Workspace
 

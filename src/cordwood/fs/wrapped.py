@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import errno
+import os
+import posixpath
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from cordwood.common.types import override
-from cordwood.fs.base import File, Link, LocalFileSystem, ReadableFile, Store, Target, TargetStore
+from cordwood.fs.base import (
+    Bytes,
+    File,
+    FileInfo,
+    Link,
+    LocalFileSystem,
+    PutMode,
+    ReadableFile,
+    Store,
+    Target,
+    TargetStore,
+)
 from cordwood.fs.workspace import Workspace
 
 _V = TypeVar("_V", bound=Callable[..., Any])
@@ -160,3 +176,117 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
     network_kind = _of_store(LocalFileSystem.network_kind)
     set_owner = _of_store(LocalFileSystem.set_owner)
     set_mode = _of_store(LocalFileSystem.set_mode)
+
+
+# ---- counted ---------------------------------------------------------------------------------------------------------
+
+# A store that counts the bytes read from it.
+
+
+class CountedStore(WrappedStore):
+    """Delegates to another store, and counts the bytes that all threads read.
+
+    Args:
+        suffix: count only files with this suffix, or one of these suffixes.
+    """
+
+    def __init__(self, store: Store, *, suffix: str | tuple[str, ...] = "") -> None:
+        super().__init__(store)
+        self.bytes_read = 0
+        self._suffix = suffix
+        self._lock = threading.Lock()
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        file = super().open(path)
+        return _CountedFile(file, self) if path.endswith(self._suffix) else file
+
+    def add(self, count: int) -> None:
+        """Add bytes that were read."""
+        with self._lock:
+            self.bytes_read += count
+
+
+class _CountedFile(WrappedReadableFile):
+    def __init__(self, file: ReadableFile, store: CountedStore) -> None:
+        super().__init__(file)
+        self._counter = store
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        count = self._file.read_into(position, target)
+        self._counter.add(count)
+        return count
+
+    @override
+    def read_direct_into(self, position: int, target: memoryview) -> int:
+        count = self._file.read_direct_into(position, target)
+        self._counter.add(count)
+        return count
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = self._file.read(position, size_bytes)
+        self._counter.add(len(data))
+        return data
+
+
+# ---- overlay ---------------------------------------------------------------------------------------------------------
+
+# Show a directory through a table of names: each name refers to a file that may have another path.
+#
+# So a log can be opened in its state after renames that have not happened yet. The directory contains only the names in
+# the table, and is read-only; all other paths are unchanged.
+
+
+class Overlay(WrappedStore):
+    """A store in which one directory has the names and files of a table.
+
+    Args:
+        files: for each name in it, the path of the file that it refers to.
+    """
+
+    def __init__(self, store: Store, directory: str, files: Mapping[str, str]) -> None:
+        super().__init__(store)
+        self._directory = directory
+        self._files = dict(files)
+
+    def _real(self, path: str) -> str:
+        folder, name = posixpath.split(path)
+        if folder != self._directory:
+            return path
+        if name not in self._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._files[name]
+
+    def _outside(self, path: str) -> str:
+        if posixpath.dirname(path) == self._directory:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return path
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        if path != self._directory:
+            return super().list(path)
+        return [self.stat(f"{path}/{name}") for name in sorted(self._files)]
+
+    @override
+    def stat(self, path: str) -> FileInfo:
+        return replace(super().stat(self._real(path)), name=posixpath.basename(path))
+
+    @override
+    def exists(self, path: str) -> bool:
+        folder, name = posixpath.split(path)
+        return name in self._files if folder == self._directory else super().exists(path)
+
+    @override
+    def open(self, path: str) -> ReadableFile:
+        return super().open(self._real(path))
+
+    @override
+    def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
+        super().put(self._outside(path), data, mode)
+
+    @override
+    def delete(self, path: str) -> None:
+        super().delete(self._outside(path))

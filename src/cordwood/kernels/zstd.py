@@ -1,6 +1,6 @@
 """Decompress and compress zstd frames, many per call, with libzstd and without Python code between frames.
 
-The kernels call libzstd's functions by address; `record.libzstd` finds the addresses. The decompressor calls the same
+The kernels call libzstd's functions by address; `record.libraries` finds the addresses. The decompressor calls the same
 streaming function of the same library as `record.compression`, with the same limits, so both accept the same frames. It
 rejects anything but one complete frame; rejected bytes are passed to `record.compression`, which also reports errors.
 """

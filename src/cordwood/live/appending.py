@@ -17,7 +17,7 @@ from cordwood.common.errors import (
 )
 from cordwood.common.types import NONE, Codec
 from cordwood.kernels.layout import CODEC_MASK
-from cordwood.live.log_config import LogConfig
+from cordwood.live.environment import LogConfig
 from cordwood.live.producer_state import AppendOrigin
 from cordwood.live.validation import Leader, check_crc, read_batches
 from cordwood.record.batch import Batch

@@ -24,14 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cordwood.cleaning.engine.task import FailureKind, failure_of
-from cordwood.common.clock import Clock, monotonic_clock
 from cordwood.common.errors import IllegalStateError, KafkaStorageError, LogCleaningAbortedError
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, monotonic_clock
 from cordwood.fs.base import LocalFileSystem
-from cordwood.live.cleaner_checkpoints import CleanerCheckpoints
-from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Log
-from cordwood.live.log_to_clean import LogsToClean, LogToClean
+from cordwood.live.log_to_clean import CleanerCheckpoints, LogsToClean, LogToClean
 
 _log = logging.getLogger(__name__)
 #: How often a thread that waits for an abort checks the state.

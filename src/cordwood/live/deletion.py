@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from cordwood.common.errors import KafkaStorageError, LogError
 from cordwood.common.types import TopicPartition
-from cordwood.live.checkpointing import Checkpoints
 from cordwood.live.log import Log
+from cordwood.live.manager_tasks import Checkpoints
 from cordwood.live.pool import LogPool, check_partition
 from cordwood.storage.formats.filenames import DirectoryState
 

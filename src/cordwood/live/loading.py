@@ -25,13 +25,11 @@ from cordwood.common.types import NONE
 from cordwood.fs.base import LocalFileSystem
 from cordwood.kernels.layout import BatchRows
 from cordwood.live import work_folder
-from cordwood.live.environment import Checkpointed, LogEnvironment
-from cordwood.live.leader_epochs import LeaderEpochCache
-from cordwood.live.log_config import LogConfig
-from cordwood.live.producer_state import DecodedMarker, ProducerState, read_marker
+from cordwood.live.environment import Checkpointed, LogConfig, LogEnvironment
+from cordwood.live.partition_files import LeaderEpochCache
+from cordwood.live.producer_state import DecodedMarker, ProducerSnapshots, ProducerState, read_marker
 from cordwood.live.segment import LogSegment
 from cordwood.live.segments import LogSegments
-from cordwood.live.snapshots import ProducerSnapshots
 from cordwood.live.validation import read_records
 from cordwood.record.batch import Batch, to_batches
 from cordwood.storage.changes.copy import Replacement

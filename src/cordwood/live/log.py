@@ -20,14 +20,12 @@ from cordwood.common.config import TopicConfig
 from cordwood.common.errors import BadNameError, RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.live import convenience
-from cordwood.live.environment import Checkpointed, LogEnvironment, ProducerLimits
-from cordwood.live.leader_epochs import LeaderEpochCache
+from cordwood.live.convenience import Pairs
+from cordwood.live.environment import Checkpointed, LogConfig, LogEnvironment, ProducerLimits
 from cordwood.live.loading import Loader
 from cordwood.live.local_log import LocalLog
-from cordwood.live.log_config import LogConfig
-from cordwood.live.pairs import Pairs
+from cordwood.live.partition_files import LeaderEpochCache, TopicIdFile
 from cordwood.live.producer_state import ProducerState
-from cordwood.live.topic_id import TopicIdFile
 from cordwood.live.unified_log import FetchIsolation, UnifiedLog
 from cordwood.live.work_folder import remove_leftovers
 from cordwood.record.record import Record

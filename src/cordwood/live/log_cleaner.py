@@ -25,17 +25,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cordwood.cleaning.engine.task import failure_of
-from cordwood.common.clock import Clock, monotonic_clock, system_clock
 from cordwood.common.config import BrokerConfig
 from cordwood.common.errors import CleanFailedError, ConfigError, KafkaStorageError, LogCleaningAbortedError
 from cordwood.common.text import bytes_text
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, monotonic_clock, system_clock
 from cordwood.fs.base import LocalFileSystem, is_full
-from cordwood.fs.throttled import limit_on_this_machine
-from cordwood.live.clean import CleanedLog, KeyMemory, LiveClean
-from cordwood.live.clean_runner import CleanRunner
+from cordwood.fs.paced import limit_on_this_machine
+from cordwood.live.clean import CleanedLog, CleanRunner, KeyMemory, LiveClean
 from cordwood.live.cleaner_manager import Claim, LogCleanerManager, SelectionStats
-from cordwood.live.failures import LogDirFailureChannel
+from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import MetricName, Reading, Total

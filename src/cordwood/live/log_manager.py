@@ -27,26 +27,21 @@ from random import Random
 from typing import TYPE_CHECKING, Self
 
 from cordwood.common.arguments import AnyPath, checked, text_paths
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.config import BrokerConfig, Layer, resolve, resolve_broker
 from cordwood.common.errors import IllegalStateError, KafkaStorageError
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.machine import open_files_max
 from cordwood.fs.pooled import PooledFileSystem
-from cordwood.live import manager_metrics
-from cordwood.live.checkpointing import Checkpoints
-from cordwood.live.clean_runner import CleanRunner
-from cordwood.live.creation import Creation
+from cordwood.live import gauges
+from cordwood.live.clean import CleanRunner
+from cordwood.live.creation import Creation, DirectoryLoads, LoadedFrom, OnProgress
 from cordwood.live.deletion import Deletion
-from cordwood.live.directories import LogDirectories
-from cordwood.live.directory_loading import DirectoryLoads, LoadedFrom, OnProgress
-from cordwood.live.failures import LogDirFailure, LogDirFailureChannel
+from cordwood.live.directories import LiveDirectory, LogDirectories, LogDirFailure, LogDirFailureChannel
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
-from cordwood.live.log_directory import LiveDirectory
 from cordwood.live.manager_configs import Configs
-from cordwood.live.manager_tasks import ManagerTasks
+from cordwood.live.manager_tasks import Checkpoints, ManagerTasks
 from cordwood.live.metrics import LogStats, MetricName, Reading
 from cordwood.live.moves import Moves
 from cordwood.live.pool import LogPool
@@ -504,9 +499,9 @@ class LogManager:
         with pool.lock:
             logs = [(name, log, False) for name, log in pool.current.items()]
             logs += [(name, log, True) for name, log in pool.future.items()]
-        found: dict[MetricName, Reading] = dict(manager_metrics.of_logs(logs if of_logs else ()))
+        found: dict[MetricName, Reading] = dict(gauges.of_logs(logs if of_logs else ()))
         cordoned = directories.cordoned(self.config)
-        found.update(manager_metrics.of_directories(directories.paths, directories.live, cordoned))
+        found.update(gauges.of_directories(directories.paths, directories.live, cordoned))
         found.update(self._loads.metrics())
         found.update(pool.stats.read())
         if self.cleaner is not None:

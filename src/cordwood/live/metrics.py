@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cordwood.common.clock import Clock, monotonic_clock
 from cordwood.common.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -26,6 +25,7 @@ from cordwood.common.errors import (
     RecordValidationError,
     Rejection,
 )
+from cordwood.common.types import Clock, monotonic_clock
 
 #: Tag values with other characters are quoted.
 _PLAIN = re.compile(r"[\w\-%. \t]*", re.ASCII)

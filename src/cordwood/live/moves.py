@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 
 from cordwood.common.errors import IllegalStateError, KafkaStorageError, OffsetOutOfRangeError
 from cordwood.common.types import TopicPartition
-from cordwood.live.checkpointing import Checkpoints
 from cordwood.live.creation import Creation
 from cordwood.live.deletion import Deletion
 from cordwood.live.log import FetchIsolation, Log
+from cordwood.live.manager_tasks import Checkpoints
 from cordwood.live.pool import LogPool
 from cordwood.storage.formats.filenames import DirectoryState
 

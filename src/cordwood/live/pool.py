@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cordwood.common.arguments import check_whole, shown
-from cordwood.common.clock import Clock
 from cordwood.common.errors import IllegalStateError, KafkaStorageError
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition
 from cordwood.fs.pooled import PooledFileSystem
 from cordwood.live.directories import LogDirectories
 from cordwood.live.log import Log

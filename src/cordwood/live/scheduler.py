@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cordwood.common.clock import Clock, monotonic_clock
-from cordwood.common.types import override
+from cordwood.common.types import Clock, monotonic_clock, override
 
 Task = Callable[[], None]
 #: The longest wait that a condition supports.

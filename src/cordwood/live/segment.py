@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from cordwood.common.clock import Clock
 from cordwood.common.errors import LogSegmentOffsetOverflowError
-from cordwood.common.types import NONE
+from cordwood.common.types import NONE, Clock
 from cordwood.fs.base import COPY_BUFFER_BYTES, Bytes, File
 from cordwood.kernels.layout import (
     CODEC_MASK,
@@ -31,9 +30,8 @@ from cordwood.kernels.layout import (
     PREFIX,
     BatchRows,
 )
-from cordwood.live.environment import LogEnvironment
+from cordwood.live.environment import LogConfig, LogEnvironment
 from cordwood.live.indexes import LiveOffsetIndex, LiveTimeIndex, LiveTransactionIndex
-from cordwood.live.log_config import LogConfig
 from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow

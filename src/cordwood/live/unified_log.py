@@ -31,15 +31,26 @@ from cordwood.common.errors import (
 from cordwood.common.text import bytes_text, number
 from cordwood.common.types import NONE, Codec
 from cordwood.fs.base import Bytes
-from cordwood.fs.folders import remove_tree
-from cordwood.live import retention, turns
+from cordwood.fs.workspace import remove_tree
+from cordwood.live import reading, retention
 from cordwood.live.appending import Append, AppendInfo
-from cordwood.live.environment import LogEnvironment
-from cordwood.live.leader_epochs import LeaderEpochCache
+from cordwood.live.environment import LogConfig, LogEnvironment
 from cordwood.live.loading import LogParts, rebuild_producer_state
 from cordwood.live.local_log import FetchData, LocalLog
-from cordwood.live.log_config import LogConfig
-from cordwood.live.lookup import (
+from cordwood.live.metrics import Removal
+from cordwood.live.partition_files import LeaderEpochCache, TopicIdFile
+from cordwood.live.producer_state import (
+    NO_GUARD,
+    UNKNOWN_VERSION,
+    AppendOrigin,
+    ProducerAppend,
+    ProducerState,
+    read_marker,
+)
+from cordwood.live.reading import Watermarks
+from cordwood.live.scheduler import Scheduled
+from cordwood.live.segment import LogSegment, SegmentGoneError
+from cordwood.live.segments import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -50,20 +61,7 @@ from cordwood.live.lookup import (
     first_record_since,
     newest_record,
 )
-from cordwood.live.metrics import Removal
-from cordwood.live.producer_state import (
-    NO_GUARD,
-    UNKNOWN_VERSION,
-    AppendOrigin,
-    ProducerAppend,
-    ProducerState,
-    read_marker,
-)
-from cordwood.live.scheduler import Scheduled
-from cordwood.live.segment import LogSegment, SegmentGoneError
-from cordwood.live.topic_id import TopicIdFile
 from cordwood.live.validation import assign_plain, encode_plain, read_records
-from cordwood.live.watermarks import Watermarks
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import Replacement
@@ -294,7 +292,7 @@ class UnifiedLog:
         Raises:
             LogError: as `append_as_leader`.
         """
-        turns.begin_append(None)
+        reading.begin_append(None)
         try:
             if self._topic_id.is_pending:
                 self._maybe_flush_metadata_file()
@@ -312,7 +310,7 @@ class UnifiedLog:
                 self.commit_all()
                 return end
         finally:
-            turns.end_append()
+            reading.end_append()
 
     def append_as_follower(self, records: Bytes, leader_epoch: int) -> AppendInfo:
         """Append batches with the offsets that their leader assigned.
@@ -336,7 +334,7 @@ class UnifiedLog:
         transaction_version: int,
     ) -> AppendInfo:
         check_number("leader_epoch", leader_epoch, _INT_MIN, _INT_MAX)
-        turns.begin_append(None)
+        reading.begin_append(None)
         try:
             if self._topic_id.is_pending:
                 self._maybe_flush_metadata_file()
@@ -353,7 +351,7 @@ class UnifiedLog:
                 self._stats.refused(self._local.topic_partition.topic, error, size_bytes)
                 raise
         finally:
-            turns.end_append()
+            reading.end_append()
 
     def _append_plain(
         self, data: bytearray, leader_epoch: int, guard: int, transaction_version: int
@@ -706,7 +704,7 @@ class UnifiedLog:
         check_whole("start_offset", start_offset)
         if not isinstance(isolation, FetchIsolation):
             raise TypeError(f"isolation is one of {', '.join(map(str, FetchIsolation))}, not {shown(isolation)}")
-        turns.give_way()
+        reading.give_way()
         local = self._local
         with local.guarded("reading"):
             if start_offset < self.log_start_offset:

@@ -63,7 +63,7 @@ from cordwood.kernels.layout import (
     RecordRows,
     U8Array,
 )
-from cordwood.live.log_config import LogConfig
+from cordwood.live.environment import LogConfig
 from cordwood.live.producer_state import AppendOrigin
 from cordwood.record.batch import Batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode

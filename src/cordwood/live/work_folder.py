@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from cordwood.cleaning.engine.task import PROGRESS
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats.filenames import WORK_FOLDER
 
 #: Cleans in place name their folders in the same way, and have a folder for the counters of all tasks.

@@ -18,7 +18,7 @@ from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
 from cordwood.record.libdeflate import LibDeflate, libdeflate
-from cordwood.record.libzstd import LibZstd, libzstd
+from cordwood.record.libraries import LibZstd, libzstd
 
 Int64Array = npt.NDArray[np.int64]
 

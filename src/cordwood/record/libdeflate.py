@@ -7,7 +7,7 @@ import functools
 import importlib.util
 from dataclasses import dataclass
 
-from cordwood.record.contexts import Contexts, address_of, create
+from cordwood.record.libraries import Contexts, address_of, create
 
 #: libdeflate's level; it compresses about as well as zlib's level 6, Kafka's default, in half the time.
 LEVEL = 6

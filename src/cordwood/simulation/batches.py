@@ -11,8 +11,7 @@ import numpy.typing as npt
 from cordwood.common.types import NONE
 from cordwood.kernels.encode import RECORD_EXTRA_BYTES, encode_bodies, write_headers
 from cordwood.kernels.layout import BATCH_ROW, HEADER, RECORD_ROW, TRANSACTIONAL, BatchRows
-from cordwood.record.batch import MAX_SEQUENCE
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import MAX_SEQUENCE, Marker, encode_marker
 from cordwood.record.record import write_varint
 from cordwood.simulation.sizing.workload import KEY_BYTES, TOMBSTONE_BYTES
 

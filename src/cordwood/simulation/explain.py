@@ -20,7 +20,6 @@ import cordwood.simulation.explain_report  # noqa: F401 - so that a result can s
 from cordwood.cleaning.rules.plan import Choices, Decision, PartitionPlan
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.config import (
     DAY_MS,
     SYNONYMS,
@@ -35,16 +34,15 @@ from cordwood.common.config import (
 )
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import bytes_text, names_text
+from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
-from cordwood.simulation.explain_options import ExplainOptions
 from cordwood.simulation.measure import TOPIC, ConfigSet, run_writer
-from cordwood.simulation.sizing.explained import AtOnce, ExplainResult, ReplayedLog
+from cordwood.simulation.options import ExplainOptions
 from cordwood.simulation.sizing.notes import compare, notes_on
-from cordwood.simulation.sizing.result import Outcome
-from cordwood.simulation.sizing.scale import RECORDS_MAX, Scale, choose_scale
-from cordwood.simulation.sizing.workload import RECORD_EXTRA_BYTES_MAX, Workload
+from cordwood.simulation.sizing.result import AtOnce, ExplainResult, Outcome, ReplayedLog
+from cordwood.simulation.sizing.workload import RECORD_EXTRA_BYTES_MAX, RECORDS_MAX, Scale, Workload, choose_scale
 from cordwood.simulation.trace import LogTrace, TraceRows, last_of_keys, read_trace
 from cordwood.simulation.world import START_MS
 from cordwood.storage.log.view import LogView

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cordwood.common.config import DAY_MS
-from cordwood.common.presentable import register
-from cordwood.common.text import bytes_text, duration_text, number, printable, rounded, time_text
+from cordwood.common.text import bytes_text, duration_text, number, printable, register, rounded, time_text
 from cordwood.simulation.report import disk_chart, figure_lines, notebook, outcome_document
-from cordwood.simulation.sizing.explained import AtOnce, ExplainResult
+from cordwood.simulation.sizing.result import AtOnce, ExplainResult
 
 #: Number of dates on the time axis.
 _DATES = 5

@@ -28,8 +28,7 @@ from cordwood.live.log_to_clean import LogToClean
 from cordwood.simulation.batches import BatchEncoder, Records, Room, Written
 from cordwood.simulation.recorder import RecordState
 from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Point
-from cordwood.simulation.sizing.scale import Scale, scaled_configs
-from cordwood.simulation.sizing.workload import Keys, Workload
+from cordwood.simulation.sizing.workload import Keys, Scale, Workload, scaled_configs
 from cordwood.simulation.world import START_MS, Member, World, Writer
 
 TOPIC = "topic"

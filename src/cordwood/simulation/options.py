@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from cordwood.commands.options import Selection
+from cordwood.common.arguments import SEED, Option
 from cordwood.common.errors import RequestError
-from cordwood.common.option import SEED, Option
 from cordwood.simulation.sizing.workload import Workload
 
 
@@ -47,3 +48,46 @@ class SimulateOptions:
             raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
         if self.seed < 0:
             raise RequestError(f"--seed {self.seed}: give 0 or more")
+
+
+# ---- explain options -------------------------------------------------------------------------------------------------
+
+# The options of `explain`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """The options of `explain`; the overrides of the selection are the configs to try."""
+
+    selection: Selection = field(default_factory=Selection)
+    against: Annotated[
+        Sequence[str],
+        Option("Compare with a further set of configs, which has this config in addition.", metavar="KEY=VALUE"),
+    ] = ()
+    days: Annotated[float, Option("Replay so many days, up to the log's last record. Default: 28.", metavar="DAYS")] = (
+        28.0
+    )
+    now_ms: Annotated[
+        int | None,
+        Option("Say as of this time (ms since 1970) what happens at once. Default: now.", flag="--now", metavar="MS"),
+    ] = None
+    scale: Annotated[
+        float | None,
+        Option(
+            "Replay the records of one key in so many, and multiply the results by it; 1: of all keys. Default: chosen "
+            "so that the replay takes some seconds.",
+            metavar="FACTOR",
+        ),
+    ] = None
+    seed: Annotated[int, SEED] = 7
+
+    def __post_init__(self) -> None:
+        """Validate numbers, and require --config for --against."""
+        if not 0.001 <= self.days <= 3660:
+            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
+        if self.scale is not None and not 1 <= self.scale < float("inf"):
+            raise RequestError(f"--scale {self.scale:g}: give 1 (all keys) or more")
+        if self.seed < 0:
+            raise RequestError(f"--seed {self.seed}: give 0 or more")
+        if self.against and not self.selection.overrides:
+            raise RequestError("--against goes with --config: it compares with a set that has both")

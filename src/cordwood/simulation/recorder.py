@@ -15,7 +15,7 @@ from cordwood.live.log import Log
 from cordwood.live.segment import LogSegment
 from cordwood.record.columns import decode
 from cordwood.simulation.batches import Written
-from cordwood.simulation.sizing.stays import NEVER, Stay
+from cordwood.simulation.sizing.result import NEVER, Stay
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -7,13 +7,11 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from cordwood.common.charts import COLORS, Curve, line_chart
 from cordwood.common.config import DAY_MS
-from cordwood.common.presentable import Charted, register
-from cordwood.common.text import Column, bytes_text, duration_text, printable, rounded, table
-from cordwood.simulation.sizing.result import Outcome, Point, SimulationResult
-from cordwood.simulation.sizing.stays import Stay
+from cordwood.common.text import Charted, Column, bytes_text, duration_text, printable, register, rounded, table
+from cordwood.simulation.sizing.result import Outcome, Point, SimulationResult, Stay
 from cordwood.simulation.sizing.workload import Workload
+from cordwood.view.pages.charts import COLORS, Curve, line_chart
 
 Cell = Callable[[Outcome, int], str]
 

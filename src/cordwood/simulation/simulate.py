@@ -14,7 +14,7 @@ from cordwood.simulation.measure import TOPIC, ConfigSet, run_workload
 from cordwood.simulation.options import SimulateOptions
 from cordwood.simulation.sizing.notes import compare, notes_on
 from cordwood.simulation.sizing.result import SimulationResult
-from cordwood.simulation.sizing.scale import choose_scale
+from cordwood.simulation.sizing.workload import choose_scale
 from cordwood.storage.log.files import read_file
 
 

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import DataError
-from cordwood.kernels.layout import HEADER, BatchRows
+from cordwood.kernels.layout import HEADER, BatchRows, is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
-from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.log.segment import locate_damage
 from cordwood.storage.log.view import LogView

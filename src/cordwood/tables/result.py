@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cordwood.common.presentable import Presentable
+from cordwood.common.text import Presentable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from cordwood.common.arguments import Option
 from cordwood.common.errors import RequestError
-from cordwood.common.option import Option
 from cordwood.fs.machine import local_cores
 from cordwood.tasks.spark.settings import LOCAL_MASTER
 

@@ -16,16 +16,14 @@ from enum import StrEnum
 from typing import Any
 
 from cordwood.commands.groups import groups_of_node
+from cordwood.commands.ls import list_node
 from cordwood.commands.opening import open_node, select_partitions
-from cordwood.commands.options import TransactionOptions
-from cordwood.commands.read import list_node
-from cordwood.commands.selection import GroupOptions, ListOptions, WhyOptions
+from cordwood.commands.options import GroupOptions, ListOptions, TransactionOptions, WhyOptions
 from cordwood.commands.transactions import transactions_of_node
-from cordwood.commands.why.causes import WhyResult
+from cordwood.commands.why.facts import WhyResult
 from cordwood.commands.why_node import why_node
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.errors import CordwoodError, NotFoundError
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS

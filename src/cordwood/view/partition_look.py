@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cordwood.cleaning.rules.plan import Choices, LogFacts, PartitionPlan, Plan
+from cordwood.commands.ls import list_node
 from cordwood.commands.opening import open_node
+from cordwood.commands.options import ListOptions, Selection, WhyOptions
 from cordwood.commands.plan import plan_of, plan_with_facts
-from cordwood.commands.read import list_node
-from cordwood.commands.selection import ListOptions, Selection, WhyOptions
-from cordwood.commands.why.causes import WhyPartition, WhyResult
+from cordwood.commands.why.facts import WhyPartition, WhyResult
 from cordwood.commands.why_node import why_of
-from cordwood.common.clock import Clock, system_clock
 from cordwood.common.config import topic_of_override
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError
+from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.record.batch import Batch, to_batches

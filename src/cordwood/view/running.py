@@ -20,29 +20,25 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
 from cordwood.cleaning.rules import selection
-from cordwood.common.clock import Clock, monotonic_clock, system_clock
+from cordwood.common.arguments import METADATA, SERVER_PROPERTIES, SINGLE_COPY, Option
 from cordwood.common.errors import HangingError, KafkaStorageError, RequestError
-from cordwood.common.option import METADATA, SERVER_PROPERTIES, SINGLE_COPY, Option
 from cordwood.common.text import number
 from cordwood.common.threads import in_background
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import Clock, TopicPartition, monotonic_clock, system_clock
 from cordwood.fs.base import LocalFileSystem
-from cordwood.live.directory_loading import OnProgress
-from cordwood.live.explicit_configs import ExplicitConfigs, explicit_configs
-from cordwood.live.health import HealthWatch, Waiting
+from cordwood.live.creation import OnProgress
+from cordwood.live.gauges import PARTITIONS_MAX, DiskSpace, disk_spaces, of_disks, of_partitions
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
+from cordwood.live.manager_configs import ExplicitConfigs, explicit_configs
 from cordwood.live.metrics import MetricName, Reading
-from cordwood.live.partition_metrics import PARTITIONS_MAX, DiskSpace, disk_spaces, of_disks, of_partitions
 from cordwood.live.report import Health, PartitionStatus
-from cordwood.live.status import statuses
+from cordwood.live.status import HealthWatch, Waiting, statuses
 from cordwood.storage.formats.filenames import META_PROPERTIES
 from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.node import Node
-from cordwood.view.exporter import routes
-from cordwood.view.live_view import LiveView, guard
-from cordwood.view.web.access import HEADERS
-from cordwood.view.web.http_server import HOST, HttpServer
+from cordwood.view.live_view import LiveView, guard, routes
+from cordwood.view.web.http_server import HEADERS, HOST, HttpServer
 
 _log = logging.getLogger(__name__)
 #: Time between two looks at health.

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.cleaning.engine import by_index, scan, staying
-from cordwood.cleaning.engine.by_index import scan_by_index
+from cordwood.cleaning.engine import readahead, scan
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.scan import scan_by_index
 from cordwood.common.errors import CorruptBatchError
-from cordwood.fs.counted import CountedStore
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import CountedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import secret_of_most, write_index
-from cordwood.storage.index.probe import Candidates
+from cordwood.storage.index.search import Candidates
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.engine.logs import make_log
@@ -208,7 +208,7 @@ def test_records_whose_tags_agree_with_those_of_dirty_keys_stay(
     whole = cleaned(log, tmp_path / "whole", None)
     indexed(log)
     monkeypatch.setattr(
-        by_index,
+        scan,
         "find",
         lambda *_: Candidates(np.full(BATCHES * RECORDS // 8, 255, np.uint8), entries=1),
     )
@@ -258,23 +258,23 @@ def test_once_a_record_goes_the_others_are_looked_up_as_they_are_rewritten(
     index = build(log.segments[0], SECRET, 1 << 30)
     assert index is not None
     write_index(FS, log.path, index)
-    monkeypatch.setattr(staying, "window_bytes", lambda _: 1)
-    monkeypatch.setattr(staying, "GAP_BYTES", 1)
+    monkeypatch.setattr(readahead, "window_bytes", lambda _: 1)
+    monkeypatch.setattr(readahead, "GAP_BYTES", 1)
     read: list[int] = []
-    looked_up = by_index._looked_up
+    looked_up = scan._looked_up
 
     def noted(*args: Any) -> Iterator[Any]:
         for found in looked_up(*args):
             read.extend(found[0].tolist())
             yield found
 
-    monkeypatch.setattr(by_index, "_looked_up", noted)
+    monkeypatch.setattr(scan, "_looked_up", noted)
     every = Candidates(np.full(BATCHES * RECORDS // 8, 255, np.uint8), entries=1)
     assert cleaned(log, tmp_path / "spread", SECRET) == whole
     assert read == [2]
     read.clear()
     # The hashes of all records agree with those of dirty keys.
-    monkeypatch.setattr(by_index, "find", lambda *_: every)
+    monkeypatch.setattr(scan, "find", lambda *_: every)
     assert cleaned(log, tmp_path / "agreeing", SECRET) == whole
     assert read == [0, 1, 2]
     assert whole[0].counts.records_superseded == BATCHES // 4

@@ -13,8 +13,8 @@ from cordwood.api import plan as make_plan
 from cordwood.cleaning.engine.division import RUN_BYTES_MIN, tasks_at_once, with_divisions, with_probing
 from cordwood.cleaning.engine.task import tasks_of
 from cordwood.cleaning.rules.plan import Division, Plan
-from cordwood.commands.report import clean as clean_report
-from cordwood.commands.report import plan as report
+from cordwood.commands import clean as clean_report
+from cordwood.commands import plan as report
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.keys import DirtySection
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition, join
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import CorruptBatchError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.storage.log.joined import JoinedSegment
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import JoinedSegment, Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.engine.logs import data, make_log

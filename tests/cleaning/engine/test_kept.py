@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.cleaning.engine.check import faults
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.task import faults
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.engine.facts import load_producers
-from cordwood.cleaning.engine.partition import Cleaned, CleanRequest
-from cordwood.cleaning.engine.rounds import clean_in_rounds
-from cordwood.cleaning.engine.settings import CleanSettings
+from cordwood.cleaning.engine.facts import CleanSettings, load_producers
+from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_in_rounds
 from cordwood.cleaning.rules.plan import Threshold
 from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem

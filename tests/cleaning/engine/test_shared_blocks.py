@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView

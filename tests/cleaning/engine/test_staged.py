@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from cordwood.cleaning.engine import staged as engine_staged
 from cordwood.cleaning.engine import stages
-from cordwood.cleaning.engine.blobs import BlobReader, BlobWriter
+from cordwood.cleaning.engine.blobs import BlobReader, BlobWriter, LostSectionError
 from cordwood.cleaning.engine.division import STAGED_BYTES_MIN, is_staged
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_partition
-from cordwood.cleaning.engine.sections import LostSectionError
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.engine.task import PartitionTask
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.common.errors import CorruptBatchError
 from cordwood.fs.base import TargetStore
-from cordwood.fs.counted import CountedStore
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import CountedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.engine import staying
-from cordwood.cleaning.engine.facts import cleanable_facts
+from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine.facts import CleanSettings, cleanable_facts
 from cordwood.cleaning.engine.partition import (
     Cleaned,
     CleanRequest,
@@ -21,12 +21,11 @@ from cordwood.cleaning.engine.partition import (
     state_at_start,
 )
 from cordwood.cleaning.engine.scan import KeyScan, scan_keys
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.superseded import ScannedKeys
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import Codec
-from cordwood.fs.counted import CountedStore
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import CountedStore
 from cordwood.kernels.layout import CRC_AT, SIZE_AT
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
@@ -63,7 +62,7 @@ def request(log: LogView, **choice: object) -> CleanRequest:
 
 def clean(log: LogView, target: Path, *, gap_bytes: int, producers: Producers | None = None) -> Cleaned:
     target.mkdir()
-    with mock.patch.object(staying, "GAP_BYTES", gap_bytes):
+    with mock.patch.object(readahead, "GAP_BYTES", gap_bytes):
         return clean_partition(FS, log, str(target), request(log, producers=producers))
 
 
@@ -106,7 +105,7 @@ def test_what_is_superseded_is_read_once(tmp_path: Path) -> None:
     counted = CountedStore(FS, suffix=".log")
     log = LogView(str(tmp_path / "t-0"), log_start_offset=0, fs=counted)
     size = sum(segment.size_bytes for segment in log.segments)
-    cleaned = clean(log, tmp_path / "out", gap_bytes=staying.GAP_BYTES, producers=Producers())
+    cleaned = clean(log, tmp_path / "out", gap_bytes=readahead.GAP_BYTES, producers=Producers())
     assert size < counted.bytes_read < 1.2 * size
     assert (cleaned.counts.bytes_read, cleaned.counts.records_superseded) == (size, 38)
     assert (cleaned.counts.batches_dropped, cleaned.counts.batches_verbatim) == (38, 3)

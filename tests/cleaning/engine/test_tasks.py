@@ -14,10 +14,9 @@ import pytest
 
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine import partition, readahead
-from cordwood.cleaning.engine.facts import load_producers, segment_facts
+from cordwood.cleaning.engine.facts import CleanSettings, load_producers, segment_facts
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.engine.readahead import PACKED_BYTES, segment_windows_from
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.common.errors import CordwoodError, CorruptBatchError

@@ -17,8 +17,7 @@ from cordwood.common.types import NONE, Codec, ControlType, TimestampType
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.layout import BATCH_ROW
 from cordwood.kernels.scan import scan_batches
-from cordwood.record.batch import Batch, encode_batch, encode_message_set
-from cordwood.record.control import KEY, MARKER_VALUE
+from cordwood.record.batch import KEY, MARKER_VALUE, Batch, encode_batch, encode_message_set
 from cordwood.record.plain import read_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import leader_epochs, producer_state

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.proof.facts import Facts, Piece
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules, Uncommitted, judge_hash_ranges
-from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.pairs import Count, Facts, Piece, ViolationKind
 from cordwood.cleaning.proof.scratch import Kept, Scratch
 from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem

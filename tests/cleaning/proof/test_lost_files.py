@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.cleaning.proof import prove, states
+from cordwood.cleaning.proof import prove
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.prove import ProofSite
 from cordwood.cleaning.proof.scratch import Scratch
@@ -43,7 +43,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     before, _ = cleaned_example(tmp_path, InThisProcess())  # type: ignore[arg-type]
     monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
     monkeypatch.setattr(prove, "HERE_MAX", -1)
-    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    monkeypatch.setattr(prove, "RANGE_BYTES", 1)
     after = tmp_path / "after" / "t-0"
     start = min(int(log.stem) for log in after.glob("*.log"))
     return Pair(None, Side(str(before), 0), Side(str(after), start), now_ms=NOW, new_horizon_ms=NOW + 86_400_000)

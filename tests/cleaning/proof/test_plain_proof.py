@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from cordwood.cleaning.proof import prove, states
+from cordwood.cleaning.proof import prove
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.pairs import ViolationKind as Kind
 from cordwood.common.types import NONE, Codec, ControlType, TimestampType
@@ -400,7 +400,7 @@ def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "many tasks":
         monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
         monkeypatch.setattr(prove, "HERE_MAX", -1)
-        monkeypatch.setattr(states, "RANGE_BYTES", 1)
+        monkeypatch.setattr(prove, "RANGE_BYTES", 1)
 
 
 def proved(before: State, after: State, rules: Rules) -> set[Kind]:

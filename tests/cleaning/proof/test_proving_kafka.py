@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.cleaning.engine.settings import clean_settings
+from cordwood.cleaning.engine.facts import clean_settings
 from cordwood.cleaning.proof.pairs import Count, Pair, Side
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView

@@ -22,7 +22,7 @@ from cordwood.cleaning.proof.violations import MEANINGS
 from cordwood.common.types import ControlType
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from cordwood.tasks import packing
+from cordwood.tasks import tasks
 from tests.cleaning.proof.planting import NOW, State, data, marker
 from tests.commands.in_process import ProvingInThisProcess
 
@@ -64,7 +64,7 @@ def cleaned(spark: SparkSession, root: Path, fault: Fault = lambda task: task) -
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "run_task", run)
+        patch.setattr(tasks, "run_task", run)
         return clean_in_place(
             str(root),
             spark=cast(SparkSession, ProvingInThisProcess(spark)),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.proof import careful, quick, states
+from cordwood.cleaning.proof import careful, prove, quick
 from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.producers import ProducerNotes
@@ -157,7 +157,7 @@ def test_only_plain_batches_in_order_are_taken() -> None:
 
 @pytest.fixture
 def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    monkeypatch.setattr(prove, "RANGE_BYTES", 1)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.cleaning.proof import prove, states
+from cordwood.cleaning.proof import prove
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import MEANINGS, Verdict
 from cordwood.common.types import Codec, ControlType, TimestampType, TopicPartition
@@ -296,10 +296,10 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
 @pytest.fixture(scope="module")
 def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
     """The verdict on each plant, all in one run."""
-    states = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
+    prove = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
     pairs = []
     for number, plant in enumerate(PLANTS):
-        state = states[plant.cleaned].copy()
+        state = prove[plant.cleaned].copy()
         plant.do(state)
         pairs.append(scene.pair(state.write(scene.folder / "planted" / str(number) / "t-0")))
     return dict(zip((plant.what for plant in PLANTS), verify_pairs(pairs), strict=True))
@@ -484,7 +484,7 @@ def wave() -> tuple[State, State]:
 
 
 def proved_as_wave(spark: SparkSession, folder: Path, states: tuple[State, State], **changes: Any) -> Verdict:
-    logs = [str(state.write(folder / name / "t-0")) for state, name in zip(states, ("before", "after"), strict=True)]
+    logs = [str(state.write(folder / name / "t-0")) for state, name in zip(prove, ("before", "after"), strict=True)]
     before, after = (Side(log, 0) for log in logs)
     return verify_pairs([Pair(None, before, after, first_uncleanable=3, now_ms=NOW, **changes)])[0]
 
@@ -668,7 +668,7 @@ def test_what_a_clean_must_not_do_is_noticed_by_many_tasks_too(
     scene: Scene, verdicts: dict[str, Verdict], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
-    monkeypatch.setattr(states, "RANGE_BYTES", 1)
+    monkeypatch.setattr(prove, "RANGE_BYTES", 1)
     right, *wrong = verify_pairs([scene.pair(scene.cleaned), *(verdict.pair for verdict in verdicts.values())])
     assert right.totals == {}
     monkeypatch.undo()
@@ -685,7 +685,7 @@ def test_what_is_known_of_a_damaged_state_before_is_compared_and_nothing_else(
 ) -> None:
     if tasks == "many tasks":
         monkeypatch.setattr(prove, "WHOLE_BYTES", -1)
-        monkeypatch.setattr(states, "RANGE_BYTES", 1)
+        monkeypatch.setattr(prove, "RANGE_BYTES", 1)
     whole = example()
     after = whole.write(tmp_path / "after" / "t-0")
     headers = [one.header for entries in whole.segments.values() for one in entries]

@@ -8,8 +8,7 @@ import pytest
 
 from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve, resolve_broker
 from cordwood.simulation.sizing.notes import compare, notes_on
-from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Rolls
-from cordwood.simulation.sizing.stays import Stay
+from cordwood.simulation.sizing.result import Cleans, Contents, Deletions, Outcome, Rolls, Stay
 
 GB = 10**9
 

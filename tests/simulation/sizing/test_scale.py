@@ -6,8 +6,7 @@ import pytest
 
 from cordwood.common.config import DAY_MS, TopicConfig, overrides, resolve
 from cordwood.common.errors import RequestError
-from cordwood.simulation.sizing.scale import STEPS_MAX, STEPS_MIN, Scale, choose_scale, scaled_configs
-from cordwood.simulation.sizing.workload import Workload
+from cordwood.simulation.sizing.workload import STEPS_MAX, STEPS_MIN, Scale, Workload, choose_scale, scaled_configs
 
 pytestmark = pytest.mark.more
 

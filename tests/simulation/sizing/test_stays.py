@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.simulation.sizing.stays import NEVER, Stay
+from cordwood.simulation.sizing.result import NEVER, Stay
 
 pytestmark = pytest.mark.more
 

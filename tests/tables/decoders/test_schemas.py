@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.tables.decoders.choice import decoder_of
-from cordwood.tables.decoders.decoder import Decoder
+from cordwood.tables.decoders.plain import Decoder
 from tests.tables.decoders.framing import avro, framed
 
 ORDER_1 = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "id", "type": "long"}]}

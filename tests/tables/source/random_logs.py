@@ -15,18 +15,17 @@ from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.producer_state import NO_GUARD, AppendOrigin
 from cordwood.live.scheduler import SteppedScheduler
-from cordwood.record.batch import encode_batch
-from cordwood.record.control import Marker, encode_marker
+from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.log.files import write_file
 from cordwood.storage.log.view import LogView
 from cordwood.tables.source.batch import BatchPlan, plan_batch
-from cordwood.tables.source.counts import ReadCounts
 from cordwood.tables.source.filters import Condition
 from cordwood.tables.source.options import ReadOptions, parse
 from cordwood.tables.source.reading import RowPlan, read_slice
 from cordwood.tables.source.schema import column_names
+from cordwood.tables.source.slices import ReadCounts
 from cordwood.testing.memory import MemoryFileSystem
 
 NOW_MS = 1_700_000_000_000

@@ -16,9 +16,9 @@ import cordwood
 from cordwood.common.types import Isolation, TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
-from cordwood.tables.source.counter import ReadCounter
-from cordwood.tables.source.counts import ReadCounts
+from cordwood.tables.source.datasource import ReadCounter
 from cordwood.tables.source.schema import COLUMNS
+from cordwood.tables.source.slices import ReadCounts
 from tests.fixtures import copy_of, fixture, reads
 from tests.spark_folder import folder_of
 from tests.tables.source.random_logs import NOW_MS, Writer

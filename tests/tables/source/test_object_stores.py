@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import cordwood
+from cordwood.commands.options import TableOptions
 from cordwood.commands.table import shown_table
-from cordwood.commands.table_options import TableOptions
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.manifest import MANIFEST
 from tests.cleaning.engine.logs import append

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cordwood
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from tests.cli.running import ENVIRONMENT
 from tests.kafka_tools import Broker
 from tests.knobs import SEED, scaled

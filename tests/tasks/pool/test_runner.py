@@ -16,10 +16,9 @@ import pytest
 
 from cordwood.common.errors import RequestError, TasksHangError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.tasks.hanging import given_up_after
-from cordwood.tasks.packing import doing
 from cordwood.tasks.pool.runner import ATTEMPTS_MAX, PoolRunner, running_in_pool
-from cordwood.tasks.tasks import run_each
+from cordwood.tasks.runner import given_up_after
+from cordwood.tasks.tasks import doing, run_each
 from tests.commands.killing import processes, wait_for
 from tests.tasks.pool import tasks
 

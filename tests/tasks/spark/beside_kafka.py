@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from cordwood.tasks.spark.runner import running_on_spark
 from tests.cleaning.against_kafka import random_scripts, run_scripts
 from tests.cleaning.modes import on

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from tests.cli.running import ENVIRONMENT
 
 _SESSION = """

@@ -25,10 +25,10 @@ from types import ModuleType
 from typing import Any
 
 from cordwood.cleaning.engine import exchange, staged, stages, task
-from cordwood.cleaning.proof import prove, states
+from cordwood.cleaning.proof import prove
 from cordwood.cleaning.rules import key_table
 from cordwood.storage.log.segment import Segment
-from cordwood.tasks import packing
+from cordwood.tasks import tasks as tasks_module
 from tests.cleaning.modes import every_batch
 from tests.commands.killing import WAIT_SECONDS, processes, wait_for
 from tests.tasks.spark.kill_cases import Case, Moment, Stage
@@ -114,8 +114,8 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "headers": ((stages, "transactional_batches"), (staged, "transactional_batches")),
     "scan": ((exchange, "scan_into_blob"),),
     "merge": ((exchange, "merge_blobs"),),
-    "rewrite": ((task, "run_task"), (packing, "run_task")),
-    "check": ((packing, "check_output"),),
+    "rewrite": ((task, "run_task"), (tasks_module, "run_task")),
+    "check": ((tasks_module, "check_output"),),
     "compare": ((prove, "compare"),),
     "conclude": ((prove, "conclude"),),
     "judge": ((prove, "judge"),),
@@ -124,7 +124,7 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
 
 def plant() -> None:
     """Let the functions of tasks in this process carry out orders; and proofs of small logs take many tasks."""
-    prove.HERE_MAX, states.RANGE_BYTES = -1, 1
+    prove.HERE_MAX, prove.RANGE_BYTES = -1, 1
     for stage, places in _FUNCTIONS.items():
         (found,) = {getattr(module, name) for module, name in places}
         planted = _ordered(stage, found)

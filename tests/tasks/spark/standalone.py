@@ -15,7 +15,7 @@ from typing import Self
 
 import pyspark
 
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _SECONDS_MAX = 60

@@ -12,8 +12,7 @@ from crc32c import crc32c
 
 from cordwood.fs.temporary import make_held, release
 from cordwood.tasks.spark.archive import Archive
-from cordwood.tasks.spark.java import find_java
-from cordwood.tasks.spark.launch import archive_for, command_for
+from cordwood.tasks.spark.launch import archive_for, command_for, find_java
 from cordwood.tasks.spark.settings import LOCAL_MASTER, settings_for
 
 pytestmark = pytest.mark.more

@@ -37,7 +37,7 @@ RECORDS = 480_000
 USERS_SESSION = """
 import os, sys, time
 from cordwood import verify
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from pyspark.sql import SparkSession
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ |= {name: value for name, value in find_java().settings.items() if value is not None}

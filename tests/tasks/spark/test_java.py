@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.common.errors import RequestError
-from cordwood.tasks.spark.java import OLDEST_VERSION, find_java
+from cordwood.tasks.spark.launch import OLDEST_VERSION, find_java
 
 pytestmark = pytest.mark.more
 

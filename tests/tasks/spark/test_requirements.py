@@ -16,7 +16,7 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.record import Record
-from cordwood.tasks.spark.requirements import check_python, check_version
+from cordwood.tasks.spark.executors import check_python, check_version
 from tests.tables.source.random_logs import NOW_MS, Writer
 
 pytestmark = pytest.mark.more

@@ -54,7 +54,7 @@ with running_on_spark(tasks=3) as runner:
 
 CANCELLED = """
 import os, sys, time
-from cordwood.tasks.hanging import looked_at
+from cordwood.tasks.runner import looked_at
 from cordwood.tasks.spark.runner import running_on_spark
 
 path = sys.argv[1]
@@ -89,7 +89,7 @@ with running_on_spark() as runner:
 BORROWED = """
 import json, os, sys
 from pyspark.sql import SparkSession
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from cordwood.tasks.spark.runner import running_on_spark
 
 os.environ.update({name: value for name, value in find_java().settings.items() if value is not None})

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cordwood.tasks.hanging import looked_at
-from cordwood.tasks.spark.collecting import collect
+from cordwood.tasks.runner import looked_at
 from cordwood.tasks.spark.gateway import raise_if_ended
+from cordwood.tasks.spark.runner import collect
 from cordwood.tasks.spark.session import cores, session
 from tests.live.nodes import until
 
@@ -51,7 +51,7 @@ print("done")
 
 
 AFTER_A_USERS = """
-from cordwood.tasks.spark.java import find_java
+from cordwood.tasks.spark.launch import find_java
 from cordwood.tasks.spark.session import session
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ starting.kill()
 JAVA_ENDS_AS_A_JOB_BEGINS = """
 import os, signal, threading, time
 from pathlib import Path
-from cordwood.tasks.spark.collecting import collect_rdd
+from cordwood.tasks.spark.runner import collect_rdd
 from cordwood.tasks.spark.gateway import Gateway, without_words_of_py4j
 from cordwood.tasks.spark.settings import settings_for
 from pyspark import InheritableThread

@@ -15,13 +15,12 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.cleaning.engine.exchange import BlobFolder
 from cordwood.commands import table as table_command
+from cordwood.commands.options import TableFileOptions, TableOptions
 from cordwood.commands.table import prepare
-from cordwood.commands.table_options import TableFileOptions, TableOptions
 from cordwood.common.errors import CorruptBatchError, CorruptFileError, NotFoundError, RequestError, UndecodableError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.tables.newest import scan_by_tasks
+from cordwood.tables.newest import cut, scan_by_tasks
 from cordwood.tables.on_spark import table_dataframe
-from cordwood.tables.runs import cut
 from cordwood.tasks.engines import EngineOptions
 from cordwood.tasks.spark.runner import SessionRunner
 from cordwood.tasks.tasks import run_each

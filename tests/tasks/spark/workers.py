@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cordwood.bench.usage import memory_bytes
+from cordwood.bench.beside_kafka import memory_bytes
 from tests.cli.running import ENVIRONMENT
 from tests.commands.killing import processes
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from cordwood.api import view_html
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from tests.cleaning.engine.logs import append
 from tests.fixtures import fixture
 from tests.knobs import PICTURES

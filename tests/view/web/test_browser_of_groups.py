@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from tests.view.web.browser import Browser
 from tests.view.web.view_client import Client, printed, served
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.main import app
-from cordwood.commands.selection import Selection, WhyOptions
+from cordwood.commands.options import Selection, WhyOptions
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from tests.fixtures import copy_of

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cordwood.cli.view import dump_lines
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.view.web.access import HEADERS
-from cordwood.view.web.serving import ViewServer
+from cordwood.view.web.http_server import HEADERS
+from cordwood.view.web.site import ViewServer
 from tests.cleaning.engine.logs import append
 from tests.cli.running import ENVIRONMENT
 from tests.commands.trees import tree

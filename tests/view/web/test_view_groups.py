@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from cordwood.cli.view import dump_lines
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.web.http_server import Answer, Request
 from cordwood.view.web.site import Site

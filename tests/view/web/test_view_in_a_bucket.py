@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import app
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from tests.fs.object_server import Server, running_server
 from tests.view.web.view_client import Client, ask, check_harmless, lines_of, printed, served
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from tests.cleaning.engine.logs import append
 from tests.view.web.view_client import Client, check_harmless, served
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record

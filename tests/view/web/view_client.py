@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from cordwood.cli.main import app
 from cordwood.cli.view import dump_lines
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.fs.base import Store
-from cordwood.view.web.serving import ViewServer
+from cordwood.view.web.site import ViewServer
 
 #: No element has another way to run something, or to load something, that these pages could use.
 _NEVER = ("script", "iframe", "object", "embed", "base", "img", "foreignobject", "animate", "set", "use")

@@ -10,6 +10,7 @@ a file is lost or damaged, the task that wrote it runs again. Blobs need not sur
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,55 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.engine import sections
-from cordwood.cleaning.engine.sections import LostSectionError
+from cordwood.common.errors import CordwoodError
 from cordwood.fs.base import ReadableFile, TargetStore
 from cordwood.fs.direct import Appender, read_direct
 from cordwood.kernels.layout import U8Array
+
+# ---- sections --------------------------------------------------------------------------------------------------------
+
+# Encode arrays as sections, which tasks of one clean exchange in blobs or in rows.
+#
+# section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
+
+_ALIGNMENT = 8
+
+
+class LostSectionError(CordwoodError):
+    """Another task's output is missing, or differs from what its writer recorded.
+
+    Attributes:
+        where: path of the blob; or of the partition, for rows.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(where, what)
+        self.where = where
+        self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def encode(arrays: Sequence[npt.NDArray[Any]]) -> list[U8Array]:
+    """Return the bytes of a section, in pieces that are views of the arrays."""
+    pieces = [np.array([array.nbytes for array in arrays], np.int64)]
+    for array in arrays:
+        pieces.append(np.ascontiguousarray(array))
+        pieces.append(np.zeros(-array.nbytes % _ALIGNMENT, np.uint8))
+    return [piece.reshape(-1).view(np.uint8) for piece in pieces if piece.nbytes]
+
+
+def decode(data: U8Array, kinds: Sequence[npt.DTypeLike]) -> list[npt.NDArray[Any]]:
+    """Return the arrays of a section, of these types and one dimension; views that may be written to."""
+    sizes = np.frombuffer(data, np.int64, len(kinds)).tolist()
+    arrays = []
+    position = len(kinds) * _ALIGNMENT
+    for kind, size in zip(kinds, sizes, strict=True):
+        of = np.dtype(kind)
+        arrays.append(np.frombuffer(data, of, size // of.itemsize, position) if size else np.empty(0, of))
+        position += size + -size % _ALIGNMENT
+    return arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +95,7 @@ class BlobWriter:
     def add(self, name: str, *arrays: npt.NDArray[Any]) -> None:
         """Append a section under a new name."""
         start, crc = self._appender.position, 0
-        for piece in sections.encode(arrays):
+        for piece in encode(arrays):
             self._appender.append(piece)
             crc = crc32c.crc32c(piece, crc)
         self._sections.append((name, start, self._appender.position - start, crc))
@@ -96,7 +141,7 @@ class BlobReader:
     def get(self, name: str, *kinds: npt.DTypeLike) -> list[npt.NDArray[Any]]:
         """Return the arrays of a section, which have these types."""
         # The directory's CRC was correct, so its numbers are the writer's.
-        return sections.decode(self._read(*self._sections[name]), kinds)
+        return decode(self._read(*self._sections[name]), kinds)
 
     def close(self) -> None:
         """Close the file."""

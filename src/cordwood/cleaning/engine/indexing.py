@@ -22,16 +22,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cordwood.cleaning.engine.blobs import LostSectionError
 from cordwood.cleaning.engine.readahead import segment_windows_from
-from cordwood.cleaning.engine.sections import LostSectionError
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, MemoryShare, NewestOffsets
 from cordwood.cleaning.rules.superseded import UNREAD, ScannedKeys, SegmentOutcomes
 from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.fs.base import ReadableFile, TargetStore
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.kernels import key_index as kernel
-from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.record.headers import is_control
+from cordwood.kernels.layout import BATCH_ROW, BatchRows, is_control
 from cordwood.storage.formats.filenames import key_index_name
 from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
 from cordwood.storage.index.build import (
@@ -47,7 +46,7 @@ from cordwood.storage.index.build import (
     is_worth_keeping,
 )
 from cordwood.storage.index.files import create_index, has_index, read_index
-from cordwood.storage.index.probe import hashes_in
+from cordwood.storage.index.search import hashes_in
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.readahead import (
     TrackedWindow,
     decode_batches,
@@ -20,16 +21,14 @@ from cordwood.cleaning.engine.readahead import (
     reading_threads,
     tracked_windows,
 )
-from cordwood.cleaning.engine.settings import CleanSettings
 from cordwood.cleaning.rules.key_table import BoolArray, KeyTable, NewestOffsets, UInt64Array
 from cordwood.cleaning.rules.latest import LatestOffsets
 from cordwood.cleaning.rules.offset_map import OffsetMap, keys_max
 from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.types import NONE
 from cordwood.kernels.latest import choose_keyed
-from cordwood.kernels.layout import BatchRows
+from cordwood.kernels.layout import BatchRows, is_control
 from cordwood.record.columns import RecordColumns
-from cordwood.record.headers import is_control
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import compute_crcs
 

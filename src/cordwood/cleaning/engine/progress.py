@@ -13,13 +13,12 @@ from uuid import uuid4
 from cordwood.common.errors import NotFoundError
 from cordwood.common.types import override
 from cordwood.fs.base import FileInfo, Store, TargetStore
-from cordwood.fs.counted import CountedStore
 from cordwood.fs.location import Location
+from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.source import LogSource
-from cordwood.storage.log.view import LogView
+from cordwood.storage.log.view import LogSource, LogView
 
 _WRITE_EVERY_SECONDS = 0.5
 _READ_EVERY_SECONDS = 0.25

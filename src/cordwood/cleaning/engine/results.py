@@ -10,7 +10,7 @@ from cordwood.cleaning.engine.partition import Cleaned
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output
 from cordwood.cleaning.rules.plan import Decision, PartitionPlan, Plan
 from cordwood.cleaning.rules.rewrite import Counts
-from cordwood.common.presentable import Paged, Presentable
+from cordwood.common.text import Paged, Presentable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.node.node import LocatedPartition
 

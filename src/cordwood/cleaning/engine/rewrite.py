@@ -14,15 +14,16 @@ import numpy as np
 from cordwood.cleaning.engine.facts import aborted_transactions
 from cordwood.cleaning.engine.indexing import IndexedBatches, IndexMaker
 from cordwood.cleaning.engine.readahead import (
+    Staying,
     TrackedWindow,
     decode_batches,
     read_ahead,
     reading_threads,
     records_of,
+    staying,
     tracked_windows,
     with_upper_bounds,
 )
-from cordwood.cleaning.engine.staying import Staying, staying
 from cordwood.cleaning.rules.key_table import Int64Array, NewestOffsets
 from cordwood.cleaning.rules.rewrite import (
     CountRows,
@@ -40,8 +41,7 @@ from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.joined import JoinedSegment, part_numbers, parts_of
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import JoinedSegment, Segment, part_numbers, parts_of
 from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers

@@ -43,10 +43,9 @@ from cordwood.cleaning.rules.key_table import ENTRY_BYTES
 from cordwood.common.errors import CordwoodError, StoreError
 from cordwood.common.threads import Each
 from cordwood.fs.base import TargetStore
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.kernels.layout import BatchRows
-from cordwood.storage.log.source import LogSource
-from cordwood.storage.log.view import LogView
+from cordwood.storage.log.view import LogSource, LogView
 
 #: Maximum number of attempts at a task that lacks input.
 _ATTEMPTS = 3

@@ -63,8 +63,7 @@ from cordwood.cleaning.rules.superseded import (
 from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import DataError
 from cordwood.common.types import override
-from cordwood.kernels.layout import BATCH_ROW, BatchRows
-from cordwood.record.headers import concerns_transactions
+from cordwood.kernels.layout import BATCH_ROW, BatchRows, concerns_transactions
 from cordwood.storage.index.files import has_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView

@@ -5,16 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
 from cordwood.cleaning.proof.keys import KeyEntries
-from cordwood.cleaning.proof.pairs import Count, Pair, ViolationKind
-from cordwood.cleaning.proof.ranges import PairRange
+from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Piece, ViolationKind
+from cordwood.cleaning.proof.reading import PairRange
 from cordwood.common.config import LONG_MAX
 from cordwood.kernels import side_by_side
 from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
-from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
+from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.kernels.side_by_side import INVENTED, match_records
-from cordwood.record.headers import is_control
 from cordwood.storage.log.view import LogView
 
 #: The violation for each difference of a record that the kernel reports.

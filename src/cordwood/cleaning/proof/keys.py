@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array, Piece
-from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Piece, ViolationKind
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
 from cordwood.kernels.last_records import (

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.facts import Facts
-from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.pairs import Count, Facts, ViolationKind
 from cordwood.cleaning.proof.room import STEP_BYTES, STEPS_AT_ONCE
 from cordwood.cleaning.proof.scratch import Kept, ScratchWriter, kept_here
 from cordwood.common.types import NONE
-from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
-from cordwood.record.headers import is_control
+from cordwood.kernels.layout import TRANSACTIONAL, BatchRows, is_control
 
 #: Kinds of steps, in their order at one offset.
 ABORT, COMMIT, DATA = range(3)

@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cordwood.cleaning.proof.facts import Int64Array
 from cordwood.cleaning.proof.judging import Judge
-from cordwood.cleaning.proof.pairs import Count
+from cordwood.cleaning.proof.pairs import Count, Int64Array
 from cordwood.cleaning.proof.producers import ProducerNotes
-from cordwood.cleaning.proof.ranges import PairRange
-from cordwood.cleaning.proof.reading import RangeWindows
-from cordwood.cleaning.proof.sampling import Sampler
+from cordwood.cleaning.proof.reading import PairRange, RangeWindows, Sampler
 from cordwood.common.errors import DataError
 from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.kernels.side_by_side import COMPARED, MORE_AFTER, are_plain, compare_plain

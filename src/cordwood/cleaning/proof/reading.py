@@ -7,15 +7,92 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array
-from cordwood.cleaning.proof.pairs import ViolationKind
-from cordwood.cleaning.proof.ranges import PairRange
+from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Side, ViolationKind
 from cordwood.common.errors import CorruptBatchError
-from cordwood.kernels.layout import BatchRows
-from cordwood.record.columns import BatchWindow
+from cordwood.common.types import Codec
+from cordwood.fs.base import Store
+from cordwood.kernels.layout import CODEC_MASK, BatchRows, RecordRows
+from cordwood.record import plain
+from cordwood.record.columns import BatchWindow, RecordColumns
+from cordwood.record.record import to_records
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, skip_gap
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
+
+# ---- ranges ----------------------------------------------------------------------------------------------------------
+
+# Divides a pair of logs into ranges of offsets that are compared independently.
+
+
+@dataclass(frozen=True, slots=True)
+class PairRange:
+    """Offsets [start, end) of a pair, compared by one task.
+
+    Attributes:
+        pair: the pair's index.
+        start, end: no batch of an intact log crosses them.
+        limit: no record from this offset on may have changed.
+        same: both states have the same files in this range.
+        size_bytes: bytes to read, of both states.
+    """
+
+    pair: int
+    start: int
+    end: int
+    limit: int
+    same: bool
+    size_bytes: int
+
+
+def limit_of(pair: Pair, log: LogView) -> int:
+    """Return the offset from which on a clean must not have changed the state before."""
+    if pair.first_uncleanable is not None:
+        return pair.first_uncleanable
+    if not log.segments:
+        return 0
+    bases = [segment.base_offset for segment in log.segments]
+    stable = log.transactions().last_stable_offset
+    known = [bases[-1], *(one for one in (stable, pair.high_watermark) if one is not None)]
+    # Segments are cleaned as a whole or not at all.
+    return max((base for base in bases if base <= min(known)), default=0)
+
+
+def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[PairRange]:
+    """Cut a pair at segment boundaries of the state before, into ranges of about `range_bytes` or of one segment.
+
+    Args:
+        number: the pair's index.
+        range_bytes: bytes to read per range.
+    """
+    before, after = pair.before.open(fs), pair.after.open(fs)
+    limit = limit_of(pair, before)
+
+    def identity(side: Side, segment: Segment) -> tuple[int, ...] | tuple[str]:
+        info = fs.stat(side.file_of(segment))
+        return (info.device, info.inode) if info.inode else (side.file_of(segment),)
+
+    there = {segment.base_offset: identity(pair.after, segment) for segment in after.segments}
+    starts = [segment.base_offset for segment in after.segments]
+    found: list[PairRange] = []
+    lowest = pair.lowest
+    if not before.segments:  # every record of the state after would be an invention
+        return [PairRange(number, lowest, MAX_OFFSET, limit, same=False, size_bytes=after.size_bytes)]
+    ends = [*(segment.base_offset for segment in before.segments[1:]), MAX_OFFSET]
+    for segment, end in zip(before.segments, ends, strict=True):
+        if end <= lowest:
+            continue
+        base = segment.base_offset
+        at = np.searchsorted(starts, base, side="right")
+        next_start = starts[at] if at < len(starts) else MAX_OFFSET
+        same = there.get(base) == identity(pair.before, segment) and next_start == end
+        size = segment.size_bytes * (1 if same else 2)
+        fits = bool(found) and found[-1].same == same and found[-1].size_bytes + size // 2 <= range_bytes
+        if fits or (found and not size):
+            last = found.pop()
+            found.append(PairRange(number, last.start, end, limit, last.same, last.size_bytes + size))
+        else:
+            found.append(PairRange(number, max(base, lowest) if found else lowest, end, limit, same, size))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +204,54 @@ def _misplaced(rows: BatchRows, last: int, end: int) -> tuple[BoolArray, Int64Ar
     firsts = np.where(rows["base_offset"] >= 0, rows["base_offset"], lasts)
     ends = np.concatenate([np.array([last]), lasts[:-1]])
     return (firsts <= ends) | (lasts >= end), ends
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+# Reads a sample of batches with the plain reader as well, so that a bug of the fast readers is noticed.
+
+#: One batch in this many, and the first of each range, is read twice.
+SAMPLE_EVERY = 8192
+_RECORDS_MAX = 2000
+_BYTES_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class Sampler:
+    """Chooses batches of one state that are read twice."""
+
+    facts: Facts
+    _seen: int = 0
+
+    def choose(self, batches: int) -> range:
+        """Choose, among the next batches with records, the indexes to check."""
+        first = -self._seen % SAMPLE_EVERY
+        self._seen += batches
+        return range(first, batches, SAMPLE_EVERY)
+
+    def check(self, columns: RecordColumns, window: BatchWindow, rows: RecordRows) -> None:
+        """Read a batch with the plain reader, and compare the results.
+
+        Args:
+            columns: the fast reader's output.
+            window: the window that has the batch.
+            rows: RECORD_ROW[records], the batch's rows in `columns`.
+        """
+        batch = columns.batches[rows["batch"][0]]
+        position, size = int(batch["position"]) - window.position, int(batch["size_bytes"])
+        unpacked = int(np.maximum(rows["value_size"], 0).sum() + np.maximum(rows["key_size"], 0).sum())
+        is_whole = position + size <= window.data.size and rows.size == batch["record_count"]
+        if batch["magic"] < 2:
+            ends = rows["offset"][0] == batch["base_offset"], rows["offset"][-1] == batch["last_offset"]
+            # LZ4 frames in magic 0 have a wrong header checksum, which the plain reader's library rejects.
+            readable = batch["magic"] == 1 or batch["attributes"] & CODEC_MASK != Codec.LZ4
+            is_whole = position + size <= window.data.size and all(ends) and readable
+        if not is_whole or rows.size > _RECORDS_MAX or max(size, unpacked) > _BYTES_MAX:
+            return
+        self.facts.count(Count.SAMPLED, rows.size)
+        try:
+            found = plain.read_batch(window.data[position : position + size].tobytes())
+        except plain.BrokenError:
+            found = []
+        if found != list(to_records(columns.data, rows)):
+            self.facts.broken(ViolationKind.READERS, int(rows["offset"][0]))

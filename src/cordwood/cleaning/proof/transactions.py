@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cleaning.proof.facts import BoolArray, Facts, Int64Array
 from cordwood.cleaning.proof.keys import Uncommitted
-from cordwood.cleaning.proof.pairs import Count, ViolationKind
+from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, ViolationKind
 from cordwood.cleaning.proof.producers import ABORT, COMMIT, DATA, STEP
 from cordwood.cleaning.proof.scratch import Kept, Scratch
 from cordwood.common.types import NONE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.cleaning.proof.facts import NAMED_MAX, Facts
-from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
+from cordwood.cleaning.proof.pairs import NAMED_MAX, Count, Facts, Pair, Side, ViolationKind
 from cordwood.common.errors import DataError
+from cordwood.common.text import Paged, number
 from cordwood.fs.base import Store
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.storage.log.view import LogView
@@ -186,3 +186,52 @@ def file_finder(side: Side, fs: Store) -> Callable[[int], str]:
     """Return a function from an offset to the path of the `.log` that holds it."""
     log = side.open(fs)
     return lambda offset: side.file_of(log.segments_from(offset)[0]) if log.segments else side.path
+
+
+# ---- result ----------------------------------------------------------------------------------------------------------
+
+# The result of `cordwood verify`.
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult(Paged):
+    """The comparison of two states.
+
+    Attributes:
+        now_ms: the time against which delete horizons were judged.
+        verdicts: one per partition that both states have.
+        violations: violations outside of any partition, or in files of a partition other than its log.
+        excused: log start offsets that moved, where the caller allowed it.
+        seconds: total time, without the start of Spark.
+    """
+
+    before: str
+    after: str
+    now_ms: int
+    verdicts: tuple[Verdict, ...]
+    violations: tuple[Violation, ...] = ()
+    excused: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything is proved: there are no violations."""
+        return not self.violations and all(verdict.holds for verdict in self.verdicts)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Number of proved records, keys and so on, summed over all partitions."""
+        return {name: sum(one.counts[name] for one in self.verdicts) for name in Count}
+
+    @property
+    def totals(self) -> Mapping[str, int]:
+        """The number of violations of each kind."""
+        found = {name: sum(one.totals.get(name, 0) for one in self.verdicts) for name in ViolationKind}
+        for one in self.violations:
+            found[one.kind] += 1
+        return {name: count for name, count in found.items() if count}
+
+    def __str__(self) -> str:
+        total = sum(self.totals.values())
+        what = "every guarantee holds" if self.holds else number(total, "violation")
+        return f"{self.before} → {self.after}: {number(len(self.verdicts), 'partition')}, {what}"

@@ -13,8 +13,8 @@ import numpy as np
 
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
 from cordwood.common.types import NONE
+from cordwood.kernels.latest import digest_keys, get_offsets, put_offsets
 from cordwood.kernels.layout import BatchRows
-from cordwood.kernels.offset_map import digest_keys, get_offsets, put_offsets
 from cordwood.record.columns import RecordColumns
 
 #: An MD5 sum and an offset.

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
+from cordwood.common.arguments import SINGLE_COPY, Option
 from cordwood.common.config import ConfigValue, show
-from cordwood.common.option import SINGLE_COPY, Option
-from cordwood.common.presentable import Presentable
+from cordwood.common.text import Presentable
 from cordwood.common.types import NONE, TopicPartition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -42,12 +42,13 @@ from cordwood.kernels.layout import (
     BatchRows,
     RecordRows,
     U8Array,
+    has_flag,
+    is_control,
 )
 from cordwood.record.batch import codec_of, encode_header
 from cordwood.record.bodies import compress_bodies
 from cordwood.record.columns import RecordColumns
 from cordwood.record.compression import compress_stream
-from cordwood.record.headers import has_flag, is_control
 from cordwood.record.record import write_varint
 
 BoolArray = npt.NDArray[np.bool_]

@@ -30,11 +30,10 @@ from cordwood.cleaning.rules.latest import DirtyTable
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import NONE
 from cordwood.kernels import superseded as kernel
-from cordwood.kernels.body_keys import keys_of_bodies
 from cordwood.kernels.decode import DONE
-from cordwood.kernels.layout import DELETE_HORIZON, BatchRows
+from cordwood.kernels.layout import DELETE_HORIZON, BatchRows, has_flag, is_transactional_data
+from cordwood.kernels.superseded import keys_of_bodies
 from cordwood.record.columns import Bodies, RecordColumns
-from cordwood.record.headers import has_flag, is_transactional_data
 from cordwood.record.key_hashes import key_hashes
 
 UInt8Array = npt.NDArray[np.uint8]

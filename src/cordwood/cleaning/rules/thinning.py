@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, KnownOutcomes
+from cordwood.kernels.encode import GROWTH_BYTES, thin_batches
 from cordwood.kernels.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, U8Array
-from cordwood.kernels.thinning import GROWTH_BYTES, thin_batches
 from cordwood.record.columns import BatchWindow, is_valid
 
 #: If batches that are rebuilt together exceed this size, refer to their large records instead of copying them.

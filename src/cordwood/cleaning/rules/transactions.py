@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.types import ControlType
-from cordwood.kernels.layout import BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.kernels.layout import BatchRows, is_control, is_transactional_data
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 
 BoolArray = npt.NDArray[np.bool_]

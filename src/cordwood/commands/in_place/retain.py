@@ -7,8 +7,7 @@ from dataclasses import replace
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.proof.retention import RetentionLimits, retention_faults
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
-from cordwood.commands.in_place.site import LockedDirectories
-from cordwood.commands.in_place.work import Ledger
+from cordwood.commands.in_place.work import Ledger, LockedDirectories
 from cordwood.commands.plan import retain_after
 from cordwood.common.config import TopicConfig
 from cordwood.common.threads import in_parallel

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.rules.waves import Load, ProofDisk, Waves, disk_bytes, schedule
-from cordwood.commands.in_place.site import LockedDirectories
-from cordwood.commands.in_place.work import InPlaceWork
+from cordwood.commands.in_place.work import InPlaceWork, LockedDirectories
 from cordwood.commands.options import InPlaceOptions
-from cordwood.commands.proving import FOLDERS
+from cordwood.commands.verify import FOLDERS
 from cordwood.common.types import NONE
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.temporary import remove_abandoned, temporary_root

@@ -13,9 +13,8 @@ from cordwood.cleaning.engine.task import Failure, FailureKind, Output, Partitio
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.cleaning.rules.waves import Wave
-from cordwood.commands.in_place.site import LockedDirectories
-from cordwood.commands.in_place.work import InPlaceWork, Ledger
-from cordwood.commands.proving import verify_pairs
+from cordwood.commands.in_place.work import InPlaceWork, Ledger, LockedDirectories
+from cordwood.commands.verify import verify_pairs
 from cordwood.common.errors import NoSpaceError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import TopicPartition

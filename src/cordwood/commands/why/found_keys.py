@@ -9,8 +9,7 @@ from typing import Any
 
 from cordwood.commands.why.next_step import NextStep
 from cordwood.common.errors import DataError
-from cordwood.common.presentable import Paged, Presentable
-from cordwood.common.text import number
+from cordwood.common.text import Paged, Presentable, number
 from cordwood.common.types import TopicPartition
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.traces import SearchedFile, TraceKind

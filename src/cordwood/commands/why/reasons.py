@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from cordwood.cleaning.rules.plan import Bound, Compaction, Decision, LogFacts, Reason, SegmentFacts, config_reason, utc
 from cordwood.cleaning.rules.retention import plan_retention
 from cordwood.cleaning.rules.selection import segments_between
-from cordwood.commands.why.causes import Cause, CauseKind, CleanerFacts, Evidence, PartitionFacts, Way, WhyPartition
+from cordwood.commands.why.facts import Cause, CauseKind, CleanerFacts, Evidence, PartitionFacts, Way, WhyPartition
 from cordwood.common.config import TopicConfig
 from cordwood.common.text import bytes_text, duration_text, names_text, number
 from cordwood.kernels.layout import HEADER_BYTES

@@ -6,8 +6,7 @@ from cordwood.common.text import Column, bytes_text
 from cordwood.simulation import explain_report as report
 from cordwood.simulation.pages.outcomes import Times, figures_table, lines, over_time
 from cordwood.simulation.report import notes
-from cordwood.simulation.sizing.explained import ExplainResult
-from cordwood.simulation.sizing.result import Outcome
+from cordwood.simulation.sizing.result import ExplainResult, Outcome
 from cordwood.view.pages.drawing import Bar, bars, both
 from cordwood.view.pages.frame import paragraph, section, table
 from cordwood.view.pages.markup import Content, tag

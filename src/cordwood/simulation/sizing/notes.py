@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from cordwood.common.config import DAY_MS, BrokerConfig, SourceKind, TopicConfig, show
 from cordwood.common.text import bytes_text, duration_text, number, rounded
-from cordwood.simulation.sizing.result import Outcome
-from cordwood.simulation.sizing.stays import Stay
+from cordwood.simulation.sizing.result import Outcome, Stay
 
 _OF_RETENTION = ("retention.ms", "retention.bytes")
 _OF_CLEANS = ("min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "delete.retention.ms")

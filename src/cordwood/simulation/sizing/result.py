@@ -4,11 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
-from cordwood.common.presentable import Charted
-from cordwood.simulation.sizing.scale import Scale
-from cordwood.simulation.sizing.stays import Stay
-from cordwood.simulation.sizing.workload import Workload
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.common.text import Charted
+from cordwood.simulation.sizing.workload import Scale, Workload
+
+# ---- stays -----------------------------------------------------------------------------------------------------------
+
+# Measures how long superseded records and tombstones stay.
+#
+# Records that are still present at the end have stayed at least until then (they are censored). To leave them out would
+# lose the long stays; to count their time so far as complete would make the result too short. The Kaplan–Meier
+# estimator
+# uses each record for as long as it was observed: for each duration, it computes the share of records that leave at
+# that
+# age, among all records that were observed for at least that long.
+
+#: The time of an event that has not happened.
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Durations of one kind of stay, in milliseconds. None: longer than the observed time.
+
+    Attributes:
+        still_there: number still present at the end.
+        min_ms: shortest completed stay.
+        median_ms: half of all stays are at most this long.
+        most_ms: 95 % of all stays are at most this long.
+        max_ms: longest stay, completed or not.
+    """
+
+    count: int
+    still_there: int
+    min_ms: float | None
+    median_ms: float | None
+    most_ms: float | None
+    max_ms: float
+
+    @classmethod
+    def of(
+        cls,
+        began_ms: npt.NDArray[np.int64],
+        ended_ms: npt.NDArray[np.int64],
+        now_ms: int,
+        factor: float = 1,
+        *,
+        lost_ms: npt.NDArray[np.int64] | None = None,
+    ) -> Self | None:
+        """Compute the durations, or return None without any stays.
+
+        Args:
+            began_ms: int64[things], start of each stay.
+            ended_ms: int64[things], end of each stay, or `NEVER`.
+            now_ms: end of the observation.
+            factor: number of real stays that each of these represents.
+            lost_ms: int64[things], time at which observation of each ended because its kind changed, or `NEVER`.
+        """
+        if not began_ms.size:
+            return None
+        until_ms = np.full(began_ms.size, now_ms) if lost_ms is None else np.minimum(lost_ms, now_ms)
+        # If observation and stay end at the same moment, the change of kind was the cause.
+        went = (ended_ms != NEVER) & ((ended_ms < until_ms) | (until_ms == now_ms))
+        stays = np.where(went, ended_ms, until_ms) - began_ms
+        times, group = np.unique(stays, return_inverse=True)
+        ended = np.bincount(group, weights=went, minlength=times.size)
+        seen_until = stays.size - np.concatenate([[0], np.cumsum(np.bincount(group, minlength=times.size))[:-1]])
+        staying = np.cumprod(1 - ended / seen_until)
+
+        def quantile(share: float) -> float | None:
+            reached = np.flatnonzero(staying <= 1 - share + 1e-12)
+            return float(times[reached[0]]) if reached.size else None
+
+        is_there = ~went & (until_ms == now_ms)
+        return cls(
+            round(stays.size * factor),
+            round(int(is_there.sum()) * factor),
+            float(stays[went].min()) if went.any() else None,
+            quantile(0.5),
+            quantile(0.95),
+            float(stays.max()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +278,91 @@ class SimulationResult(Charted):
             f"{one.peak_bytes * self.workload.partitions}"
             for one in self.outcomes
         )
+
+
+# ---- explained -------------------------------------------------------------------------------------------------------
+
+# The result of `explain`: one log under other configs, at once and over time.
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """The changes that a broker would make to the present log if it started now with these configs.
+
+    Attributes:
+        deleted_bytes, deleted_segments: data that retention deletes.
+        deleted_by: reasons, in words.
+        is_cleaned: whether the log would be cleaned.
+        reason: why it is cleaned, or why not and when, in words.
+        cleanable_ratio: None for a log that is not compacted.
+        removed_bytes_max: upper limit of the bytes that the clean removes.
+    """
+
+    deleted_bytes: int
+    deleted_segments: int
+    deleted_by: tuple[str, ...]
+    is_cleaned: bool
+    reason: str
+    cleanable_ratio: float | None
+    removed_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedLog:
+    """The replayed log.
+
+    Attributes:
+        topic_partitions, topic_bytes: number and size of this topic's logs in the directories.
+        log_bytes: size of this log's segments.
+        records: present records.
+        gone: records that cleans removed.
+        first_ms, end_ms: append time of the first record, and the time just after the last append.
+        measured_ms: start of the measured time.
+        repeated_ms: length of the last part of the log, which is repeated before its first record because the real
+            traffic there is unknown; 0: not repeated.
+        damage: the first damage found, in words.
+    """
+
+    topic: str
+    partition: int
+    topic_partitions: int
+    topic_bytes: int
+    log_bytes: int
+    records: int
+    gone: int
+    first_ms: int
+    end_ms: int
+    measured_ms: int
+    repeated_ms: int
+    damage: str = ""
+
+    @property
+    def name(self) -> str:
+        """The log's directory name."""
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainResult(Charted):
+    """One log under its own configs, and under others.
+
+    Attributes:
+        now_ms: time for which `at_once` holds.
+        at_once: immediate changes, by the label of the outcome.
+        outcomes: results of the replay: `now` has the log's own configs, A and B the configs of the request.
+        verdict: comparison of the outcomes.
+        notes: limits of the replay.
+    """
+
+    now_ms: int
+    log: ReplayedLog
+    seed: int
+    scale: Scale
+    at_once: Mapping[str, AtOnce]
+    outcomes: tuple[Outcome, ...]
+    verdict: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = (f"{one.label}: {one.mean_bytes} bytes, at most {one.peak_bytes}" for one in self.outcomes)
+        return f"{self.log.name}: {'; '.join(parts)}"

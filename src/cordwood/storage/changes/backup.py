@@ -35,8 +35,7 @@ from typing import Any
 from cordwood.common.errors import BadNameError, CorruptFileError, NotFoundError, RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, LocalFileSystem
-from cordwood.fs.folders import mode_of
-from cordwood.fs.workspace import is_within
+from cordwood.fs.workspace import is_within, mode_of
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_component, parse_file
 from cordwood.storage.log.files import read_file

@@ -1,8 +1,8 @@
 """Copy a data directory to a target of a store. The source is only read, so no failure changes it.
 
-The copy appears complete or not at all (see `fs.workspace` for disks, `fs.object_copy` for object stores). A partition
-is copied as a broker would load it (see `recovery`): leftovers of a deletion or clean are skipped, and segments of an
-interrupted swap get their final names.
+The copy appears complete or not at all (see `fs.workspace` for disks, `fs.object_targets` for object stores). A
+partition is copied as a broker would load it (see `recovery`): leftovers of a deletion or clean are skipped, and
+segments of an interrupted swap get their final names.
 
 Files are copied in the cheapest way that the store has, keep their modification times, and are durable before the copy
 is published.

@@ -25,10 +25,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from cordwood.common.errors import CorruptFileError, RequestError
-from cordwood.common.presentable import Presentable
+from cordwood.common.text import Presentable
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import FileInfo, LocalFileSystem
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.storage.changes.backup import (
     MANIFEST,
     BackupStep,

@@ -15,10 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cordwood.common.clock import system_clock
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
-from cordwood.common.presentable import Presentable
-from cordwood.common.types import NONE, TopicPartition
+from cordwood.common.text import Presentable
+from cordwood.common.types import NONE, TopicPartition, system_clock
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.check.findings import CLEANER_ENDS, STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of

@@ -12,19 +12,18 @@ from collections.abc import Callable
 from cordwood.common.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.common.types import NONE, ControlType
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.kernels.layout import BatchRows
-from cordwood.record.headers import is_control
+from cordwood.kernels.layout import BatchRows, is_control
 from cordwood.storage.check import state
 from cordwood.storage.check.batches import LogCheck, LostTail, Observer, SegmentFile
 from cordwood.storage.check.findings import NO_START, OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.check.indexes import (
     Handling,
+    KeyIndexes,
     OffsetIndexCheck,
     OpenTransactions,
     TimeIndexCheck,
     TransactionIndexCheck,
 )
-from cordwood.storage.check.key_indexes import KeyIndexes
 from cordwood.storage.formats import log_configs, offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,

@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError, TextProblem
 from cordwood.common.types import NONE, ControlType
-from cordwood.kernels.layout import BatchRows
+from cordwood.kernels.layout import BatchRows, is_control, is_transactional_data
 from cordwood.record.batch import advance_sequence
-from cordwood.record.headers import is_control, is_transactional_data
 from cordwood.storage.check.findings import OFFLINE, STOPS, Findings, Kind, Severity
 from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.entries import Int64Array

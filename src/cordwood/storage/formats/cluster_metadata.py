@@ -18,7 +18,7 @@ from typing import Any
 
 from cordwood.common.config import Layer, Source, SourceKind
 from cordwood.common.errors import CorruptBatchError, CorruptMessageError, DataError
-from cordwood.storage.formats.messages import codec, metadata_records
+from cordwood.storage.formats.messages import metadata_records, schema
 from cordwood.storage.formats.messages.schema import Message
 from cordwood.storage.formats.messages.topics import read_frame
 
@@ -49,7 +49,7 @@ def decode(value: bytes | memoryview) -> tuple[Message, dict[str, Any]] | None:
         return None
     if version > message.last_version:
         raise CorruptMessageError(f"{message.name} of version {version}; the last one known is {message.last_version}")
-    decoded = codec.decode(message, version, value, start, text_errors="strict")
+    decoded = schema.decode(message, version, value, start, text_errors="strict")
     if decoded.end < len(value):
         raise CorruptMessageError(f"{message.name} of version {version}: {len(value) - decoded.end} bytes too many")
     return message, decoded.fields

@@ -10,20 +10,23 @@ no index. Memory is bounded: at most 24 bytes per record. A segment with more re
 
 from __future__ import annotations
 
+import contextlib
+import posixpath
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.common.errors import DataError
-from cordwood.fs.base import ReadableFile
+from cordwood.common.errors import CorruptFileError, DataError
+from cordwood.common.text import Presentable
+from cordwood.fs.base import LocalFileSystem, ReadableFile, TargetStore
 from cordwood.kernels import key_index as kernel
-from cordwood.kernels.layout import BATCH_ROW, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import BATCH_ROW, CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchRows, has_flag, is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
-from cordwood.record.headers import has_flag, is_control
 from cordwood.record.key_hashes import key_hashes
+from cordwood.storage.formats.filenames import FileKind, index_folder, key_index_name, parse_file, parse_key_index
 from cordwood.storage.formats.key_index import (
     BITS_MAX,
     BITS_MIN,
@@ -34,7 +37,10 @@ from cordwood.storage.formats.key_index import (
     crc_of_header,
     index_in,
 )
+from cordwood.storage.index.files import create_index, indexes_in, read_index, remove_indexes, write_index
+from cordwood.storage.log.files import make_work_folder
 from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 
 #: Memory per record while an index is sorted: its hash and ordinal, twice.
@@ -272,3 +278,172 @@ class Gatherer:
             keys = self._keys.pop()
             kernel.scatter(keys.hashes, keys.ordinals, shift, ends, sorted_hashes, sorted_ordinals)
         kernel.fill(sorted_hashes, sorted_ordinals, starts, coarse_bits, bits, index.starts, index.tags, index.ordinals)
+
+
+# ---- partition -------------------------------------------------------------------------------------------------------
+
+# Updates the key indexes of a partition: one per segment, all with the same secret.
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPartition:
+    """The key indexes of a partition.
+
+    Attributes:
+        segments: number of segments that are not empty.
+        indexed: number of segments that now have an index.
+        made: number of indexes that this run built.
+        removed: number of removed index files.
+        size_bytes: size of all indexes.
+        log_bytes: size of all segments.
+    """
+
+    path: str
+    segments: int
+    indexed: int
+    made: int
+    removed: int
+    size_bytes: int
+    log_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexResult(Presentable):
+    """The result of `cordwood index`; `partitions` in the order of their paths."""
+
+    partitions: tuple[IndexedPartition, ...]
+
+
+def index_partition(
+    fs: LocalFileSystem, log: LogView, memory_bytes: int, bytes_max: int | None = None
+) -> IndexedPartition:
+    """Build missing indexes, and remove indexes that are invalid or have no segment.
+
+    Args:
+        memory_bytes: memory limit for the keys of a segment.
+        bytes_max: size limit for all indexes; the newest segments get none beyond it. Without it, only the limit of
+            `is_worth_keeping` applies to each index.
+    """
+    segments = [segment for segment in log.segments if segment.size_bytes]
+    before = {base_offset for base_offset, _ in indexes_in(fs, log.path, log.index_root)}
+    believed = dict(_believed(segments))
+    secret = next((header.secret for header in believed.values()), None) or new_secret()
+    indexed, made, left_bytes = set(), 0, 1 << 62 if bytes_max is None else bytes_max
+    for segment in segments:
+        header = believed.get(segment.base_offset)
+        is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
+        index = None if is_current else build(segment, secret, memory_bytes)
+        if header is None or not is_current:
+            header = None if index is None or not is_worth_keeping(index) else index.header
+        if header is None:
+            continue
+        left_bytes -= header.file_bytes
+        if left_bytes < 0:
+            break
+        indexed.add(segment.base_offset)
+        if index is not None:
+            write_index(fs, log.path, index, log.index_root)
+            made += 1
+    remove_indexes(fs, log.path, indexed, log.index_root)
+    return _indexed(fs, log, len(indexed), made, len(before - indexed))
+
+
+def _believed(segments: list[Segment]) -> Iterator[tuple[int, Header]]:
+    for segment in segments:
+        try:
+            yield segment.base_offset, read_index(segment).header
+        except (OSError, CorruptFileError):
+            continue
+
+
+def drop_indexes(fs: LocalFileSystem, log: LogView) -> IndexedPartition:
+    """Remove all indexes of a partition."""
+    return _indexed(fs, log, 0, 0, remove_indexes(fs, log.path, root=log.index_root))
+
+
+def _indexed(fs: LocalFileSystem, log: LogView, indexed: int, made: int, removed: int) -> IndexedPartition:
+    return IndexedPartition(
+        log.path,
+        sum(segment.size_bytes > 0 for segment in log.segments),
+        indexed,
+        made,
+        removed,
+        sum(info.size_bytes for _, info in indexes_in(fs, log.path, log.index_root)),
+        log.size_bytes,
+    )
+
+
+# ---- copied ----------------------------------------------------------------------------------------------------------
+
+# The key indexes of a copy of a partition: new ones from the clean, and copies of the source's indexes.
+
+
+def bring_indexes(
+    fs: TargetStore,
+    source: LogView,
+    target: str,
+    made: Sequence[str] = (),
+    replaced: Collection[int] = (),
+    bytes_max: int | None = None,
+) -> None:
+    """Give an unpublished copy the key indexes of its segments.
+
+    Args:
+        source: the partition that was copied. Only its valid indexes are copied.
+        target: the copy's directory, with all its segments.
+        made: paths of indexes that were built from segments as they are now.
+        replaced: base offsets of the source's segments that are not in the copy.
+        bytes_max: size limit for all indexes; the newest segments get none beyond it. None for no limit.
+    """
+    sizes = {
+        file.offset: info.size_bytes
+        for info in fs.list(target)
+        if (file := parse_file(info.name)) is not None and file.kind is FileKind.LOG
+    }
+    paths = {parse_key_index(posixpath.basename(path)): path for path in made}
+    has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path, source.index_root)} - set(replaced)
+    segments = {segment.base_offset: segment for segment in source.segments if segment.base_offset in has_some}
+    taken = 0
+    for base_offset, size_bytes in sorted(sizes.items()):
+        new = f"{index_folder(target)}/{key_index_name(base_offset)}"
+        index = None
+        if base_offset in paths:
+            taken += fs.stat(paths[base_offset]).size_bytes
+        elif base_offset in segments:
+            index = _believed_copy(segments[base_offset], size_bytes)
+            taken += 0 if index is None else index.header.file_bytes
+        if bytes_max is not None and taken > bytes_max:
+            return
+        if base_offset in paths or index is not None:
+            _make_folder(fs, target)
+        if base_offset in paths:
+            fs.rename(paths[base_offset], new)
+        elif index is not None and not _is_created(fs, new, index):
+            return
+
+
+def _believed_copy(segment: Segment, size_bytes: int) -> KeyIndex | None:
+    """Return the index of a segment if it is valid and covers no more than the copied segment has, else None."""
+    try:
+        index = read_index(segment)
+    except (OSError, CorruptFileError):
+        return None
+    return index if index.header.covered_bytes <= size_bytes else None
+
+
+def _make_folder(fs: TargetStore, target: str) -> None:
+    folder = index_folder(target)
+    if not fs.exists(folder):
+        make_work_folder(fs, target)
+        fs.make_directory(folder)
+
+
+def _is_created(fs: TargetStore, path: str, index: KeyIndex) -> bool:
+    """Write an index; on a full disk remove it and return False, as the copy does not need it."""
+    try:
+        create_index(fs, path, index)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(path)
+        return False
+    return True

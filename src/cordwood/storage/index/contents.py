@@ -30,14 +30,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError
-from cordwood.kernels.layout import BatchRows
+from cordwood.kernels.layout import BatchRows, is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
-from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS
 from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.index.key_sample import count_keys
-from cordwood.storage.index.probe import U64Array, hashes_in
+from cordwood.storage.index.search import U64Array, hashes_in
 from cordwood.storage.log.segment import Segment, skip_gap
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView

@@ -25,9 +25,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.common.errors import CorruptFileError
+from cordwood.common.errors import CorruptFileError, RequestError
 from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import is_within, remove_tree
 from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
 from cordwood.storage.formats.filenames import (
     Temporary,
@@ -279,3 +279,27 @@ def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = (
             with contextlib.suppress(OSError):
                 fs.remove_directory(folder)
     return len(gone)
+
+
+# ---- place -----------------------------------------------------------------------------------------------------------
+
+# The folder for key indexes outside the partitions' directories.
+
+
+def check_root(fs: Store, root: str | None, partitions: Collection[str]) -> None:
+    """Raise if the folder is within a log directory, or if two partitions would share a subfolder of it.
+
+    Raises:
+        RequestError: the folder cannot hold the indexes of all these partitions.
+    """
+    if root is None:
+        return
+    first: dict[str, str] = {}
+    for partition in partitions:
+        directory = posixpath.dirname(fs.real_path(partition))
+        if is_within(fs.real_path(root), directory):
+            raise RequestError(f"{root} is in {directory}, which may hold logs only. Name a folder elsewhere")
+        other = first.setdefault(index_folder(partition, root), partition)
+        if other != partition:
+            what = f"{other} and {partition} have the same name, so they would share the key indexes in {root}"
+            raise RequestError(f"{what}. Name one log directory at a time, each with a folder of its own")

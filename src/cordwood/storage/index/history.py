@@ -21,12 +21,10 @@ import numpy.typing as npt
 from cordwood.common.errors import CorruptFileError, NotFoundError
 from cordwood.common.types import ControlType
 from cordwood.fs.base import ReadableFile
-from cordwood.kernels.layout import DELETE_HORIZON
+from cordwood.kernels.layout import DELETE_HORIZON, has_flag, is_control, is_transactional_data
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
-from cordwood.record.headers import has_flag, is_control, is_transactional_data
 from cordwood.record.key_hashes import key_hashes
-from cordwood.storage.index.probe import batches_with, hash_of_keys, windows_of
-from cordwood.storage.index.sparse import SparseIndex
+from cordwood.storage.index.search import SparseIndex, batches_with, hash_of_keys, windows_of
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
 from cordwood.storage.log.transactions import steps
 from cordwood.storage.log.view import LogView

@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
-from cordwood.record.headers import is_control
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS, KeyIndex
 from cordwood.storage.index.files import indexes_in, read_index
-from cordwood.storage.index.probe import hashes_in
-from cordwood.storage.log.joined import joined, parts_of
-from cordwood.storage.log.segment import Segment, locate_damage
+from cordwood.storage.index.search import hashes_in
+from cordwood.storage.log.segment import Segment, joined, locate_damage, parts_of
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 

@@ -7,7 +7,7 @@ import posixpath
 
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
-from cordwood.fs.folders import remove_tree
+from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import (
     INDEX_FOLDER,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cordwood.common.errors import CorruptMessageError, RequestError
+from cordwood.kernels.layout import is_control
 from cordwood.record.columns import OnDamage, RecordColumns
-from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import PartitionDirectory
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic, decode_record
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.kernels.layout import BatchRows
-from cordwood.record.headers import is_control, is_transactional_data
+from cordwood.kernels.layout import BatchRows, is_control, is_transactional_data
 from cordwood.storage.log.segment import skip_gap
 from cordwood.storage.log.view import LogView
 

@@ -2,22 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.common.errors import CorruptBatchError, DataError
+from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.kernels.layout import BatchRows
+from cordwood.kernels import scan
+from cordwood.kernels.layout import BATCH_ROW, HEADER, MIN_ENTRY_BYTES, BatchRows
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, key_index_path
-from cordwood.storage.log.cuts import Cut
+from cordwood.storage.formats.offset_index import OffsetIndex
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.order import BatchOrder, headers_in_order, in_order
 from cordwood.storage.log.recovery import SegmentFiles
-from cordwood.storage.log.windows import Checks, Gap, WindowReader, read_headers
+from cordwood.storage.log.windows import BatchOrder, Checks, Gap, WindowReader, headers_in_order, in_order, read_headers
+
+# ---- cuts ------------------------------------------------------------------------------------------------------------
+
+# Cut a segment into ranges of bytes: between two batches, at positions in its offset index.
+#
+#     position of an entry         the cut
+#              ▼                      ▼
+#     … │ batch, last offset 41 │ batch 42 to 47 │ …
+#
+# An index entry points to a batch, and the cut is after that batch. Its last offset separates the offsets on both
+# sides.
+# A cut before the batch would need its first offset, which the header of a wrapper (magic 0 or 1) does not hold. An
+# entry
+# is used only if it points to a batch with the offset of the entry.
+#
+# A known cut is reused only while the same batch is after it. If a cleaned file has replaced the file since then,
+# another
+# batch may start at the same position.
+
+#: Bytes to read: enough for any header, and for a control batch, which the scan reads whole.
+_HEADER_READ_BYTES = 4096 + HEADER.size
+#: Index entries to try. Entries of brokers before 4.0 have the last offset of a whole append but the position of its
+#: first batch, so the batch that ends at or above an offset may be some entries further on.
+_ENTRIES_TRIED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A boundary between two batches of a segment, or the segment's start.
+
+    Attributes:
+        segment: base offset of the segment.
+        position: position in its `.log` of the batch after the cut.
+        offset: records before the cut have smaller offsets, records after it this one or larger ones.
+        following: base and last offset of the batch after the cut; None if the file ended there, or it was not read.
+    """
+
+    segment: int
+    position: int
+    offset: int
+    following: tuple[int, int] | None = None
+
+    def still_holds(self, file: ReadableFile) -> bool:
+        """Return whether the file still has the same batch after the cut as when the cut was found."""
+        return self.position == 0 or (self.following is not None and _offsets_at(file, self.position) == self.following)
+
+
+def cut_before(segment: int, batch: np.void) -> Cut:
+    """Return the cut before a batch (a BATCH_ROW) whose records all have offsets from its base offset on."""
+    base_offset, last_offset = int(batch["base_offset"]), int(batch["last_offset"])
+    # A wrapper's header lacks its first offset; it is only certain that later batches are above its last offset.
+    offset = base_offset if base_offset >= 0 else last_offset
+    return Cut(segment, int(batch["position"]), offset, (base_offset, last_offset))
+
+
+def last_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut:
+    """Return the last known cut before all records from `offset` on; the segment's start if the index has none."""
+    entry = int(np.searchsorted(index.offsets, offset - 1, side="right")) - 1
+    for at in range(entry, max(entry - _ENTRIES_TRIED, -1), -1):
+        if (cut := _cut_behind(file, index, at)) is not None:
+            return cut
+    return Cut(index.base_offset, 0, index.base_offset)
+
+
+def first_cut(file: ReadableFile, index: OffsetIndex, offset: int) -> Cut | None:
+    """Return the first cut after all records below `offset`; None if the index has none."""
+    entry = int(np.searchsorted(index.offsets, offset - 1, side="left"))
+    for at in range(entry, min(entry + _ENTRIES_TRIED, index.entries)):
+        cut = _cut_behind(file, index, at)
+        if cut is not None and cut.offset >= offset:
+            return cut
+    return None
+
+
+def cuts_between(file: ReadableFile, index: OffsetIndex, start: int, end: int, every_bytes: int) -> Iterator[Cut]:
+    """Yield cuts that divide the positions [start, end) into parts of about `every_bytes`, if the index has them."""
+    parts = max(1, round((end - start) / every_bytes))
+    offset = index.base_offset
+    for wanted in (start + (end - start) * part // parts for part in range(1, parts)):
+        entry = int(np.searchsorted(index.positions, wanted, side="left"))
+        cut = _cut_behind(file, index, entry) if entry < index.entries else None
+        if cut is not None and start < cut.position < end and cut.offset > offset:
+            offset = cut.offset
+            yield cut
+
+
+def _cut_behind(file: ReadableFile, index: OffsetIndex, entry: int) -> Cut | None:
+    """Return the cut after the batch of an index entry; None if no batch fits the entry."""
+    cut = cut_behind(file, index.base_offset, int(index.positions[entry]))
+    return cut if cut is not None and index.base_offset < cut.offset <= index.offsets[entry] + 1 else None
+
+
+def cut_behind(file: ReadableFile, segment: int, position: int) -> Cut | None:
+    """Return the cut after the batch at a position; None if there is no batch, or the next one does not end higher."""
+    batch = header_at(file, position)
+    if batch is None:
+        return None
+    end = position + int(batch["size_bytes"])
+    following = _offsets_at(file, end)
+    if following is not None and following[1] <= batch["last_offset"]:
+        return None
+    return Cut(segment, end, int(batch["last_offset"]) + 1, following)
+
+
+def _offsets_at(file: ReadableFile, position: int) -> tuple[int, int] | None:
+    """Return base and last offset of the batch at a position; None if no batch starts there."""
+    batch = header_at(file, position)
+    return None if batch is None else (int(batch["base_offset"]), int(batch["last_offset"]))
+
+
+def header_at(file: ReadableFile, position: int) -> np.void | None:
+    """Return the header of the whole batch at a position, as a BATCH_ROW; None if no batch starts there."""
+    left = file.size() - position
+    if position < 0 or left < MIN_ENTRY_BYTES[0]:
+        return None
+    data = np.frombuffer(file.read(position, min(left, _HEADER_READ_BYTES)), np.uint8)
+    rows = np.empty(1, BATCH_ROW)
+    count, _, _ = scan.scan_batches(data.ctypes.data, data.size, left, position, False, rows)
+    return rows[0] if count else None
+
 
 #: An offset above all offsets.
 MAX_OFFSET = 2**63 - 1
@@ -291,3 +413,138 @@ def locate_damage(on_damage: OnDamage, segment: Segment) -> OnDamage:
         on_damage(error.at(path))
 
     return placed
+
+
+# ---- joined ----------------------------------------------------------------------------------------------------------
+
+# Read consecutive small segments as one segment.
+#
+# A window costs about a millisecond of calls whatever its size, so reading thousands of small segments one by one takes
+# seconds. Joined segments share a window, and `part_numbers` maps each position back to its segment.
+#
+# Do not join segments for a reader that uses key indexes or transaction indexes: these are read per segment. Opening a
+# joined segment checks that a batch starts at the start of each part, and that all batches have offsets of their part.
+# Otherwise it raises CorruptBatchError. Then read each of `parts_of` by itself: the result is the same, and errors have
+# the right file and position.
+
+#: Maximum bytes of a segment to join. Larger ones are read from their own file, whose blocks an output can share.
+PART_BYTES_MAX = 256 << 10
+#: Maximum bytes of a joined segment: one window.
+JOINED_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSegment(Segment):
+    """Several segments read as one: name and mode of the first, modification time of the last, no indexes."""
+
+    parts: tuple[Segment, ...] = ()
+
+    @override
+    def open(self) -> ReadableFile:
+        return _JoinedFile(self)
+
+    @override
+    def place_of(self, position: int) -> tuple[str, int]:
+        at = int(part_numbers(self, np.array([position]))[0])
+        return self.parts[at].path, position - int(_starts(self)[at])
+
+
+class _JoinedFile(ReadableFile):
+    """The bytes of joined segments, in memory."""
+
+    def __init__(self, segment: JoinedSegment) -> None:
+        self.path = segment.path
+        self._data = np.empty(segment.size_bytes, np.uint8)
+        view, at = memoryview(self._data), 0
+        for part in segment.parts:
+            with part.open() as file:
+                count = file.read_into(0, view[at : at + part.size_bytes])
+            if count < part.size_bytes:
+                raise CorruptBatchError("the file is shorter than it was a moment ago", path=part.path, position=count)
+            at += count
+        self._check(segment)
+
+    def _check(self, segment: JoinedSegment) -> None:
+        """Raise CorruptBatchError unless each segment has only batches of its own offsets and of magic 2."""
+        data = self._data
+        rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
+        count, consumed, _ = scan.scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
+        rows = rows[:count]
+        parts = part_numbers(segment, rows["position"])
+        bases = np.array([part.base_offset for part in segment.parts])
+        following = segment.following
+        ends = np.append(bases[1:], MAX_OFFSET if following is None else following.base_offset)
+        is_sound = consumed == data.size and np.isin(_starts(segment), rows["position"]).all()
+        if is_sound:
+            belongs = (rows["base_offset"] >= bases[parts]) & (rows["last_offset"] < ends[parts])
+            is_sound = (belongs & (rows["magic"] == 2)).all()
+        if not is_sound:
+            raise CorruptBatchError("these segments cannot be read as one", path=self.path)
+
+    @override
+    def size(self) -> int:
+        return self._data.size
+
+    @override
+    def read_into(self, position: int, target: memoryview) -> int:
+        data = self._data[position : position + len(target)]
+        target[: data.size] = data.data
+        return data.size
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        return self._data[position : position + size_bytes].tobytes()
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+def parts_of(segment: Segment) -> tuple[Segment, ...]:
+    """Return the segments that were joined; the segment itself if it is not joined."""
+    return segment.parts if isinstance(segment, JoinedSegment) else (segment,)
+
+
+def part_numbers(segment: Segment, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the index in `parts_of` of the segment that holds each position."""
+    return np.searchsorted(_starts(segment), positions, side="right") - 1
+
+
+def _starts(segment: Segment) -> npt.NDArray[np.int64]:
+    """Return the position of each part in the joined segment."""
+    sizes = [part.size_bytes for part in parts_of(segment)]
+    return np.cumsum([0, *sizes[:-1]])
+
+
+def joined(segments: Iterable[Segment], *, apart: Collection[int] = ()) -> Iterator[Segment]:
+    """Yield segments in their order; join consecutive small ones.
+
+    Args:
+        segments: segments in log order.
+        apart: base offsets of segments not to join.
+    """
+    parts: list[Segment] = []
+    size = 0
+    for segment in segments:
+        # An empty part would start at the same position as the next one, so leave it apart.
+        is_apart = not 0 < segment.size_bytes <= PART_BYTES_MAX or segment.base_offset in apart
+        if parts and (is_apart or size + segment.size_bytes > JOINED_BYTES_MAX):
+            yield _as_one(parts)
+            parts, size = [], 0
+        if is_apart:
+            yield segment
+            continue
+        parts.append(segment)
+        size += segment.size_bytes
+    if parts:
+        yield _as_one(parts)
+
+
+def _as_one(parts: Sequence[Segment]) -> Segment:
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return first
+    size = sum(part.size_bytes for part in parts)
+    log = replace(first.files.log, size_bytes=size, mtime_ns=last.files.log.mtime_ns)
+    files = SegmentFiles(first.base_offset, log, {})
+    return JoinedSegment(first.fs, first.directory, files, last.following, first.index_root, tuple(parts))

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.types import ControlType, Isolation
-from cordwood.kernels.layout import BatchRows
-from cordwood.record.headers import concerns_transactions, is_control, is_transactional_data
+from cordwood.kernels.layout import BatchRows, concerns_transactions, is_control, is_transactional_data
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 READ_COMMITTED = Isolation.READ_COMMITTED

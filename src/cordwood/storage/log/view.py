@@ -16,7 +16,7 @@ import copy
 import functools
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
@@ -26,18 +26,17 @@ from cordwood.common.arguments import checked, shown
 from cordwood.common.errors import CorruptFileError, NotFoundError
 from cordwood.common.types import NONE, Isolation
 from cordwood.fs.base import Store
+from cordwood.fs.location import Location
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage, report_wrong
 from cordwood.record.record import Record, to_records
 from cordwood.storage.formats import checkpoints, filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind, parsed_directory
-from cordwood.storage.log.cuts import Cut
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.order import headers_in_order
 from cordwood.storage.log.recovery import Recovery, plan_recovery
-from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage, skip_gap
+from cordwood.storage.log.segment import MAX_OFFSET, Cut, Segment, gap_error, locate_damage, skip_gap
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
-from cordwood.storage.log.windows import Checks, Gap, GapKind, read_headers
+from cordwood.storage.log.windows import Checks, Gap, GapKind, headers_in_order, read_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -492,8 +491,8 @@ class LogView:
         self, record: str, *, on_damage: OnDamage = raise_damage, **choice: object
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of `internal_arrow` as Arrow record batches of bounded size."""
+        from cordwood.storage.log.arrow import record_type, to_internal_arrow
         from cordwood.storage.log.internal import data_records, internal_topic
-        from cordwood.storage.log.internal_arrow import record_type, to_internal_arrow
 
         topic, partition = internal_topic(self.name, self.path)
         wanted = record_type(topic, record)
@@ -514,8 +513,8 @@ class LogView:
         """
         import pyarrow as pa
 
+        from cordwood.storage.log.arrow import internal_schema, record_type
         from cordwood.storage.log.internal import internal_topic
-        from cordwood.storage.log.internal_arrow import internal_schema, record_type
 
         topic, _ = internal_topic(self.name, self.path)
         schema = internal_schema(record_type(topic, record))
@@ -562,3 +561,36 @@ def _isolation(given: object) -> Isolation:
         return Isolation(f"{given}".lower())
     except ValueError:
         raise ValueError(f"isolation is {' or '.join(Isolation)}, not {shown(given)}") from None
+
+
+# ---- source ----------------------------------------------------------------------------------------------------------
+
+# The location of a log as plain values, for a task that opens the log on another machine or in another process.
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """The location of a log that tasks read.
+
+    Attributes:
+        location: location of its store.
+        path: path of the partition's directory in the store.
+        log_start_offset: offset in the log directory's checkpoint.
+        live: whether a broker writes to the log.
+        index_root: see `LogView`.
+    """
+
+    location: Location[Store]
+    path: str
+    log_start_offset: int
+    live: bool
+    index_root: str | None = None
+
+    def open(self) -> LogView:
+        """Open the log."""
+        return self.on(self.location.open())
+
+    def on(self, store: Store) -> LogView:
+        """Open the log in a substitute for its store, such as a store that counts bytes read."""
+        start, root = self.log_start_offset, self.index_root
+        return LogView(self.path, fs=store, live=self.live, log_start_offset=start, index_root=root)

@@ -21,10 +21,9 @@ from enum import StrEnum
 from typing import Any
 
 from cordwood.common.errors import DataError
-from cordwood.common.presentable import Presentable
-from cordwood.common.text import number
+from cordwood.common.text import Presentable, number
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.storage.formats.messages.consumer_protocol import ASSIGNMENT, CONSUMER, read
+from cordwood.storage.formats.messages.consumer_offsets import ASSIGNMENT, CONSUMER, read
 from cordwood.storage.formats.messages.topics import DecodedRecord
 
 

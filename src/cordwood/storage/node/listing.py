@@ -23,11 +23,10 @@ import numpy as np
 
 from cordwood.common.config import SourceKind
 from cordwood.common.errors import ConfigError, CorruptFileError, DataError, NotFoundError
-from cordwood.common.presentable import Presentable
+from cordwood.common.text import Presentable
 from cordwood.common.types import Codec, TopicPartition
-from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows
+from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.record.columns import BatchWindow, decode
-from cordwood.record.headers import is_control
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
     LOCK,

@@ -32,8 +32,8 @@ from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataErro
 from cordwood.common.text import names_text
 from cordwood.common.types import ControlType, TopicPartition
 from cordwood.fs.base import Store
+from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode
-from cordwood.record.headers import is_control
 from cordwood.storage.formats import cluster_metadata, filenames, log_configs
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
 from cordwood.storage.formats.filenames import (

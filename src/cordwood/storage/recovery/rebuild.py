@@ -14,10 +14,9 @@ import numpy as np
 
 from cordwood.common.errors import CorruptBatchError, DataError, IllegalArgumentError, LogSegmentOffsetOverflowError
 from cordwood.common.types import NONE
-from cordwood.kernels.layout import BatchRows, U8Array
+from cordwood.kernels.layout import BatchRows, U8Array, is_control
+from cordwood.record.batch import coordinator_epoch
 from cordwood.record.columns import BatchWindow, decode
-from cordwood.record.control import coordinator_epoch
-from cordwood.record.headers import is_control
 from cordwood.storage.formats.leader_epochs import EpochEntry, LeaderEpochs
 from cordwood.storage.log.loaded import undamaged
 from cordwood.storage.log.segment import Segment

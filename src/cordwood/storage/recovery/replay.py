@@ -26,9 +26,8 @@ import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError
 from cordwood.common.types import NONE, ControlType, override
-from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
+from cordwood.kernels.layout import TRANSACTIONAL, BatchRows, is_control
 from cordwood.record.batch import MAX_SEQUENCE, Batch
-from cordwood.record.headers import is_control
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.producer_state import PRODUCER_ROW, ProducerEntry, ProducerRows
 from cordwood.storage.formats.transaction_index import AbortedTransaction

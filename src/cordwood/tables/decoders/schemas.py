@@ -31,8 +31,7 @@ import pyarrow as pa
 
 from cordwood.common.errors import RequestError
 from cordwood.common.json_text import json_text
-from cordwood.tables.decoders.decoder import Decoded
-from cordwood.tables.decoders.plain import json_problem
+from cordwood.tables.decoders.plain import Decoded, json_problem
 
 _PREFIX = struct.Struct(">bi")
 _MESSAGE_INDEX_MAX = 32

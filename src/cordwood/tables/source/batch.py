@@ -2,24 +2,210 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
-from cordwood.common.errors import RequestError
+from cordwood.common.errors import NotFoundError, RequestError
+from cordwood.common.text import names_text
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
-from cordwood.fs.counted import CountedStore
-from cordwood.storage.log.transactions import READ_COMMITTED
-from cordwood.storage.node.node import Node
+from cordwood.fs.wrapped import CountedStore
+from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
+from cordwood.storage.log.searches import first_since
+from cordwood.storage.log.segment import MAX_OFFSET, Cut
+from cordwood.storage.log.tail import find_tail, follow, outcomes
+from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
+from cordwood.storage.log.view import LogView
+from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.source import filters
-from cordwood.tables.source.counts import ReadCounts
 from cordwood.tables.source.filters import Condition
 from cordwood.tables.source.offsets import Limit, check_names, resolve
 from cordwood.tables.source.options import ReadOptions
-from cordwood.tables.source.partitions import PartitionView, choose
 from cordwood.tables.source.schema import TRANSACTION
-from cordwood.tables.source.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.tables.source.slices import OffsetRange, ReadCounts, Slice, Slicer, TransactionsMet, divide, pack
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+# The partitions of a reader, and the readable offsets of each.
+#
+# With `read_uncommitted`, reading ends at the high watermark: records at and behind it may still be truncated. A
+# directory does not always contain the high watermark:
+#
+#     metadata lists one replica            the log's end: each written record is on all replicas
+#     not a broker's directory              the log's end: it has no other replicas
+#     otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
+#                                           five seconds and when it stops; never above the log's end
+#     and the entry is missing              no record can be read. A live broker has no entry yet for a new partition
+#
+# With `read_committed`, reading ends at the last stable offset below the high watermark. The end of a log that a broker
+# is writing to is the end of its last whole batch.
+
+_log = logging.getLogger(__name__)
+
+
+def choose(node: Node, options: ReadOptions) -> dict[TopicPartition, LocatedPartition]:
+    """Return the partitions selected by the options, sorted by name.
+
+    Raises:
+        NotFoundError: a named topic or partition is missing.
+        RequestError: a partition is in two directories.
+    """
+    there = {
+        place.name.topic_partition: place
+        for place in node.places
+        if place.name is not None and place.name.state is DirectoryState.CURRENT
+    }
+    topics = sorted({partition.topic for partition in there})
+    assigned = {one.topic for one in options.assign or () if options.fail_on_data_loss}
+    named = options.subscribe or sorted(assigned)
+    if missing := [topic for topic in named if topic not in topics]:
+        raise NotFoundError(
+            f"There is no topic {', '.join(missing)} in {', '.join(options.path)}. There are: {names_text(topics)}"
+            + (". To read the others of those in assign, set failOnDataLoss to false" if assigned else "")
+        )
+    if absent := sorted((options.assign or frozenset()) - there.keys()):
+        what = f"There is no partition {', '.join(map(str, absent))} in {', '.join(options.path)}"
+        if options.fail_on_data_loss:
+            raise NotFoundError(f"{what}. To read the others of those in assign, set failOnDataLoss to false")
+        _warn_once(what)
+    # The path of one partition's directory selects an internal topic too.
+    own = {partition for partition, place in there.items() if place.path in _stripped(options.path)}
+
+    def is_wanted(partition: TopicPartition) -> bool:
+        if options.assign is not None:
+            return partition in options.assign
+        if options.subscribe is not None:
+            return partition.topic in options.subscribe
+        # As in Kafka's consumer, a pattern never matches Kafka's internal topics.
+        if partition.topic in INTERNAL_TOPICS and partition not in own:
+            return False
+        return options.subscribe_pattern is None or options.subscribe_pattern.search(partition.topic) is not None
+
+    chosen = {partition: there[partition] for partition in sorted(there) if is_wanted(partition)}
+    for partition in chosen:
+        if twins := node.duplicates(partition):
+            raise RequestError(f"{partition} is there twice: {', '.join(one.path for one in twins)}. Give one of them")
+    return chosen
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
+
+
+def _stripped(paths: Iterable[str]) -> set[str]:
+    return {path.rstrip("/") for path in paths}
+
+
+def readable_end(
+    place: LocatedPartition, node: Node, options: ReadOptions, start_offset: int, log_end_offset: int
+) -> int:
+    """Return the high watermark of a partition.
+
+    Raises:
+        RequestError: it is unknown, and no running broker or clean will write it.
+    """
+    name = place.name
+    assert name is not None, "it was chosen by its name"
+    # When a broker loads a log that ends below its start offset, it replaces the log by an empty one.
+    log_end = max(log_end_offset, start_offset)
+    if options.high_watermark == "end" or node.ends_at_log_end(place):
+        return log_end
+    entry = place.directory.high_watermarks.get(name.topic_partition)
+    if entry is None and log_end > start_offset and place.directory.holder is None:
+        raise RequestError(
+            f"{place.directory.no_high_watermark(name.topic_partition)}. To read all that is there, set highWatermark "
+            "to end"
+        )
+    return start_offset if entry is None else max(start_offset, min(entry, log_end))
+
+
+def transactions_of(
+    log: LogView, place: LocatedPartition, partition: TopicPartition, options: ReadOptions, end_offset: int
+) -> Transactions:
+    """Find the transactions of a log below an offset."""
+    if not options.use_indexes:
+        found = Transactions(open=log.open_below_start(), next_offset=log.first_offset)
+        follow(found, log, end_offset)
+        return found
+    directory = place.directory
+    # After a crash, only the log's recovery can decide which index entries behind the recovery point are valid.
+    crashed = directory.crashed and directory.holder is None
+    flushed = directory.recovery_points.get(partition, 0) if crashed else MAX_OFFSET
+    return outcomes(log, end_offset, flushed_below=flushed)
+
+
+@dataclass
+class PartitionView:
+    """One partition, opened for reading as a batch; each property reads the files once."""
+
+    partition: TopicPartition
+    place: LocatedPartition
+    node: Node
+    options: ReadOptions
+
+    @cached_property
+    def log(self) -> LogView:
+        """The log, with its key indexes in `index_dir` if the option is set."""
+        log, folder = self.place.log(), self.options.index_dir
+        return log if folder is None else log.with_indexes_in(self.node.fs.absolute_path(folder))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a broker or another program has locked the directory, and may be writing to the log."""
+        return self.place.directory.holder is not None
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset."""
+        return self.log.log_start_offset
+
+    @cached_property
+    def _log_end(self) -> tuple[int, Cut | None]:
+        if not self.log.segments:
+            return 0, None
+        if self.is_written:
+            tail = find_tail(self.log)
+            return tail.next_offset, tail.end
+        return self.log.next_offset, None
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset behind the last record, whether or not the high watermark has reached it."""
+        return self._log_end[0]
+
+    @property
+    def end(self) -> Cut | None:
+        """The cut at the log's end; None if the log ends where its file does."""
+        return self._log_end[1]
+
+    @cached_property
+    def readable_end(self) -> int:
+        """The high watermark; see the function `readable_end`."""
+        return readable_end(self.place, self.node, self.options, self.start_offset, self.log_end_offset)
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """Transactions below the high watermark."""
+        return transactions_of(self.log, self.place, self.partition, self.options, self.readable_end)
+
+    @property
+    def end_offset(self) -> int:
+        """The high watermark, or with read_committed the last stable offset."""
+        if self.options.isolation_level != READ_COMMITTED:
+            return self.readable_end
+        stable = self.transactions.last_stable_offset
+        # An open transaction may have begun below the log start.
+        return self.readable_end if stable is None else max(min(stable, self.readable_end), self.start_offset)
+
+    def first_since(self, timestamp: int) -> int | None:
+        """Return the offset of the first record at or after a time; see `offsets.Readable`."""
+        return first_since(self.log, timestamp, start_offset=self.start_offset, end_offset=self.end_offset)
+
 
 _ATTEMPTS = 5
 

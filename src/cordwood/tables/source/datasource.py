@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from pyspark.accumulators import Accumulator
+from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
@@ -20,17 +20,68 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import override
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
-from cordwood.tables.decoders.keys import schema_folder
-from cordwood.tables.source.counter import ReadCounter, Sum
-from cordwood.tables.source.counts import ReadCounts
+from cordwood.tables.decoders.choice import schema_folder
 from cordwood.tables.source.options import BYTES, ReadOptions, comment_of, from_comments, parse
 from cordwood.tables.source.readers import FilteringLogReader, LogReader, LogStreamReader
 from cordwood.tables.source.schema import RowFormat, check_schema, column_names, schema_text
+from cordwood.tables.source.slices import ReadCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cordwood.tables.decoders.decoder import Decoder
+    from cordwood.tables.decoders.plain import Decoder
+
+# ---- counter ---------------------------------------------------------------------------------------------------------
+
+# Counts reported by tasks, summed up for the user of a session.
+
+
+class Sum(AccumulatorParam[ReadCounts]):
+    """Adds counts in a Spark accumulator."""
+
+    @override
+    def zero(self, value: ReadCounts) -> ReadCounts:
+        return ReadCounts()
+
+    @override
+    def addInPlace(self, value1: ReadCounts, value2: ReadCounts) -> ReadCounts:  # noqa: N802
+        return value1 + value2
+
+
+class ReadCounter:
+    """Counts records and bytes that all reads of a session's data source read and skipped.
+
+    Each task reports its counts when it ends. A task that runs twice, because it failed or was slow, may count twice.
+    """
+
+    def __init__(self, accumulator: Accumulator[ReadCounts] | None) -> None:
+        self._accumulator = accumulator
+        self._taken = ReadCounts()
+
+    @property
+    def total(self) -> ReadCounts:
+        """All counts since the registration.
+
+        Raises:
+            RequestError: the session uses Spark Connect, which has no accumulators.
+        """
+        if self._accumulator is None:
+            raise RequestError(
+                "Spark Connect does not hand counts to its clients. Set spark.sql.pyspark.worker.logging.enabled to "
+                "true, and find them in spark.tvf.python_worker_logs()"
+            )
+        return self._accumulator.value
+
+    def take(self) -> ReadCounts:
+        """Return the counts since the last call.
+
+        Raises:
+            RequestError: as `total`.
+        """
+        total = self.total
+        found, self._taken = total - self._taken, total
+        return found
+
 
 NAME = "cordwood"
 #: Returns the store for the paths in a reader's options.

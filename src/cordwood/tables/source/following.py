@@ -19,22 +19,20 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
-from cordwood.fs.counted import CountedStore
+from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.properties import encode_id
-from cordwood.storage.log.cuts import Cut
-from cordwood.storage.log.outcomes import follow
-from cordwood.storage.log.tail import Tail, find_tail
-from cordwood.storage.log.times import first_since
+from cordwood.storage.log.searches import first_since
+from cordwood.storage.log.segment import Cut
+from cordwood.storage.log.tail import Tail, find_tail, follow
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables.source.counts import ReadCounts
-from cordwood.tables.source.marks import batch_mark, is_anew, is_topic_id
+from cordwood.tables.source.batch import choose, readable_end, transactions_of
 from cordwood.tables.source.offsets import Limit, Marks, Offsets, check_names, resolve
 from cordwood.tables.source.options import ReadOptions
-from cordwood.tables.source.partitions import choose, readable_end, transactions_of
 from cordwood.tables.source.schema import TRANSACTION
-from cordwood.tables.source.slices import OffsetRange, Slice, Slicer, TransactionsMet, divide, pack
+from cordwood.tables.source.slices import OffsetRange, ReadCounts, Slice, Slicer, TransactionsMet, divide, pack
 
 #: The pause between two looks is at least this many seconds, and at least this multiple of the time a look takes. Spark
 #: polls a hundred times per second.
@@ -452,3 +450,56 @@ def within(limit: int, start: Offsets, end: Offsets, earliest: Callable[[TopicPa
 def count_between(start: Offsets, end: Offsets) -> int:
     """Count the offsets of a batch; a partition that is missing in `start` counts from 0."""
     return sum(offset - start.get(partition, 0) for partition, offset in end.items())
+
+
+# ---- marks -----------------------------------------------------------------------------------------------------------
+
+# Marks that distinguish the partition that a stream read from a recreated one of the same name.
+#
+# A checkpoint stores the mark with the partition's offset:
+#
+#     kh0ERQ6WToCnIzrMNpUr_A         the topic id
+#     20:17ab03ff:1700000000000      without a topic id, the batch before the offset: base offset, checksum, max
+# timestamp
+#
+# Compaction may change the checksum of a batch, but it never changes the base offset, and never makes the max timestamp
+# newer. So it is another batch if the base offset differs, or if the checksum differs and the timestamp is newer.
+
+_PART = ":"
+
+
+def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None:
+    """Return the mark of the batch with the last record below an offset, or None if that batch is missing.
+
+    Args:
+        near: a cut at or before that record, which saves an index lookup.
+    """
+    segment = next((segment for segment in reversed(log.segments) if segment.base_offset < offset), None)
+    if segment is None:
+        return None
+    with segment.open() as file:
+        if near is not None and near.segment == segment.base_offset and near.still_holds(file):
+            start = near.position
+        else:
+            start = segment.position_of(file, offset - 1)
+        for item in read_headers(file, base_offset=segment.base_offset, start=start):
+            if isinstance(item, Gap):
+                continue
+            for batch in item[item["last_offset"] >= offset - 1][:1]:
+                if batch["magic"] < 2 or batch["base_offset"] >= offset:
+                    return None
+                return f"{batch['base_offset']}{_PART}{batch['crc']:08x}{_PART}{batch['max_timestamp']}"
+    return None
+
+
+def is_topic_id(mark: str) -> bool:
+    """Return whether a mark is a topic id."""
+    return _PART not in mark
+
+
+def is_anew(was: str, now: str | None) -> bool:
+    """Return whether two marks of the same kind show different partitions; `now` is None if it is unknown."""
+    if now is None or is_topic_id(was):
+        return now is not None and now != was
+    (base, crc, newest), (base_now, crc_now, newest_now) = was.split(_PART), now.split(_PART)
+    return base != base_now or (crc != crc_now and int(newest_now) > int(newest))

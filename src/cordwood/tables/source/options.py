@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
+from cordwood.common.arguments import Option, OptionField, option_fields
 from cordwood.common.errors import RequestError
-from cordwood.common.option import Option, OptionField, option_fields
 from cordwood.common.types import Isolation, TopicPartition
 from cordwood.tables.source.offsets import (
     EARLIEST,

@@ -38,11 +38,11 @@ from cordwood.common.errors import CordwoodError
 from cordwood.common.types import override
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
-from cordwood.tables.source.counts import ReadCounts
 from cordwood.tables.source.filters import NULL, Condition, is_decided, microseconds, text
 from cordwood.tables.source.offsets import Offsets, OffsetsDocument, from_document, marks_in, to_document
 from cordwood.tables.source.options import ReadOptions
 from cordwood.tables.source.schema import RowFormat
+from cordwood.tables.source.slices import ReadCounts
 from cordwood.tasks.spark.worker import keep_loaded
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class SliceReader:
         self._decided: list[Condition] = []
 
     def _read(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        from cordwood.fs.counted import CountedStore
+        from cordwood.fs.wrapped import CountedStore
         from cordwood.tables.source.reading import RowPlan, read_slice
 
         assert isinstance(task, LogTask), "it was planned here"

@@ -22,22 +22,20 @@ import pyarrow.compute
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.common.types import NONE, Codec, Isolation, TimestampType, TopicPartition
 from cordwood.fs.base import Store
-from cordwood.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
+from cordwood.kernels.layout import CODEC_MASK, LOG_APPEND_TIME, is_transactional_data
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
-from cordwood.record.headers import is_transactional_data
 from cordwood.storage.log.arrow import byte_strings, header_lists, in_calendar, numbers
-from cordwood.storage.log.outcomes import contradicts
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_damage
+from cordwood.storage.log.tail import contradicts
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.tables.decoders.decoder import undecodable
+from cordwood.tables.decoders.plain import undecodable
 from cordwood.tables.source import filters
-from cordwood.tables.source.counts import ReadCounts
 from cordwood.tables.source.filters import NULL, BoolArray, Condition
 from cordwood.tables.source.options import ReadOptions
 from cordwood.tables.source.schema import AS_BYTES, TRANSACTION, UNDECODABLE, RowFormat
-from cordwood.tables.source.slices import Slice
+from cordwood.tables.source.slices import ReadCounts, Slice
 
 _log = logging.getLogger(__name__)
 

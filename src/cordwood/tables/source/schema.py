@@ -10,7 +10,7 @@ from cordwood.common.errors import RequestError
 from cordwood.tables.source.options import ReadOptions
 
 if TYPE_CHECKING:
-    from cordwood.tables.decoders.decoder import Decoder
+    from cordwood.tables.decoders.plain import Decoder
 
 HEADERS = "headers"
 #: Added by default if undecodable keys and values become null.

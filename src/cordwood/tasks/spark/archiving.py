@@ -15,8 +15,7 @@ from pathlib import Path
 
 from cordwood.common.cache import cache_folder
 from cordwood.tasks.runner import Numbered
-from cordwood.tasks.spark.java import find_java
-from cordwood.tasks.spark.launch import archive_for
+from cordwood.tasks.spark.launch import archive_for, find_java
 from cordwood.tasks.spark.runner import ContextRunner
 from cordwood.tasks.spark.session import own
 from cordwood.tasks.spark.settings import LOCAL_MASTER, settings_for

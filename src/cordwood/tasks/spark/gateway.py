@@ -22,12 +22,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cordwood.common.errors import RequestError
-from cordwood.common.forks import can_fork
+from cordwood.tasks.forks import can_fork
 from cordwood.tasks.spark import daemon
-from cordwood.tasks.spark.forking import VARIABLE, ForkServer, socket_in
-from cordwood.tasks.spark.java import find_java
-from cordwood.tasks.spark.launch import archive_for, command_for, connect, spark_home, start_java
-from cordwood.tasks.spark.requirements import NOT_INSTALLED, check_version
+from cordwood.tasks.spark.daemon import VARIABLE, ForkServer, socket_in
+from cordwood.tasks.spark.executors import NOT_INSTALLED, check_version
+from cordwood.tasks.spark.launch import archive_for, command_for, connect, find_java, spark_home, start_java
 from cordwood.tasks.spark.settings import LOCAL_MASTER, LOCAL_TASKS
 
 if TYPE_CHECKING:

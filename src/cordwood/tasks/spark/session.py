@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from cordwood.common.errors import RequestError, TasksHangError
 from cordwood.tasks.spark.archive import make_in_background
+from cordwood.tasks.spark.executors import prepare_session
 from cordwood.tasks.spark.gateway import Gateway, raise_if_ended, without_words_of_py4j
-from cordwood.tasks.spark.requirements import prepare_session
 from cordwood.tasks.spark.settings import LOCAL_MASTER, settings_for, worker_python
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from cordwood.common.errors import RequestError
-from cordwood.common.forks import MALLOC
+from cordwood.tasks.forks import MALLOC
 
 #: One task per core. The 4 allows retries: plain local mode never retries a task, so one killed Python worker (out of
 #: memory, say) would fail the whole job.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cordwood.cleaning.engine.results import CleanResult, Fate, PartitionResult
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import clean as report
+from cordwood.commands import clean as report
 from cordwood.common.text import Column, bytes_text, cells_of, printable
 from cordwood.view.pages.drawing import Bar, bars, both
 from cordwood.view.pages.frame import cut, figures, paragraph, section, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import erasure as report
+from cordwood.commands import erase_check as report
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.common.text import bytes_text, cells_of
 from cordwood.view.pages.frame import cut, facts, figures, paragraph, section, table

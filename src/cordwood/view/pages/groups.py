@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cordwood.commands.report import groups as report
-from cordwood.commands.report.groups import GROUP_COLUMNS, MEMBER_COLUMNS, OFFSET_COLUMNS
+from cordwood.commands import groups as report
+from cordwood.commands.groups import GROUP_COLUMNS, MEMBER_COLUMNS, OFFSET_COLUMNS
 from cordwood.common.text import cells_of, number, printable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.pages.drawing import Bar, bars, both
-from cordwood.view.pages.frame import cut, facts, figures, link_or_text, page, paragraph, section, table
-from cordwood.view.pages.links import Links
-from cordwood.view.pages.listed import Wanted, page_links, search_form
+from cordwood.view.pages.frame import (
+    Links,
+    Wanted,
+    cut,
+    facts,
+    figures,
+    link_or_text,
+    page,
+    page_links,
+    paragraph,
+    search_form,
+    section,
+    table,
+)
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.under_way import has_come_to, not_yet, progress, refresh_seconds
 

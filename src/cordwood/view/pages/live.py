@@ -32,9 +32,18 @@ from cordwood.live.report import (
     worst_first,
 )
 from cordwood.view.pages.drawing import share_bar
-from cordwood.view.pages.frame import cut, figures, page, paragraph, section, table
-from cordwood.view.pages.links import Links
-from cordwood.view.pages.listed import Wanted, page_links, search_form
+from cordwood.view.pages.frame import (
+    Links,
+    Wanted,
+    cut,
+    figures,
+    page,
+    page_links,
+    paragraph,
+    search_form,
+    section,
+    table,
+)
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.time_chart import ChartLine, TimeChart
 

@@ -22,7 +22,7 @@ from cordwood.common.text import bytes_text, number, time_text
 from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import LogContents
 from cordwood.view.pages.drawing import Box, fitting, line, rect, svg, text, text_width
-from cordwood.view.pages.links import Links
+from cordwood.view.pages.frame import Links
 from cordwood.view.pages.markup import Content, Markup, join, tag
 
 #: Minimum width of a column, in pixels.

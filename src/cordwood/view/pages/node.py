@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import listing as listing_report
-from cordwood.commands.why.causes import CauseKind, WhyPartition, could_lose, sums
+from cordwood.commands import ls as listing_report
+from cordwood.commands.why.facts import CauseKind, WhyPartition, could_lose, sums
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable
 from cordwood.storage.node.listing import Listing, PartitionListing, TopicListing
 from cordwood.storage.node.transactions import Outlook
@@ -16,6 +16,8 @@ from cordwood.view.pages import groups, transactions
 from cordwood.view.pages.drawing import WIDE, Bar, Tile, bars, both, share_bar, treemap
 from cordwood.view.pages.frame import (
     NAMES_MAX,
+    Links,
+    Wanted,
     cut,
     figures,
     link_or_text,
@@ -25,8 +27,6 @@ from cordwood.view.pages.frame import (
     section,
     table,
 )
-from cordwood.view.pages.links import Links
-from cordwood.view.pages.listed import Wanted
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.under_way import not_yet, progress, refresh_seconds
 

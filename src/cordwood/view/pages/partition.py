@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import check as check_report
-from cordwood.commands.report import listing as listing_report
-from cordwood.commands.report.listing import SEGMENT_COLUMNS, policy_text
-from cordwood.commands.report.why import keys_text
-from cordwood.commands.why.causes import Cause
+from cordwood.commands import check as check_report
+from cordwood.commands import ls as listing_report
+from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text
+from cordwood.commands.why.facts import Cause
+from cordwood.commands.why_node import keys_text
 from cordwood.common.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
 from cordwood.storage.check import Severity
 from cordwood.storage.index.contents import Content as Kind
@@ -20,8 +20,7 @@ from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans
 from cordwood.storage.node.listing import SegmentListing, State
 from cordwood.storage.node.transactions import OpenTransaction
 from cordwood.view.pages.drawing import both
-from cordwood.view.pages.frame import cut, facts, figures, link_or_text, page, paragraph, section, table
-from cordwood.view.pages.links import Links
+from cordwood.view.pages.frame import Links, cut, facts, figures, link_or_text, page, paragraph, section, table
 from cordwood.view.pages.log_drawing import DrawnLog, DrawnSegment, Mark, draw_log, draw_whole, legend
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.partition_look import CHECKED_BYTES_MAX, PartitionLook

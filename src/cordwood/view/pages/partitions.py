@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordwood.commands.read import ORDERS
-from cordwood.commands.report import listing as listing_report
-from cordwood.commands.why.causes import WhyPartition
+from cordwood.commands import ls as listing_report
+from cordwood.commands.ls import ORDERS
+from cordwood.commands.why.facts import WhyPartition
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable
 from cordwood.storage.node.listing import PartitionListing
 from cordwood.view.node_look import NodeLook
-from cordwood.view.pages.frame import link_or_text, page, paragraph, table
-from cordwood.view.pages.links import Links
-from cordwood.view.pages.listed import Wanted, page_links, search_form
+from cordwood.view.pages.frame import Links, Wanted, link_or_text, page, page_links, paragraph, search_form, table
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.pages.under_way import progress
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cordwood.cleaning.proof.pairs import Count
-from cordwood.cleaning.proof.result import VerifyResult
+from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import verify as report
+from cordwood.commands import verify as report
 from cordwood.common.text import Column, cells_of, number
 from cordwood.view.pages.frame import cut, facts, figures, paragraph, section, table
 from cordwood.view.pages.markup import Content, tag

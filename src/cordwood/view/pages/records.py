@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cordwood.commands.report.get import RECORD_COLUMNS
+from cordwood.commands.get import RECORD_COLUMNS
 from cordwood.commands.why.found_keys import GetResult
 from cordwood.common.text import Column, bytes_text, cells_of, printable, time_text
 from cordwood.common.types import NONE
 from cordwood.record.batch import Batch
 from cordwood.view.pages.drawing import Box, both, rect, svg
-from cordwood.view.pages.frame import link_or_text, page, paragraph, table
-from cordwood.view.pages.links import Links
+from cordwood.view.pages.frame import Links, link_or_text, page, paragraph, table
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.partition import find_form
 from cordwood.view.partition_look import SHOWN_BYTES, ShownBatches, ShownRecords

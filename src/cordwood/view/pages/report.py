@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cordwood.commands.selection import WhyOptions
+from cordwood.commands.options import WhyOptions
 from cordwood.fs.base import Store
 from cordwood.view.node_look import NodeLook, look_at_all
 from cordwood.view.pages import groups, node, partition, partitions, transactions
-from cordwood.view.pages.frame import cut, one_file, section
-from cordwood.view.pages.links import Links
+from cordwood.view.pages.frame import Links, cut, one_file, section
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.partition_look import PartitionLook
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from cordwood.common.charts import tick
 from cordwood.common.text import time_text
+from cordwood.view.pages.charts import tick
 from cordwood.view.pages.drawing import both, line, svg, text, text_width
 from cordwood.view.pages.markup import Content, Markup, tag
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cordwood.cleaning.rules.plan import utc
-from cordwood.commands.report import transactions as report
-from cordwood.commands.report.transactions import ID_COLUMNS, LOG_COLUMNS, MEANINGS, TRANSACTION_COLUMNS, held_back
+from cordwood.commands import transactions as report
+from cordwood.commands.transactions import ID_COLUMNS, LOG_COLUMNS, MEANINGS, TRANSACTION_COLUMNS, held_back
 from cordwood.common.text import cells_of, number, printable
 from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlook, TransactionListing
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.pages.drawing import Bar, bars, both
-from cordwood.view.pages.frame import cut, figures, page, paragraph, section, table
+from cordwood.view.pages.frame import (
+    Links,
+    Wanted,
+    cut,
+    figures,
+    page,
+    page_links,
+    paragraph,
+    search_form,
+    section,
+    table,
+)
 from cordwood.view.pages.groups import partition_link, partition_paths
-from cordwood.view.pages.links import Links
-from cordwood.view.pages.listed import Wanted, page_links, search_form
 from cordwood.view.pages.markup import Content, Markup, tag
 from cordwood.view.pages.under_way import not_yet, progress, refresh_seconds
 

@@ -13,6 +13,9 @@ lead to a file.
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
+import json
 import logging
 import socket
 import threading
@@ -21,8 +24,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, urlencode
 
 from waitress import wasyncore
 from waitress.channel import HTTPChannel
@@ -31,6 +35,8 @@ from waitress.server import TcpWSGIServer
 from cordwood.common.errors import RequestError
 from cordwood.common.threads import in_background
 from cordwood.common.types import override
+from cordwood.view.pages import frame
+from cordwood.view.pages.frame import Wanted
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -285,3 +291,137 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]
         idle = [one for one in self.active_channels.values() if not one.requests]
         longest = min(idle, key=lambda one: one.creation_time, default=None)
         return None if longest is None or time.time() < longest.creation_time + _MOMENT_SECONDS else longest
+
+
+# ---- access ----------------------------------------------------------------------------------------------------------
+
+# Decides who gets an answer: a browser on this machine that meant this server, or a client that has the token.
+#
+# A page of another site can make a browser send requests here. It can also resolve its own domain name to this address
+# (DNS rebinding), so that the browser lets it read the answers. So the Host header must name this server, and so must
+# an
+# Origin header if there is one. Clients on other machines also need a token: a link with the token sets a cookie and
+# redirects to the same address without the token.
+
+#: Pages may display themselves and the style sheet and link to pages of this server. They run no scripts.
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+#: Listening addresses that cover all addresses of this machine.
+_ANY = ("0.0.0.0", "::")
+_COOKIE = "cordwood"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The access rule of one server.
+
+    Attributes:
+        host: the address that the server listens on.
+        token: secret that a client must present, or None if it needs no secret.
+    """
+
+    host: str
+    port: int
+    token: str | None = None
+
+    def refuse(self, request: Request) -> Answer | None:
+        """Return a refusal, or None if the request may be answered."""
+        host = request.headers.get("host", "")
+        if not self._is_ours(host):
+            return _refusal("This server does not answer for that name.")
+        origin = request.headers.get("origin")
+        if origin is not None and origin != f"http://{host}":
+            return _refusal("This server does not answer to pages of others.")
+        return None if self.token is None else self._ask_for_token(request, self.token)
+
+    def _is_ours(self, host: str) -> bool:
+        if self.host in _ANY and self.token is not None:
+            return True  # this machine may have any name; a page of another site has no token
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        names = {*_LOOPBACK, name} if is_loopback(self.host) else {name}
+        return host.lower() in {f"{one}:{self.port}" for one in names} or (self.port == 80 and host.lower() in names)
+
+    def _ask_for_token(self, request: Request, token: str) -> Answer | None:
+        given = request.query.get("token")
+        if given is not None and _is_same(given, token):
+            rest = {name: value for name, value in request.query.items() if name != "token"}
+            # Exactly one leading slash, so that this is a path on this server; quoting makes it a valid header value.
+            path = "/" + quote(request.path.lstrip("/"), safe="/.", encoding="latin-1")
+            target = path + (f"?{urlencode(rest, errors='surrogateescape')}" if rest else "")
+            cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+            return Answer(HTTPStatus.SEE_OTHER, b"", headers={"Location": target, "Set-Cookie": cookie})
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if any(_is_same(one, token) for one in (bearer, _cookie_of(request))):
+            return None
+        return _refusal("Open the address with the token that cordwood view has printed.", HTTPStatus.UNAUTHORIZED)
+
+
+def _cookie_of(request: Request) -> str:
+    try:
+        found = SimpleCookie(request.headers.get("cookie", "")).get(_COOKIE)
+    except CookieError:
+        return ""
+    return "" if found is None else found.value
+
+
+def _is_same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+
+
+def _refusal(why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> Answer:
+    return Answer(status, f"{why}\n".encode())
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+# Builds answers with pages, JSON and the style sheet, and reads the query of a request.
+
+_PAGES_MAX = 10**6
+
+
+def html(page: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    """Answer with a page."""
+    return Answer(status, page.encode(), "text/html; charset=utf-8")
+
+
+def json_document(document: Mapping[str, Any]) -> Answer:
+    """Answer with a page's values as JSON."""
+    return Answer(HTTPStatus.OK, json.dumps(document, indent=1).encode() + b"\n", "application/json")
+
+
+def not_yet() -> Answer:
+    """Answer 503, as the result is not available yet."""
+    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"Not known yet; ask again.\n", headers={"Retry-After": "1"})
+
+
+def style_sheet(_: Request) -> Answer:
+    """Answer with the style sheet of all pages."""
+    return Answer(HTTPStatus.OK, frame.style().encode(), "text/css; charset=utf-8")
+
+
+def wanted(request: Request) -> Wanted:
+    """Read the requested rows and order of a table from the query."""
+    at = number(request, "page", _PAGES_MAX) or 1
+    return Wanted(request.query.get("search", ""), request.query.get("sort", ""), at)
+
+
+def number(request: Request, name: str, most: int) -> int | None:
+    """Read a number from the query, at most `most`; None if the query has no valid number."""
+    text = request.query.get(name, "")
+    return min(int(text[:20]), most) if text.isascii() and text.isdigit() else None

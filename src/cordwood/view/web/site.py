@@ -18,26 +18,25 @@ found, so a request can open no other file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from cordwood.commands.get import get
-from cordwood.commands.key_options import GetOptions
-from cordwood.commands.report.groups import group_document
-from cordwood.commands.selection import WhyOptions
-from cordwood.commands.times import parse_time
+from cordwood.commands.groups import group_document
+from cordwood.commands.options import GetOptions, WhyOptions, parse_time
 from cordwood.commands.why.found_keys import GetResult
 from cordwood.common.errors import CordwoodError, RequestError
 from cordwood.common.text import printable
 from cordwood.fs.base import Store
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
-from cordwood.view.node_look import NodeLook, Step, why_failed
+from cordwood.view.node_look import NodeLook, Step, before_look, look_at_node, why_failed
 from cordwood.view.pages import groups, node, partition, partitions, records, transactions
-from cordwood.view.pages.links import Links, address
-from cordwood.view.pages.listed import Wanted
+from cordwood.view.pages.frame import Links, Wanted, address
 from cordwood.view.pages.under_way import has_come_to
 from cordwood.view.partition_look import (
     batches_from,
@@ -47,9 +46,23 @@ from cordwood.view.partition_look import (
     options_for,
     records_from,
 )
-from cordwood.view.web.answers import html, json_document, not_yet, number, style_sheet, wanted
-from cordwood.view.web.http_server import Answer, Request, Route
-from cordwood.view.web.watch import PartitionLooks
+from cordwood.view.web.http_server import (
+    HEADERS,
+    HOST,
+    Access,
+    Answer,
+    HttpServer,
+    Request,
+    Route,
+    html,
+    is_loopback,
+    json_document,
+    not_yet,
+    number,
+    style_sheet,
+    wanted,
+)
+from cordwood.view.web.watch import PartitionLooks, Watch
 
 _OFFSET_MAX = 2**63 - 2
 #: Without key indexes, a log larger than this is not searched for a key, as the reader would wait too long.
@@ -270,3 +283,62 @@ def _offset(request: Request) -> int:
     if offset is None:
         raise RequestError("Give an offset: a number from 0 on")
     return offset
+
+
+# ---- serving ---------------------------------------------------------------------------------------------------------
+
+# The server of `view`: pages of a node, from scans that repeat in the background.
+
+
+class ViewServer:
+    """Serves pages of some directories to clients that `view.web.http_server` admits.
+
+    Attributes:
+        url: the address of the start page, with its token if clients need one.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        options: WhyOptions,
+        dump_lines: DumpLines,
+        *,
+        host: str = HOST,
+        port: int = 0,
+        fs: Store | None = None,
+    ) -> None:
+        """Open the port. `start` begins the first scan.
+
+        Args:
+            dump_lines: computes the JSON of batches and records.
+            port: port number; 0 for any free port.
+
+        Raises:
+            RequestError, NotFoundError, ConfigError: no log has these paths, or the port is in use.
+        """
+        first = before_look(paths, options, fs=fs)
+        self._server = HttpServer(port, host)
+        token = None if is_loopback(host) else secrets.token_urlsafe(24)
+        self._access = Access(host, self._server.port, token)
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self._server.port}/" + ("" if token is None else f"?token={token}")
+        self._watch = Watch(lambda on_look: look_at_node(paths, options, on_look=on_look, fs=fs), first)
+        self._site = Site(self._watch.latest, options, dump_lines, fs=fs)
+
+    def start(self) -> None:
+        """Scan the directories, and answer requests."""
+        self._watch.start()
+        self._server.start(self._site.routes(), self._access.refuse, HEADERS)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 
-from cordwood.common.clock import Clock, monotonic_clock
 from cordwood.common.threads import in_background
+from cordwood.common.types import Clock, monotonic_clock
 from cordwood.view.node_look import NodeLook, OnLook, Step
 from cordwood.view.partition_look import PartitionLook
 

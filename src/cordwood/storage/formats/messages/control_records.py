@@ -1,6 +1,6 @@
 """KRaft's control records. Their value is a message that starts with its own version, in two bytes.
 
-The numbers are those of `types.ControlType`. ABORT and COMMIT are markers, which `record.control` reads.
+The numbers are those of `types.ControlType`. ABORT and COMMIT are markers, which `record.batch` reads.
 """
 
 from __future__ import annotations

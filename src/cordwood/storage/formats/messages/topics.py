@@ -22,15 +22,13 @@ from cordwood.common.types import ControlType
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
 from cordwood.storage.formats.messages import (
     consumer_offsets,
-    consumer_protocol,
     control_records,
     metadata_records,
     remote_log_metadata,
     share_group_state,
     transaction_state,
 )
-from cordwood.storage.formats.messages.codec import decode, read_short, read_uvarint
-from cordwood.storage.formats.messages.schema import RecordType
+from cordwood.storage.formats.messages.schema import RecordType, decode, read_short, read_uvarint
 
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
@@ -116,7 +114,7 @@ def decode_record(
     """
     decoded = _FRAMINGS[topic.framing](topic, key, value)
     if read_protocol and decoded.type == _GROUP_METADATA.name and decoded.value is not None:
-        return replace(decoded, value=consumer_protocol.with_protocol(decoded.value))
+        return replace(decoded, value=consumer_offsets.with_protocol(decoded.value))
     return decoded
 
 

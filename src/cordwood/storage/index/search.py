@@ -1,0 +1,288 @@
+"""Finds the records in a segment's key index that may have one of some keys.
+
+A result names candidates. The caller reads the batches that hold them, and compares the bytes of the keys, or a 128-bit
+hash with another secret than that of the index: anyone who can read the file has its secret, and can construct keys
+that share a tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from cordwood.common.errors import CorruptFileError
+from cordwood.fs.base import ReadableFile
+from cordwood.kernels import key_index as kernel
+from cordwood.kernels.hashing import hash_keys
+from cordwood.kernels.layout import U8Array
+from cordwood.record.columns import BatchWindow
+from cordwood.storage.formats.key_index import (
+    BLOCK_BYTES,
+    HEADER,
+    KeyIndex,
+    batch_faults,
+    check_block,
+    decode_blocks,
+    decode_header,
+    entry_faults,
+    index_in,
+)
+from cordwood.storage.index.files import check_batches, check_identity
+from cordwood.storage.log.files import KEY_INDEX_BYTES_MAX
+from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.windows import Checks, Gap, WindowReader, in_order
+
+#: If the whole index is read, a filter by hash bits has at least 2^4 slots per key, so at most one in 16 other keys
+#: passes by chance.
+_FILTER_BITS = 4
+_FILTER_BITS_MAX = 32
+
+U64Array = npt.NDArray[np.uint64]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The records of a segment that may have one of some keys.
+
+    Attributes:
+        bits: uint8, a bit per record.
+        entries: number of index entries that matched.
+    """
+
+    bits: U8Array
+    entries: int
+
+    @property
+    def ordinals(self) -> Int64Array:
+        """int64[candidates], ascending."""
+        some = np.flatnonzero(self.bits)
+        found = np.unpackbits(self.bits[some], bitorder="little").reshape(-1, 8)
+        return np.asarray((8 * some[:, np.newaxis] + np.arange(8))[found == 1])
+
+
+def hash_of_keys(keys: Sequence[bytes], secret: bytes) -> U64Array:
+    """Hash keys as in an index; return the distinct hashes, uint64[hashes], ascending."""
+    return np.unique(hash_of_each(keys, secret))
+
+
+def hash_of_each(keys: Sequence[bytes], secret: bytes) -> U64Array:
+    """Hash keys as in an index; return the hash of each key, uint64[keys]."""
+    sizes = np.array([len(key) for key in keys], np.int32)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
+    hashes = np.empty((len(keys), 2), np.uint64)
+    low, high = np.frombuffer(secret, np.uint64)
+    starts = (ends - sizes).astype(np.int32)
+    hash_keys(data.ctypes.data, starts, sizes, np.ones(len(keys), np.bool_), low, high, hashes)
+    return np.asarray(hashes[:, 1])
+
+
+def searches(index: KeyIndex, hashes: U64Array) -> bool:
+    """Return whether `find` looks keys up one by one, which reads only their buckets."""
+    return 2 * hashes.size < index.header.entries
+
+
+def find(index: KeyIndex, hashes: U64Array) -> Candidates:
+    """Find the records that may have one of the keys with these hashes.
+
+    A few keys are looked up one by one. For at least half as many keys as the index has entries, reading the whole
+    index is faster.
+
+    Args:
+        hashes: hashes of the keys, ascending.
+
+    Raises:
+        CorruptFileError: the index is inconsistent.
+    """
+    header = index.header
+    bits, records = np.zeros((header.records + 7) // 8, np.uint8), header.records
+    starts, tags, ordinals = (array.ctypes.data for array in (index.starts, index.tags, index.ordinals))
+    if searches(index, hashes):
+        entries = kernel.search(hashes, header.bits, header.entries, starts, tags, ordinals, records, bits)
+    else:
+        known = min(_FILTER_BITS_MAX, max(6, hashes.size.bit_length() + _FILTER_BITS))
+        words = np.zeros((1 << known) // 64, np.uint64)
+        kernel.fill_filter(hashes, known, words)
+        entries = kernel.stream(
+            hashes, known, words, header.bits, header.entries, starts, tags, ordinals, records, bits
+        )
+    if entries == kernel.BROKEN:
+        raise CorruptFileError("a key index whose buckets or records cannot be")
+    return Candidates(bits, int(entries))
+
+
+def hashes_in(index: KeyIndex) -> U64Array:
+    """Return the hash of each entry, uint64[entries], in the order of the index; bits that it lacks are zero."""
+    hashes = np.empty(index.header.entries, np.uint64)
+    kernel.restore(index.starts, index.tags, index.header.bits, hashes)
+    return hashes
+
+
+def entries_of_each(index: KeyIndex, hashes: U64Array) -> Int64Array:
+    """Count the entries that match each hash, int64[hashes]; the index must be consistent."""
+    bits = index.header.bits
+    buckets = (hashes >> np.uint64(64 - bits)).astype(np.int64)
+    first, end = (index.starts[buckets + more].astype(np.int64) for more in (0, 1))
+    sizes = end - first
+    owners = np.repeat(np.arange(hashes.size), sizes)
+    entries = np.arange(owners.size) - np.repeat(np.cumsum(sizes) - sizes, sizes) + first[owners]
+    tags = (hashes >> np.uint64(32 - bits)).astype(np.uint32)
+    return np.bincount(owners[index.tags[entries] == tags[owners]], minlength=hashes.size)
+
+
+def batches_with(index: KeyIndex, ordinals: Int64Array) -> Int64Array:
+    """Return the numbers of the batches that hold any of these records, int64[batches], ascending."""
+    ends = np.cumsum(index.counts, dtype=np.int64)
+    return np.unique(np.searchsorted(ends, ordinals, side="right"))
+
+
+def windows_with(segment: Segment, index: KeyIndex, keys: Sequence[bytes]) -> Iterator[BatchWindow | Gap]:
+    """Yield the batches that may have one of some keys, and all data that the index does not cover, in file order.
+
+    Batches with a wrong checksum are included; `decode` reports them.
+    """
+    touched = batches_with(index, find(index, hash_of_keys(keys, index.header.secret)).ordinals)
+    with segment.open() as file:
+        yield from windows_of(segment, file, index, touched)
+
+
+def windows_of(
+    segment: Segment, file: ReadableFile, index: KeyIndex, batches: Int64Array
+) -> Iterator[BatchWindow | Gap]:
+    """Yield batches by their numbers in the index, and all data that the index does not cover, in file order."""
+    ends = np.cumsum(index.lengths, dtype=np.int64)
+    covered = index.header.covered_bytes
+    ranges = [(int(ends[at]) - int(index.lengths[at]), int(ends[at])) for at in batches.tolist()]
+    for start, end in (*ranges, (covered, None)):
+        reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start, end=end)
+        yield from in_order(iter(reader), segment.order(start))
+
+
+# ---- sparse ----------------------------------------------------------------------------------------------------------
+
+# Reads only those blocks of a key index that a search needs, and verifies their checksums.
+#
+#     header, block checksums, batches     read on opening, to decide whether the index is valid
+#     starts                               the blocks with the buckets of the keys
+#     tags, ordinals                       the blocks with the entries of these buckets
+#
+# The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part
+# of
+# the arrays.
+
+
+class SparseIndex:
+    """The key index of a segment, open for reading.
+
+    Attributes:
+        index: the index. Its arrays of batches are complete; its arrays of keys only where `find` has loaded blocks.
+    """
+
+    def __init__(self, segment: Segment, log: ReadableFile) -> None:
+        """Open the index of a segment, if it is valid.
+
+        Args:
+            log: the segment's `.log`.
+
+        Raises:
+            OSError: the index is missing or unreadable.
+            CorruptFileError: it is torn, or does not match the segment.
+        """
+        self._log = log
+        self._path = segment.key_index_path
+        self._file = segment.fs.open(self._path)
+        try:
+            self._open()
+            check_identity(self.index, segment, log, self._path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> None:
+        size = self._file.size()
+        header = decode_header(self._file.read(0, HEADER.itemsize), self._path)
+        if size != header.file_bytes or size > KEY_INDEX_BYTES_MAX:
+            what = f"a key index of {size} bytes, but its header says {header.file_bytes}"
+            raise CorruptFileError(what, path=self._path)
+        self._checksums = decode_blocks(header, self._file.read(0, header.payload_start), self._path)
+        self._is_loaded = np.zeros(header.blocks, np.bool_)
+        self.index = index_in(header, np.empty(header.payload_bytes, np.uint8))
+        self._load(np.arange(-(-header.batches_bytes // BLOCK_BYTES)))
+        for fault in batch_faults(self.index):
+            fault.path = self._path
+            raise fault
+
+    def find(self, hashes: U64Array) -> Candidates:
+        """Find the records that may have one of the keys with these hashes, which are in ascending order.
+
+        Raises:
+            OSError: the index cannot be read.
+            CorruptFileError: a needed block has a wrong checksum, or is inconsistent.
+        """
+        header, index = self.index.header, self.index
+        if searches(index, hashes):
+            starts, tags, ordinals = (
+                array.ctypes.data - index.payload.ctypes.data for array in (index.starts, index.tags, index.ordinals)
+            )
+            buckets = (hashes >> np.uint64(64 - header.bits)).astype(np.int64)
+            self._load(_blocks(starts + 4 * buckets, starts + 4 * (buckets + 2)))
+            first, end = (index.starts[buckets + more].astype(np.int64) for more in (0, 1))
+            if (end > header.entries).any():
+                raise CorruptFileError("a key index whose buckets cannot be", path=self._path)
+            self._load(_blocks(tags + 4 * first, tags + 4 * end))
+            self._load(_blocks(ordinals + 4 * first, ordinals + 4 * end))
+        else:
+            self._load(np.arange(header.blocks))
+            for fault in entry_faults(index):
+                raise fault
+        return find(index, hashes)
+
+    def check_batches(self, batches: Int64Array) -> None:
+        """Raise unless batches match the index; checks more than the samples on opening.
+
+        Raises:
+            CorruptFileError: a batch differs.
+        """
+        check_batches(self.index, batches, self._log, self._path)
+
+    def _load(self, blocks: Int64Array) -> None:
+        """Read blocks that are not loaded yet, adjacent ones with one read."""
+        missing = blocks[~self._is_loaded[blocks]]
+        if not missing.size:
+            return
+        header, payload = self.index.header, self.index.payload
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
+            first, start = int(run[0]), int(run[0]) * BLOCK_BYTES
+            end = min(start + run.size * BLOCK_BYTES, payload.size)
+            data = self._file.read(header.payload_start + start, end - start)
+            for at in run.tolist():
+                block = data[(at - first) * BLOCK_BYTES : (at - first + 1) * BLOCK_BYTES]
+                check_block(header, self._checksums, at, block, self._path)
+            payload[start:end] = np.frombuffer(data, np.uint8)
+        self._is_loaded[missing] = True
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _blocks(starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return the blocks that hold any byte of the ranges [start, end), int64[blocks], ascending."""
+    some = ends > starts
+    first, last = starts[some] // BLOCK_BYTES, (ends[some] - 1) // BLOCK_BYTES
+    between = [np.arange(low + 1, high) for low, high in zip(first, last, strict=True) if high - low > 1]
+    return np.unique(np.concatenate([first, last, *between]))
