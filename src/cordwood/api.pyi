@@ -9,6 +9,7 @@ from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import CleanResult, ExactPlan
 from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.cleaning.rules.plan import Plan
+from cordwood.commands.cluster import BrokersListing, ConfigsListing, TopicsListing
 from cordwood.commands.why.facts import WhyResult
 from cordwood.commands.why.found_keys import ErasureResult, GetResult
 from cordwood.common.arguments import AnyPath
