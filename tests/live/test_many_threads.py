@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from cordwood.cleaning.rules.retention import RetentionRule
 from cordwood.common.config import overrides
 from cordwood.common.errors import InvalidTxnStateError
 from cordwood.common.types import TopicPartition
-from cordwood.live import retention
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
 from cordwood.live.moves import Moves
@@ -128,15 +129,15 @@ def test_two_calls_of_retention_at_once_delete_no_more_than_one() -> None:
     log = World().load({"internal.segment.bytes": "1000", "retention.bytes": "10000", "cleanup.policy": "delete"})
     for _ in range(40):
         log.append({"a": "x" * 430})
-    real, both = retention.beyond_size, threading.Barrier(2)
+    real, both = RetentionRule.deletable, threading.Barrier(2)
 
-    def beyond(size_bytes: int, limit: int) -> retention.IsDeletable:
-        found = real(size_bytes, limit)
+    def deletable(rule: RetentionRule, *facts: Any) -> Sequence[Any]:
+        found = real(rule, *facts)
         with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.2)  # both have read the size, if they can
+            both.wait(0.2)  # both have chosen segments, if they can
         return found
 
-    with mock.patch.object(retention, "beyond_size", beyond):
+    with mock.patch.object(RetentionRule, "deletable", deletable):
         all_at_once(log.delete_old_segments, log.delete_old_segments)
     assert 9_000 < log.size_bytes <= 11_000
 

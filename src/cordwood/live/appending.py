@@ -1,16 +1,19 @@
-"""One append: checks its batches and gives them their offsets.
+"""One append: checks its batches and their producers, and gives the batches their offsets.
 
 Source: Kafka UnifiedLog.analyzeAndValidateRecords, UnifiedLog.append.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cordwood.common.errors import (
     IllegalArgumentError,
+    InvalidProducerEpochError,
     InvalidRecordError,
+    InvalidTxnStateError,
     OffsetsOutOfOrderError,
     RecordTooLargeError,
     UnexpectedAppendOffsetError,
@@ -18,9 +21,10 @@ from cordwood.common.errors import (
 from cordwood.common.types import NONE, Codec
 from cordwood.kernels.layout import CODEC_MASK
 from cordwood.live.environment import LogConfig
-from cordwood.live.producer_state import AppendOrigin
-from cordwood.live.validation import Leader, check_crc, read_batches
+from cordwood.live.producer_state import AppendOrigin, ProducerAppend, ProducerState, read_marker
+from cordwood.live.validation import Leader, check_crc, read_batches, read_records
 from cordwood.record.batch import Batch
+from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
 
 
 class AppendInfo(NamedTuple):
@@ -169,6 +173,64 @@ class Append:
                 first,
                 info.last_offset,
             )
+
+
+def check_producers(
+    state: ProducerState,
+    data: bytearray,
+    batches: Sequence[Batch],
+    origin: AppendOrigin,
+    guard: int,
+    transaction_version: int,
+    *,
+    name: str,
+) -> tuple[RememberedBatch | None, dict[int, ProducerAppend], list[CompletedTransaction]]:
+    """Check the producers of placed batches, without changing their state.
+
+    Args:
+        name: topic and partition, for errors.
+
+    Returns:
+        a batch that the log already has, or None; the producers' new states; the transactions that markers end.
+
+    Raises:
+        LogError: a producer must not write such a batch.
+    """
+    appends: dict[int, ProducerAppend] = {}
+    completed: list[CompletedTransaction] = []
+    for batch in batches:
+        if batch.producer_id < 0:
+            continue
+        known = state.of(batch.producer_id)
+        if origin is AppendOrigin.CLIENT and known is not None:
+            duplicate = known.find_duplicate(batch)
+            if duplicate is not None:
+                return duplicate, appends, completed
+        if origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) and batch.is_transactional:
+            is_open = known is not None and known.transaction_start != NONE and known.epoch == batch.producer_epoch
+            if not is_open:
+                _check_verified(state, batch, guard, name)
+        marker = None
+        if batch.is_control and batch.record_count != 0:
+            marker = read_marker(read_records(data, batch))
+        done = state.check(appends, batch, marker, origin, transaction_version)
+        if done is not None:
+            completed.append(done)
+    return None, appends, completed
+
+
+def _check_verified(state: ProducerState, batch: Batch, guard: int, name: str) -> None:
+    """Check a batch that opens a transaction: the guard must be the one of its verification."""
+    known = state.of(batch.producer_id)
+    if known is not None and batch.producer_epoch < known.epoch:
+        raise InvalidProducerEpochError(
+            f"Epoch of producer {batch.producer_id} is {batch.producer_epoch}, which is smaller than the last seen "
+            f"epoch {known.epoch}"
+        )
+    if state.transaction_verification and not batch.is_control and not state.is_verified(batch.producer_id, guard):
+        raise InvalidTxnStateError(
+            f"Record was not part of an ongoing transaction: producer {batch.producer_id} in {name}"
+        )
 
 
 def _codec(batch: Batch) -> Codec:

@@ -25,7 +25,16 @@ from typing import Self
 from cordwood.cleaning.engine.division import with_probing
 from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.progress import total
-from cordwood.cleaning.engine.task import PROGRESS, Failure, FailureKind, Output, PartitionTask, check_output, run_task
+from cordwood.cleaning.engine.task import (
+    PROGRESS,
+    Failure,
+    FailureKind,
+    Output,
+    PartitionTask,
+    check_output,
+    put_in_place,
+    run_task,
+)
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.cleaning.rules.offset_map import SLOT_BYTES, slots_of
 from cordwood.cleaning.rules.plan import Threshold
@@ -36,7 +45,7 @@ from cordwood.common.types import Clock, monotonic_clock
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.machine import memory_bytes
 from cordwood.fs.paced import Check, Limit, checked, throttled
-from cordwood.live import local_log, work_folder
+from cordwood.live import work_folder
 from cordwood.live.log import Log
 from cordwood.live.log_to_clean import LogToClean
 from cordwood.live.metrics import Meter
@@ -176,15 +185,7 @@ class LiveClean:
             if outcome.detail:
                 _log.error("%s", outcome.detail)
             raise CleanFailedError(outcome.what, outcome.kind)
-        log = self.found.log
-        for replacement in outcome.by_group():
-            with changing():
-                local_log.forget(self._fs, log.directory, replacement.replaced)
-                log.swap_in(replacement)
-        if self.task.makes_index:
-            with changing():
-                bases = [segment.base_offset for segment in log.log_segments]
-                local_log.take_over(self._fs, log.directory, outcome.indexes, bases)
+        put_in_place(self._fs, self.task, outcome, self.found.log.swap_in, changing=changing)
         cleaned = outcome.cleaned
         share = min(1.0, cleaned.key_bytes / max(self._memory.size_bytes, 1))
         return CleanedLog(cleaned.end_offset, cleaned.counts, share)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cordwood.common.errors import IllegalArgumentError, KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from cordwood.fs.base import LocalFileSystem
 from cordwood.live.directories import Guard
 from cordwood.live.environment import LogConfig, LogEnvironment
 from cordwood.live.loading import LogParts
@@ -25,7 +24,7 @@ from cordwood.storage.changes import swap
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.filenames import Temporary, offset_name, parse_directory
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.index import files
+from cordwood.storage.index import files as key_indexes
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 
 
@@ -171,7 +170,7 @@ class LocalLog:
     def replace_active(self, base_offset: int) -> LogSegment:
         """Replace the active segment with a new empty segment; remove the files of the old one later."""
         old = self.segments.active
-        forget(self.fs, self.directory, [old.base_offset])
+        self._forget_indexes([old.base_offset])
         if old.base_offset == base_offset:
             old.change_suffix(Temporary.DELETED)
         segment = self.new_segment(base_offset)
@@ -182,11 +181,20 @@ class LocalLog:
 
     # ---- removing ----------------------------------------------------------------------------------------------------
 
+    def _forget_indexes(self, segments: Collection[int]) -> None:
+        """Remove the key indexes of segments: before a change of a segment, but after its removal from the log.
+
+        So even after a crash no segment has the index of another one; appends change no index. Errors of the disk are
+        ignored, as in `cleaning.engine.task.put_in_place`.
+        """
+        with contextlib.suppress(OSError):
+            key_indexes.forget_indexes(self.fs, self.directory, segments)
+
     def remove(self, segments: Sequence[LogSegment]) -> None:
         """Remove segments from the log, and their files after `file.delete.delay.ms`."""
         gone = [segment.base_offset for segment in segments]
         self.segments.replace(removed=gone)
-        forget(self.fs, self.directory, gone)
+        self._forget_indexes(gone)
         self.delete_files(segments)
 
     def swap_in(self, replacement: Replacement) -> tuple[LogSegment, ...]:
@@ -243,7 +251,7 @@ class LocalLog:
         """Remove the records at or above an offset; return the removed segments."""
         gone = tuple(segment for segment in self.segments.all if segment.base_offset > offset)
         self.remove(gone)
-        forget(self.fs, self.directory, [self.segments.active.base_offset])
+        self._forget_indexes([self.segments.active.base_offset])
         self.segments.active.truncate_to(offset)
         self.move_end(offset)
         return gone
@@ -399,33 +407,3 @@ class LocalLog:
         self._is_closed = True
         for segment in self.segments.all:
             segment.close_handlers()
-
-
-# ---- key indexes -----------------------------------------------------------------------------------------------------
-
-# The key indexes of a live log: installs the indexes from cleans, removes indexes of changed and removed segments.
-#
-# An index is removed before its segment is replaced or truncated, but after its segment is removed from the log. So
-# even
-# after a crash, no segment has the index of another segment. Appends change no index.
-
-
-def forget(fs: LocalFileSystem, directory: str, segments: Collection[int]) -> None:
-    """Remove the indexes of segments that will change or are removed; ignore errors of the disk.
-
-    A remaining index does not match its segment and is ignored; see `storage.index.files`.
-    """
-    with contextlib.suppress(OSError):
-        files.forget_indexes(fs, directory, segments)
-
-
-def take_over(fs: LocalFileSystem, directory: str, made: Sequence[str], segments: Collection[int]) -> None:
-    """Move a clean's new indexes into the partition's directory; ignore errors of the disk.
-
-    Args:
-        made: paths of the new indexes.
-        segments: base offsets of the log's current segments; indexes of other segments are removed.
-    """
-    with contextlib.suppress(OSError):
-        files.take_over_indexes(fs, directory, made)
-        files.remove_indexes(fs, directory, segments)

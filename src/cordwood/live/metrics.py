@@ -8,12 +8,13 @@ Source: Kafka's KafkaMetricsGroup, BrokerTopicStats, LogFlushStats.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,7 +26,10 @@ from cordwood.common.errors import (
     RecordValidationError,
     Rejection,
 )
-from cordwood.common.types import Clock, monotonic_clock
+from cordwood.common.text import bytes_text, number
+from cordwood.common.types import Clock, TopicPartition, monotonic_clock
+
+_log = logging.getLogger(__name__)
 
 #: Tag values with other characters are quoted.
 _PLAIN = re.compile(r"[\w\-%. \t]*", re.ASCII)
@@ -237,3 +241,51 @@ class LogStats:
             yield MetricName("kafka.server", "BrokerTopicMetrics", "BytesRejectedPerSec", tags), meter.read()
         for rejection, name in _REJECTIONS.items():
             yield MetricName("kafka.server", "BrokerTopicMetrics", name), self._rejections[rejection].read()
+
+
+class Removals:
+    """Counts the records that were removed from one log, and reports them in the program's log.
+
+    Attributes:
+        size_bytes: bytes removed since the log was loaded, by reason. Replaced as a whole.
+    """
+
+    def __init__(self, stats: LogStats, partition: TopicPartition) -> None:
+        self._stats = stats
+        self._partition = partition
+        self.size_bytes: Mapping[Removal, int] = {}
+
+    def count(self, why: Removal, segments: int, size_bytes: int) -> None:
+        """Count a removal; the caller holds the log's lock."""
+        self.size_bytes = {**self.size_bytes, why: self.size_bytes.get(why, 0) + size_bytes}
+        self._stats.removed(why, segments, size_bytes)
+
+    def report(
+        self, why: Removal, words: str, start_offset: int, end_offset: int | None, segments: int, size_bytes: int
+    ) -> None:
+        """Count a removal, and write a line to the program's log.
+
+        Args:
+            words: the reason, as the end of the line.
+            end_offset: None if it is unknown: from the start offset to the end of the log.
+        """
+        self.count(why, segments, size_bytes)
+        fields = {
+            "topic": self._partition.topic,
+            "partition": self._partition.partition,
+            "limit": str(why),
+            "start_offset": start_offset,
+            "end_offset": end_offset,
+            "segments": segments,
+            "size_bytes": size_bytes,
+        }
+        what = f"{number(segments, 'segment')}, {bytes_text(size_bytes)}"
+        offsets = (
+            f"offsets {start_offset} and above" if end_offset is None else f"offsets {start_offset} to {end_offset - 1}"
+        )
+        _log.log(
+            logging.WARNING if why is Removal.RECOVERY else logging.INFO,
+            "deleted from %s: %s (%s), by %s",
+            *(self._partition, "no record" if start_offset == end_offset else offsets, what, words),
+            extra={"event": "delete", "fields": fields},
+        )

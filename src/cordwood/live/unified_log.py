@@ -12,32 +12,30 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 
+from cordwood.cleaning.rules.retention import RETENTION_RULES, RetentionRule
 from cordwood.common.arguments import check_number, check_whole, shown
 from cordwood.common.config import LONG_MAX, TopicConfig
 from cordwood.common.errors import (
     IllegalArgumentError,
-    InvalidProducerEpochError,
-    InvalidTxnStateError,
     KafkaStorageError,
     LogError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     RecordBatchTooLargeError,
 )
-from cordwood.common.text import bytes_text, number
 from cordwood.common.types import NONE, Codec
 from cordwood.fs.base import Bytes
 from cordwood.fs.workspace import remove_tree
-from cordwood.live import reading, retention
-from cordwood.live.appending import Append, AppendInfo
+from cordwood.live import reading
+from cordwood.live.appending import Append, AppendInfo, check_producers
 from cordwood.live.environment import LogConfig, LogEnvironment
 from cordwood.live.loading import LogParts, rebuild_producer_state
 from cordwood.live.local_log import FetchData, LocalLog
-from cordwood.live.metrics import Removal
+from cordwood.live.metrics import Removal, Removals
 from cordwood.live.partition_files import LeaderEpochCache, TopicIdFile
 from cordwood.live.producer_state import (
     NO_GUARD,
@@ -45,7 +43,6 @@ from cordwood.live.producer_state import (
     AppendOrigin,
     ProducerAppend,
     ProducerState,
-    read_marker,
 )
 from cordwood.live.reading import Watermarks
 from cordwood.live.scheduler import Scheduled
@@ -61,12 +58,12 @@ from cordwood.live.segments import (
     first_record_since,
     newest_record,
 )
-from cordwood.live.validation import assign_plain, encode_plain, read_records
+from cordwood.live.validation import assign_plain, encode_plain
 from cordwood.record.batch import Batch
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats.producer_state import ProducerRows
-from cordwood.storage.recovery.replay import CompletedTransaction, RememberedBatch
+from cordwood.storage.recovery.replay import CompletedTransaction
 
 _log = logging.getLogger(__name__)
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
@@ -97,7 +94,6 @@ class UnifiedLog:
             such a delete could bring its key back.
         appended_bytes, deleted_bytes: bytes appended, and bytes of deleted old segments, since the log was loaded. Only
             the lock's holder adds to them.
-        removed_bytes: bytes removed since the log was loaded, by reason. Replaced as a whole.
         truncations: number of truncations at the end since the log was loaded. Only the lock's holder adds to it.
         before_truncation: called under the lock before a truncation, with its offset; 0 if it removes all records.
     """
@@ -109,7 +105,7 @@ class UnifiedLog:
         self.retention_size_percent = 0
         self.deletes_for_good = True
         self.appended_bytes = self.deleted_bytes = self.truncations = 0
-        self.removed_bytes: dict[Removal, int] = {}
+        self._removals = Removals(environment.stats, local.topic_partition)
         self.before_truncation: Callable[[int], object] = lambda _: None
         #: The producers of open `transaction` blocks.
         self.producers_in_use: set[int] = set()
@@ -129,7 +125,7 @@ class UnifiedLog:
             self._update_first_unstable()
         for one in loaded.lost:
             where = one.start_offset, one.end_offset, one.segments, one.size_bytes
-            self._note_removed(Removal.RECOVERY, f"the load of the log, {one.why}", *where)
+            self._removals.report(Removal.RECOVERY, f"the load of the log, {one.why}", *where)
 
     def __repr__(self) -> str:
         return f"Log({self._local.directory!r}, {self.log_start_offset} to {self.log_end_offset})"
@@ -200,6 +196,11 @@ class UnifiedLog:
     def size_bytes(self) -> int:
         """Size of all batches."""
         return self._local.segments.size_bytes
+
+    @property
+    def removed_bytes(self) -> Mapping[Removal, int]:
+        """Bytes removed since the log was loaded, by reason."""
+        return self._removals.size_bytes
 
     @property
     def log_segments(self) -> tuple[LogSegment, ...]:
@@ -413,7 +414,9 @@ class UnifiedLog:
         if local.must_roll(len(data), info.max_timestamp, info.last_offset):
             # The header of a message set of magic 0 or 1 has no base offset.
             self.roll(info.first_offset if info.first_offset != NONE else info.last_offset - _INT_MAX)
-        duplicate, appends, completed = self._check_producers(data, batches, origin, guard, transaction_version)
+        duplicate, appends, completed = check_producers(
+            self._producers, data, batches, origin, guard, transaction_version, name=self.name
+        )
         if duplicate is not None:
             return info._replace(
                 first_offset=duplicate.first_offset,
@@ -432,46 +435,6 @@ class UnifiedLog:
         if end - local.recovery_point >= local.config.flush_messages:
             self.flush()
         return info
-
-    def _check_producers(
-        self, data: bytearray, batches: Sequence[Batch], origin: AppendOrigin, guard: int, transaction_version: int
-    ) -> tuple[RememberedBatch | None, dict[int, ProducerAppend], list[CompletedTransaction]]:
-        """Check the producers of the batches; return a batch that the log already has, or the producers' new states."""
-        appends: dict[int, ProducerAppend] = {}
-        completed: list[CompletedTransaction] = []
-        state = self._producers
-        for batch in batches:
-            if batch.producer_id < 0:
-                continue
-            known = state.of(batch.producer_id)
-            if origin is AppendOrigin.CLIENT and known is not None:
-                duplicate = known.find_duplicate(batch)
-                if duplicate is not None:
-                    return duplicate, appends, completed
-            if origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR) and batch.is_transactional:
-                is_open = known is not None and known.transaction_start != NONE and known.epoch == batch.producer_epoch
-                if not is_open:
-                    self._check_verified(batch, guard)
-            marker = None
-            if batch.is_control and batch.record_count != 0:
-                marker = read_marker(read_records(data, batch))
-            done = state.check(appends, batch, marker, origin, transaction_version)
-            if done is not None:
-                completed.append(done)
-        return None, appends, completed
-
-    def _check_verified(self, batch: Batch, guard: int) -> None:
-        state, producer_id = self._producers, batch.producer_id
-        known = state.of(producer_id)
-        if known is not None and batch.producer_epoch < known.epoch:
-            raise InvalidProducerEpochError(
-                f"Epoch of producer {producer_id} is {batch.producer_epoch}, which is smaller than the last seen "
-                f"epoch {known.epoch}"
-            )
-        if state.transaction_verification and not batch.is_control and not state.is_verified(producer_id, guard):
-            raise InvalidTxnStateError(
-                f"Record was not part of an ongoing transaction: producer {producer_id} in {self.name}"
-            )
 
     def _finish_append(
         self, segment: LogSegment, appends: dict[int, ProducerAppend], completed: Sequence[CompletedTransaction]
@@ -756,29 +719,31 @@ class UnifiedLog:
         config = self.config
         try:
             with self._lock:  # otherwise two calls at once would each delete the excess
-                start, now_ms = self.log_start_offset, self._local.clock()
-                below = f"below the log start offset {start}"
-                deleted = self._delete_oldest(Removal.LOG_START_OFFSET, below, retention.below(start))
-                if config.delete:
-                    limit, size = config.retention_bytes, self.size_bytes
-                    beyond = f"retention.bytes={limit}, as the log had {size} bytes"
-                    deleted += self._delete_oldest(Removal.RETENTION_BYTES, beyond, retention.beyond_size(size, limit))
-                    limit = config.retention_ms
-                    older = f"retention.ms={limit}, as their records were older"
-                    deleted += self._delete_oldest(Removal.RETENTION_MS, older, retention.older_than(limit, now_ms))
-                return deleted
+                now_ms = self._local.clock()
+                rules = [rule for rule in RETENTION_RULES if config.delete or not rule.policy]
+                return sum(self._delete_by(rule, config, now_ms) for rule in rules)
         finally:
             limit = config.retention_bytes
             self.retention_size_percent = self.size_bytes * 100 // limit if limit > 0 else 0
 
-    def _delete_oldest(self, why: Removal, words: str, is_deletable: retention.IsDeletable) -> int:
-        """Delete the segments that `retention.deletable` returns; return their number."""
+    def _delete_by(self, rule: RetentionRule, config: LogConfig, now_ms: int) -> int:
+        """Delete the segments that a rule of retention deletes; return their number."""
+        match why := Removal(rule.name):
+            case Removal.RETENTION_BYTES:
+                limit = config.retention_bytes
+                words = f"{rule.name}={limit}, as the log had {self.size_bytes} bytes"
+            case Removal.RETENTION_MS:
+                limit = config.retention_ms
+                words = f"{rule.name}={limit}, as their records were older"
+            case _:
+                limit = self.log_start_offset
+                words = f"below the log start offset {limit}"
         with self._lock, self._local.guarded("deleting segments"):
-            segments = self._local.segments.all
-            chosen = retention.deletable(segments, self.high_watermark, self.log_end_offset, is_deletable)
-            if chosen:
-                self._delete(chosen, why, words)
-            return len(chosen)
+            segments, end = self._local.segments.all, self.log_end_offset
+            deletable = rule.deletable(segments, limit, now_ms, end, self.high_watermark)
+            if deletable:
+                self._delete(deletable, why, words)
+            return len(deletable)
 
     def _delete(self, deletable: Sequence[LogSegment], why: Removal, words: str) -> None:
         local = self._local
@@ -794,46 +759,13 @@ class UnifiedLog:
             self.deleted_bytes += size_bytes
             local.remove(removed)
             self._delete_snapshots(deletable)
-            self._note_removed(why, words, removed[0].base_offset, following.base_offset, len(removed), size_bytes)
+            self._removals.report(why, words, removed[0].base_offset, following.base_offset, len(removed), size_bytes)
 
     def note_deleted(self) -> None:
         """Report the deletion of the whole log."""
         offsets = self.log_start_offset, self.log_end_offset
         words = "the deletion of the partition; its files go later"
-        self._note_removed(Removal.PARTITION_DELETION, words, *offsets, len(self._local.segments), self.size_bytes)
-
-    def _note_removed(
-        self, why: Removal, words: str, start_offset: int, end_offset: int | None, segments: int, size_bytes: int
-    ) -> None:
-        """Report removed records: write a line to the program's log, and count them.
-
-        Args:
-            end_offset: None if it is unknown: from the start offset to the end of the log.
-        """
-        self._count_removed(why, segments, size_bytes)
-        fields = {
-            "topic": self._local.topic_partition.topic,
-            "partition": self._local.topic_partition.partition,
-            "limit": str(why),
-            "start_offset": start_offset,
-            "end_offset": end_offset,
-            "segments": segments,
-            "size_bytes": size_bytes,
-        }
-        what = f"{number(segments, 'segment')}, {bytes_text(size_bytes)}"
-        offsets = (
-            f"offsets {start_offset} and above" if end_offset is None else f"offsets {start_offset} to {end_offset - 1}"
-        )
-        _log.log(
-            logging.WARNING if why is Removal.RECOVERY else logging.INFO,
-            "deleted from %s: %s (%s), by %s",
-            *(self.name, "no record" if start_offset == end_offset else offsets, what, words),
-            extra={"event": "delete", "fields": fields},
-        )
-
-    def _count_removed(self, why: Removal, segments: int, size_bytes: int) -> None:
-        self.removed_bytes = {**self.removed_bytes, why: self.removed_bytes.get(why, 0) + size_bytes}
-        self._stats.removed(why, segments, size_bytes)
+        self._removals.report(Removal.PARTITION_DELETION, words, *offsets, len(self._local.segments), self.size_bytes)
 
     def _delete_snapshots(self, segments: Sequence[LogSegment]) -> None:
         """Schedule the removal of removed segments' producer snapshots."""
@@ -866,7 +798,7 @@ class UnifiedLog:
             self._delete_snapshots(local.swap_in(replacement))
             # Count them, but write no line: the cleaner writes a line for each clean.
             removed = max(0, segments - len(local.segments)), max(0, size_bytes - self.size_bytes)
-            self._count_removed(Removal.COMPACTION, *removed)
+            self._removals.count(Removal.COMPACTION, *removed)
 
     # ---- truncation --------------------------------------------------------------------------------------------------
 
@@ -930,7 +862,7 @@ class UnifiedLog:
     def _note_truncated(self, start_offset: int, end_offset: int, segments: int, size_bytes: int) -> None:
         """Report a truncation, given the log's end, segments and size before it."""
         removed = max(0, segments - len(self._local.segments)), max(0, size_bytes - self.size_bytes)
-        self._note_removed(Removal.TRUNCATION, "a truncation", start_offset, end_offset, *removed)
+        self._removals.report(Removal.TRUNCATION, "a truncation", start_offset, end_offset, *removed)
 
     def _begin_truncation(self, offset: int) -> None:
         self.before_truncation(offset)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from uuid import uuid4
@@ -20,7 +22,7 @@ from cordwood.cleaning.rules.key_table import MemoryShare, whole_memory
 from cordwood.cleaning.rules.plan import Decision, Plan, SegmentFacts
 from cordwood.cleaning.rules.waves import disk_bytes
 from cordwood.common.errors import CordwoodError, DataError, MemoryNeed, RequestError, StoreError, TooLittleMemoryError
-from cordwood.fs.base import Store, TargetStore, is_full
+from cordwood.fs.base import LocalFileSystem, Store, TargetStore, is_full
 from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
 from cordwood.fs.paced import WantedLocation
@@ -29,9 +31,9 @@ from cordwood.kernels.layout import BATCH_ROW, BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats import offset_index, time_index
-from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
+from cordwood.storage.index import files as key_indexes
 from cordwood.storage.index.build import new_secret
-from cordwood.storage.index.files import secret_of_most
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
@@ -216,6 +218,46 @@ def _offset_of(name: str) -> int | None:
     return None if file is None else file.offset
 
 
+def put_in_place(
+    fs: LocalFileSystem,
+    task: PartitionTask,
+    output: Output,
+    swap_in: Callable[[Replacement], object],
+    *,
+    changing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    index_bytes_max: int | None = None,
+) -> None:
+    """Replace the old segments of a partition, and their key indexes, by a clean's output.
+
+        forget     remove the indexes of a group's old segments; durable before the swap
+        swap       replace the segments of the group; then the next group
+        remember   once all groups are in place, publish the new indexes; remove the indexes of segments that are gone
+
+    So a crash at any point leaves no new segment beside the index of an old one. A segment without an index only costs
+    the next clean a scan. The same holds after an error of the disk in the first and the last step, which is therefore
+    ignored: an index that stays although its segment is replaced does not match the new one, and is not used.
+
+    Args:
+        swap_in: replaces the segments of one group; durable on return.
+        changing: wraps the change of each group, and of the indexes; raises once the clean must stop.
+        index_bytes_max: see `limit_indexes`.
+    """
+    for replacement in output.by_group():
+        with changing():
+            with contextlib.suppress(OSError):
+                for root in {None, task.index_root}:
+                    key_indexes.forget_indexes(fs, task.path, replacement.replaced, root)
+            swap_in(replacement)
+    with changing(), contextlib.suppress(OSError):
+        key_indexes.take_over_indexes(fs, task.path, output.indexes, task.index_root)
+        parsed = [parse_file(info.name) for info in fs.list(task.path)]
+        logs = [file for file in parsed if file is not None and file.kind is FileKind.LOG]
+        segments = {file.offset for file in logs if file.temporary is Temporary.NONE}
+        key_indexes.remove_indexes(fs, task.path, segments, task.index_root)
+        if index_bytes_max is not None:
+            key_indexes.limit_indexes(fs, task.path, index_bytes_max, task.index_root)
+
+
 def tasks_of(
     plan: Plan, location: Location[TargetStore], indexes: Indexes = Indexes.NONE, index_root: str | None = None
 ) -> list[PartitionTask]:
@@ -229,7 +271,7 @@ def tasks_of(
     for one in plan.with_decision(Decision.CLEAN):
         assert one.compaction is not None, "or there would be nothing to clean"
         compaction = one.compaction
-        known = secret_of_most(fs, one.path, index_root)
+        known = key_indexes.secret_of_most(fs, one.path, index_root)
         makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
         task = PartitionTask(
             location=location,

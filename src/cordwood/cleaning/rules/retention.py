@@ -1,16 +1,36 @@
-"""The old segments that retention deletes after a clean: the rules as a table.
+"""The old segments that retention deletes, after a clean or from a live log: the rules as a table.
 
 Source: Kafka UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from cordwood.cleaning.rules.plan import LogFacts, Reason, SegmentFacts, Taken, config_reason
 from cordwood.common.config import TopicConfig, show
 from cordwood.common.types import NONE
+
+
+class RetainedSegment(Protocol):
+    """A segment that retention may delete: facts of a plan, or a segment of a live log."""
+
+    @property
+    def base_offset(self) -> int:
+        """The offset in the names of its files."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its log."""
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Timestamp of its newest record."""
+
+
+S = TypeVar("S", bound=RetainedSegment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,33 +40,55 @@ class RetentionRule:
     Attributes:
         name: `log start offset`, or the config that sets the limit.
         policy: the word that `cleanup.policy` must contain; empty if the rule always applies.
-        wanted: returns how many segments, oldest first, the rule deletes. Arguments: the segments, the limit (or the
-            log start offset), now_ms.
+        exceeding: yields, oldest segment first, whether a segment exceeds the limit. Arguments: the segments, the limit
+            (or the log start offset), now_ms.
     """
 
     name: str
     policy: str
-    wanted: Callable[[Sequence[SegmentFacts], int, int], int]
+    exceeding: Callable[[Sequence[RetainedSegment], int, int], Iterator[bool]]
+
+    def deletable(
+        self, segments: Sequence[S], limit: int, now_ms: int, log_end_offset: int, high_watermark: int
+    ) -> Sequence[S]:
+        """Return the segments that this rule deletes: the oldest ones, up to the first that must stay.
+
+        A segment stays if it reaches above the high watermark, because a new leader may have other records there. The
+        last segment stays while it is empty, as a deletion would only replace it with another empty one.
+
+        Args:
+            segments: all of the log, by base offset; the last is active.
+            limit: see `exceeding`; the rule is off if it is negative.
+        """
+        if not segments or limit < 0:
+            return ()
+        count, exceeding = 0, self.exceeding(segments, limit, now_ms)
+        for upper in (*(one.base_offset for one in segments[1:]), log_end_offset):
+            # In this order, because the largest timestamp of a live segment may have to be read from its file.
+            if high_watermark < upper or not next(exceeding):
+                break
+            count += 1
+        if count == len(segments) and not segments[-1].size_bytes:
+            count -= 1
+        return segments[:count]
 
 
-def _below_start(segments: Sequence[SegmentFacts], limit: int, _now_ms: int) -> int:
-    return sum(1 for one in segments[1:] if one.base_offset <= limit)
+def _below_start(segments: Sequence[RetainedSegment], limit: int, _now_ms: int) -> Iterator[bool]:
+    for following in segments[1:]:
+        yield following.base_offset <= limit
+    yield False
 
 
-def _above_size(segments: Sequence[SegmentFacts], limit: int, _now_ms: int) -> int:
+def _above_size(segments: Sequence[RetainedSegment], limit: int, _now_ms: int) -> Iterator[bool]:
     excess = sum(one.size_bytes for one in segments) - limit
-    count = 0
     for one in segments:
         excess -= one.size_bytes
-        if excess < 0:
-            break
-        count += 1
-    return count
+        yield excess >= 0
 
 
-def _too_old(segments: Sequence[SegmentFacts], limit: int, now_ms: int) -> int:
-    young = (at for at, one in enumerate(segments) if now_ms - one.largest_timestamp <= limit)
-    return next(young, len(segments))
+def _too_old(segments: Sequence[RetainedSegment], limit: int, now_ms: int) -> Iterator[bool]:
+    for one in segments:
+        yield now_ms - one.largest_timestamp > limit
 
 
 #: In the order in which Kafka applies them.
@@ -80,15 +122,12 @@ def plan_retention(
     left, taken = list(segments), []
     for rule in RETENTION_RULES:
         limit = log_start_offset if not rule.policy else limits.get(rule.name, NONE)
-        if limit < 0:
+        gone = rule.deletable(left, limit, now_ms, log_end_offset, high_watermark)
+        if not gone:
             continue
-        count = min(rule.wanted(left, limit, now_ms), _replicated(left, log_end_offset, high_watermark))
-        if not count:
-            continue
-        gone = left[:count]
         taken.append((rule.name, tuple(one.base_offset for one in gone), sum(one.size_bytes for one in gone)))
         # If all segments may be deleted, Kafka rolls first, so that an active segment remains.
-        left = left[count:] or [SegmentFacts(log_end_offset, 0, 0, 0, now_ms, now_ms)]
+        left = left[len(gone) :] or [SegmentFacts(log_end_offset, 0, 0, 0, now_ms, now_ms)]
     return tuple(taken)
 
 
@@ -116,13 +155,6 @@ def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int
             )
         )
     return tuple(merged.values())
-
-
-def _replicated(segments: Sequence[SegmentFacts], log_end_offset: int, high_watermark: int) -> int:
-    """Return how many of the segments retention may delete at all; excludes an empty active segment."""
-    uppers = [one.base_offset for one in segments[1:]] + [log_end_offset]
-    count = sum(1 for upper in uppers if upper <= high_watermark)
-    return count - (count == len(segments) and not segments[-1].size_bytes)
 
 
 def retention(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cordwood.cleaning.engine.partition import GroupRange
 from cordwood.cleaning.engine.progress import Counters, total
-from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, put_in_place
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.cleaning.rules.waves import Wave
@@ -19,15 +18,10 @@ from cordwood.common.errors import NoSpaceError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import FileKind, parse_file
-from cordwood.storage.index.files import (
-    forget_indexes,
-    limit_indexes,
-    remove_indexes,
-    take_over_indexes,
-)
+from cordwood.storage.formats.filenames import parse_file
 from cordwood.tasks.tasks import Jobs
 
 
@@ -158,12 +152,12 @@ def _swap(
         progress = ledger.progress[path]
         # Rounds of Kafka's offset map have their own groups.
         progress.groups += len(outcome.cleaned.replaced) - groups
-        for root in {None, work.index_root}:
-            forget_indexes(site.fs, path, outcome.replacement.replaced, root)
-        for part in outcome.by_group():
-            swap_in(site.fs, path, part, keep=site.keep)
+
+        def swap(group: Replacement) -> None:
+            swap_in(site.fs, path, group, keep=site.keep)
             progress.done += 1
-        _take_over_indexes(site, path, outcome, work)
+
+        put_in_place(site.fs, task, outcome, swap, index_bytes_max=work.index_max)
         progress.done += len(outcome.cleaned.kept)
         progress.add(outcome.cleaned)
     else:
@@ -177,20 +171,6 @@ def _note_written(site: LockedDirectories, outcomes: Sequence[Output | Failure],
             index_bytes = sum(site.fs.stat(path).size_bytes for path in output.indexes)
             ledger.index_bytes += index_bytes
             ledger.bytes_written += index_bytes + sum(size for _, size in output.files)
-
-
-def _take_over_indexes(site: LockedDirectories, path: str, output: Output, work: InPlaceWork) -> None:
-    """Publish the key indexes of the current segments, and remove the indexes of deleted segments.
-
-    The segments are already in place, so errors such as a full disk only cost the next clean its indexes.
-    """
-    with contextlib.suppress(OSError):
-        take_over_indexes(site.fs, path, output.indexes, work.index_root)
-        parsed = [parse_file(info.name) for info in site.fs.list(path)]
-        segments = {file.offset for file in parsed if file is not None and file.kind is FileKind.LOG}
-        remove_indexes(site.fs, path, segments, work.index_root)
-        if work.index_max is not None:
-            limit_indexes(site.fs, path, work.index_max, work.index_root)
 
 
 def _record(site: LockedDirectories, paths: Iterable[str], ledger: Ledger) -> None:
