@@ -4,7 +4,7 @@
 # make docs      builds the docs as a site   make bench                prints our speed
 # make           only sets up .venv
 #
-# All of them set up first, which takes about a minute, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
+# All of them set up first, which takes two or three minutes, once. PYTHON=… chooses the interpreter, ARGS=… goes to the tool:
 #   make test ARGS="tests/record -k crc"
 
 # An empty environment (env -i) has neither, and Python, pip and the kernels' cache need both.

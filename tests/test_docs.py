@@ -63,7 +63,7 @@ DAMAGE = ROOT / "docs/damage.md"
 FORMAT = ROOT / "docs/format"
 
 #: Pages whose examples only `make test-all` runs. Those of docs/commands.md run most commands.
-MORE = ("cluster", "internal-topics", "object-stores", "python", "simulate", "spark", "table")
+MORE = ("cluster", "explain", "internal-topics", "object-stores", "python", "simulate", "spark", "table")
 
 per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 per_example_page = pytest.mark.parametrize(

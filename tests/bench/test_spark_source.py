@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 def test_a_log_is_read_into_spark_and_its_rate_is_printed(spark: SparkSession, tmp_path: Path) -> None:
     few = ("--size", "1", "--passes", "1", "--dir", str(tmp_path))
     done = CliRunner().invoke(app, ["bench", "--source", *few, "--json"])

@@ -21,7 +21,7 @@ from tests.storage.indexes import index_all
 
 pytestmark = pytest.mark.more
 
-SOME = ("kraft-before", "legacy-mixed-before", "legacy-v0-before", "other-clients-after")
+SOME = ("kraft-before", "legacy-mixed-before")
 
 
 def run(*arguments: object) -> Result:

@@ -408,6 +408,7 @@ def dumped(path: str, fs: UrlStore) -> tuple[object, ...]:
     return repr(listing).replace(path, ""), plan.text().replace(path, ""), findings, list(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", range(FAULTY_RUNS))
 def test_whatever_fails_a_copy_is_right_or_does_not_count(
     run: int, small: Path, server: Server, cleaned: dict[str, bytes], tmp_path: Path, undisturbed: dict[str, Any]

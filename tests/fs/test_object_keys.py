@@ -27,7 +27,7 @@ def found(result: ErasureResult, root: str) -> set[tuple[str, str, str, int]]:
     return {(one.path.removeprefix(root), one.role, one.kind, one.position) for one in result.traces}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_keys_are_found_in_a_bucket_as_on_a_disk(server: Server, tmp_path: Path) -> None:
     copy, fs = copy_of(fixture("kraft-before"), tmp_path / "logs"), PosixFileSystem()
     partition = copy / "orders-0"

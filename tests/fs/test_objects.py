@@ -334,7 +334,7 @@ def broken(server: Server) -> Iterator[Faults]:
 FAILING = {**VERBS, "groups": ["groups"]}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", FAILING)
 def test_a_network_that_fails_at_any_moment_is_not_called_damage(server: Server, broken: Faults, verb: str) -> None:
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import fixture
+
 pytestmark = pytest.mark.more
 
 CRC = """
@@ -54,3 +56,18 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_to_set(tmp_pa
     words = [sys.executable, "-c", "import cordwood.kernels"]
     said = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
     assert f"cannot be kept in {tmp_path}/file/cache" in said and f"set {variable} to a folder" in said
+
+
+@pytest.mark.slow
+def test_after_warming_the_cache_a_clean_compiles_nothing(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"CORDWOOD_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def errors_of(*words: str) -> str:
+        command = [sys.executable, "-m", "cordwood", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+
+    warming = errors_of("cache", "--warm")
+    assert "compiling kernels: clean" in warming and "failed" not in warming
+    source, copy = str(fixture("kraft-before")), str(tmp_path / "copy")
+    assert "compiling" not in errors_of("clean", source, "--output", copy, "--engine", "here")

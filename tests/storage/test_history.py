@@ -108,7 +108,7 @@ def test_the_last_record_of_keys_is_looked_for_from_the_newest_segment_on() -> N
     assert searched == [400, 400, 0]
 
 
-@pytest.mark.parametrize("keys", [[b"42"], [b"%d" % at for at in range(97)]])
+@pytest.mark.parametrize("keys", [[b"42"], pytest.param([b"%d" % at for at in range(97)], marks=pytest.mark.slow)])
 def test_an_index_with_any_byte_flipped_or_cut_anywhere_changes_nothing(keys: list[bytes]) -> None:
     fs, log = some_log()
     expected = plain_history(log, keys)

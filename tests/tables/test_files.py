@@ -31,7 +31,7 @@ def rows_of(files: list[Path]) -> dict[str, str]:
     return {row["key"]: row["value"] for file in files for row in parquet.read_table(file).to_pylist()}
 
 
-@pytest.mark.more
+@pytest.mark.slow
 def test_a_table_that_many_tasks_write_in_a_pool_is_the_one_that_this_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

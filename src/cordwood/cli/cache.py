@@ -7,9 +7,9 @@ to use them: `--warm` writes a few small logs, in each codec, and runs commands 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -18,21 +18,22 @@ from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, app
 from cordwood.cli.options import Json
 from cordwood.common.cache import cache_folder
 from cordwood.common.errors import RequestError
 from cordwood.common.text import bytes_text
 
 #: Arguments of commands that together use all common kernels; `{logs}` and `{out}` are folders.
+_COMPACT = "--config cleanup.policy=compact --engine here"
 _USES = (
     "check {logs}/own {logs}/kafka-logs {logs}/kafka-groups",
     "why {logs}/own --config cleanup.policy=compact",
     "plan {logs}/own --config cleanup.policy=compact --exact",
-    "clean {logs}/own --config cleanup.policy=compact --output {out}/copy --engine here",
-    "verify {logs}/own {out}/copy",
-    "index {logs}/own",
-    "clean {logs}/own --config cleanup.policy=compact --in-place --index --engine here",
+    f"clean {{logs}}/own {_COMPACT} --output {{out}}/copy",
+    f"clean {{logs}}/own {_COMPACT} --output {{out}}/by-map --offset-map 2400",
+    "verify {logs}/own {out}/copy --engine here",
+    f"clean {{logs}}/own {_COMPACT} --in-place --index",
     "get {logs}/own/gzip-0 --key key-7",
     "table {logs}/kafka-logs --topic orders --engine here",
     "dump {logs}/own --json",
@@ -41,6 +42,10 @@ _USES = (
     "groups {logs}/kafka-groups",
     "transactions {logs}/kafka-groups",
 )
+#: A clean of few new records, which reads by the key indexes of the clean before it.
+_FEW_NEW = f"clean {{logs}}/own {_COMPACT} --in-place --ignore-ratio"
+#: Bytes of a value that `dump` escapes in pieces.
+_LARGE_VALUE_BYTES = 1 << 19
 
 
 def main(
@@ -68,46 +73,79 @@ def _warm() -> None:
     from cordwood.cli import demo
 
     with tempfile.TemporaryDirectory(prefix="cordwood-warm-") as folder:
-        logs, out = Path(folder) / "logs", Path(folder) / "out"
-        logs.mkdir()
-        out.mkdir()
-        print("compiling kernels: append", file=sys.stderr, flush=True)
-        _append(logs / "own")
-        demo.unpack(logs)
+        places = {name: Path(folder) / name for name in ("logs", "out")}
+        for place in places.values():
+            place.mkdir()
+        own = places["logs"] / "own"
+        _tell("append")
+        _append(own)
+        _write_messages(own)
+        demo.unpack(places["logs"])
         for use in _USES:
-            words = [word.format(logs=logs, out=out) for word in use.split()]
-            print(f"compiling kernels: {words[0]}", file=sys.stderr, flush=True)
-            done = subprocess.run([sys.executable, "-m", "cordwood", *words], capture_output=True, check=False)
-            if done.returncode > 1:
-                what = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-                print(f"compiling kernels: {words[0]} failed, and compiles when it is used: {what}", file=sys.stderr)
+            _run(use.format(**places))
+        _append(own, rounds=0)
+        _run(_FEW_NEW.format(**places))
 
 
-def _append(directory: Path) -> None:
-    """Append to a live log per codec, inside and outside of transactions, and read the appended records."""
+def _tell(what: str) -> None:
+    print(f"compiling kernels: {what}", file=sys.stderr, flush=True)
+
+
+def _run(command_line: str) -> None:
+    """Run a command in this process without its output, or name its error and go on."""
+    words = command_line.split()
+    _tell(words[0])
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        try:
+            app(words, standalone_mode=False)
+            code = EXIT_OK
+        except SystemExit as end:
+            code = end.code
+    if code not in (EXIT_OK, EXIT_DAMAGE):
+        _tell(f"{words[0]} failed, and compiles when it is used: {errors.getvalue().strip().rpartition(chr(10))[2]}")
+
+
+def _append(directory: Path, rounds: int = 3) -> None:
+    """Append to a live log per codec, inside and outside of transactions, then a large record; read them back."""
     from cordwood.common.config import overrides
     from cordwood.common.types import Codec, TopicPartition
     from cordwood.fs.posix import PosixFileSystem
     from cordwood.live.log_manager import LogManager
 
     for codec in ("uncompressed", *(codec.name.lower() for codec in Codec if codec is not Codec.NONE)):
-        config = overrides([f"compression.type={codec}", "log.cleaner.enable=false", "log.retention.ms=-1"])
+        config = overrides([f"compression.type={codec}", "log.cleaner.enable=false", "log.cleanup.policy=compact"])
         manager = LogManager(PosixFileSystem(), [str(directory)], config)
         manager.startup()
         log = manager.get_or_create_log(TopicPartition(codec, 0), is_new=True)
-        for _ in range(3):
+        for _ in range(rounds):
             log.append([(f"key-{at}", f"value {at} " * 10, [("header", "value")]) for at in range(100)])
             with log.transaction(1) as transaction:
                 transaction.append([("key-1", "in a transaction"), ("key-2", None)])
             log.roll()
+        log.append([("large", "a value\n" * (_LARGE_VALUE_BYTES // 8))])
         assert sum(1 for _ in log.records()) > 0, "they were just appended"
         log.get("key-7")
         manager.shutdown()
 
 
-# ---- cache -----------------------------------------------------------------------------------------------------------
+def _write_messages(directory: Path) -> None:
+    """Write a log of the formats before Kafka 0.11, in two segments."""
+    from cordwood.common.types import Codec
+    from cordwood.record.batch import Record, encode_message_set
 
-# Lists and removes the caches of this user.
+    folder = directory / "messages-0"
+    folder.mkdir()
+    for magic in (0, 1):
+        sets = []
+        for codec in (Codec.NONE, Codec.GZIP):
+            first = 100 * (2 * magic + codec)
+            records = [Record(first + at, first + at, b"key-%d" % at, b"value") for at in range(100)]
+            sets.append(encode_message_set(magic, records, codec=codec))
+        (folder / f"{200 * magic:020}.log").write_bytes(b"".join(sets))
+
+
+# ---- the files -------------------------------------------------------------------------------------------------------
 
 #: Patterns of the file names in the cache folder, with descriptions.
 _KINDS = {

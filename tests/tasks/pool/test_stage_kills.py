@@ -18,6 +18,7 @@ pytestmark = pytest.mark.more
 FEW = (*FEW_LOCAL, Case("executor", "check"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_clean_in_a_pool_survives_what_is_killed_or_lost_in_any_stage(
     tmp_path: Path, record_property: Callable[[str, object], None]
