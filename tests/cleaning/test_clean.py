@@ -20,7 +20,9 @@ from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_me
 from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file, write_file
 from cordwood.testing import reference_cleaner
-from cordwood.testing.reference_cleaner import StoredBatch, StoredSegment
+from cordwood.testing.reference_cleaner import Rank, StoredBatch, StoredSegment
+from tests.cleaning.modes import using
+from tests.cleaning.ranked import LARGEST_TIMESTAMP, timestamp
 from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
 from tests.record.windows import read, window
 
@@ -118,13 +120,13 @@ def comparable(batches: Sequence[bytes]) -> list[object]:
     return found
 
 
-def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
+def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None, rank: Rank = lambda _: 0, **settings: Any) -> None:
     """Clean, and compare with the plain cleaner: every batch, and every entry of the transaction indexes."""
     before = stored(log)
     known = {id: (one.last_offset, one.epoch) for id, one in log.producers.by_id.items()}
     facts = [segment_facts(one) for one in log.log().segments]
     first_dirty, end, cleaned = log.clean(
-        first_dirty=None if back is None else max(0, log.next_offset - back), now_ms=now_ms
+        first_dirty=None if back is None else max(0, log.next_offset - back), now_ms=now_ms, **settings
     )
     if cleaned is None:
         return
@@ -148,6 +150,7 @@ def check_clean(log: ScriptedLog, *, now_ms: int, back: int | None) -> None:
         now_ms=now_ms,
         delete_retention_ms=limits.delete_retention_ms,
         deletes_for_good=log.deletes_for_good,
+        rank=rank,
     )
     after = {one.base_offset: one for one in stored(log)}
     for group, output in zip(cleaned.outputs, expected, strict=True):
@@ -186,6 +189,22 @@ def test_cleans_leave_what_the_plain_cleaner_leaves(set_sizes, window_bytes, lar
     log.roll()
     log.set_clock(log.now_ms + 1000)
     check_clean(log, now_ms=log.now_ms, back=1000)
+
+
+@settings(max_examples=100)
+@given(st.data(), st.sampled_from(["whole", "chunks", "batches"]))
+def test_under_another_keep_rule_cleans_leave_what_the_plain_cleaner_leaves(data, mode) -> None:
+    log = ScriptedLog({"segment.bytes": 300, "delete.retention.ms": 500}, now_ms=1_000_000)
+    writer = Writer(log)
+    for event in data.draw(st.lists(EVENTS, min_size=3, max_size=25)):
+        log.now_ms = data.draw(st.integers(1_000_000, 1_000_010))  # producers' clocks differ
+        if event[0] != "clean":
+            writer.write(event)
+    log.roll()
+    for now_ms in (1_000_010, 1_000_510, 1_001_010):
+        log.set_clock(now_ms)
+        with using(mode):
+            check_clean(log, now_ms=now_ms, back=1000, rank=timestamp, precedence=LARGEST_TIMESTAMP)
 
 
 #: Sizes from which every batch is large, and some of its records.

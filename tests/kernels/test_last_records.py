@@ -62,7 +62,7 @@ def entered(
     entries = np.zeros(len(keys) + 1, ENTRY)
     there = np.ones(len(keys), np.bool_) if there is None else there
     used = enter_records(
-        *(data.ctypes.data, rows, np.array(rules or [int(COUNTS)] * len(keys), np.uint8), there),
+        *(data.ctypes.data, rows, rows["offset"], np.array(rules or [int(COUNTS)] * len(keys), np.uint8), there),
         *(np.array(between, np.int64), np.array(points, np.uint64), entries, 1),
     )
     return entries[1:used]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
@@ -158,3 +161,13 @@ def test_a_log_with_too_many_records_is_not_held(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_RECORDS_MAX", 100)
     found = contents_of(log_of(fixture(BROKER) / "orders-0"), BUDGET, is_compacted=True)
     assert found is not None and not found.is_exact
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20))
+def test_under_another_keep_rule_the_record_of_the_largest_rank_is_live(records) -> None:
+    hashes, ranks = (np.array(column, np.int64) for column in zip(*records, strict=True)) if records else ([], [])
+    winners: dict[int, tuple[int, int]] = {}
+    for at, (hash, rank) in enumerate(records):
+        winners[hash] = max(winners.get(hash, (rank, at)), (rank, at))
+    goes = module.superseded(np.asarray(hashes, np.uint64), np.asarray(ranks, np.int64))
+    assert goes.tolist() == [winners[hash] != (rank, at) for at, (hash, rank) in enumerate(records)]

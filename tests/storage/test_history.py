@@ -17,6 +17,7 @@ from cordwood.storage.index.build import drop_indexes
 from cordwood.storage.index.history import KeyHistory, TransactionOutcome
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
+from tests.cleaning.ranked import timestamps
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.knobs import scaled, step
 from tests.storage.indexes import index_all
@@ -106,6 +107,19 @@ def test_the_last_record_of_keys_is_looked_for_from_the_newest_segment_on() -> N
     assert ([one.offset for one in found], searched) == ([42 + 7 * 97], [400])
     assert KeyHistory([b"none"]).of(log, lambda segment: searched.append(segment.base_offset), last=True) == []
     assert searched == [400, 400, 0]
+
+
+def test_under_another_keep_rule_an_earlier_record_may_supersede_a_later_one() -> None:
+    fs, _ = some_log()
+    times = [5, 9, 7, 9, 3]
+    data = encode_batch([Record(at, time, b"k", b"v") for at, time in enumerate(times)])
+    with fs.open_for_update(f"{PATH}/{0:020d}.log") as file:
+        file.truncate(0)
+        file.write(0, data)
+    log = LogView(PATH, fs=fs)
+    found = KeyHistory([b"k"], ranks=timestamps).of(log)
+    assert [(one.offset, one.superseded_by) for one in found] == [(0, 2), (1, 3), (2, 1), (3, None), (4, 0)]
+    assert [one.offset for one in KeyHistory([b"k"], ranks=timestamps).of(log, last=True)] == [3]
 
 
 @pytest.mark.parametrize("keys", [[b"42"], pytest.param([b"%d" % at for at in range(97)], marks=pytest.mark.slow)])

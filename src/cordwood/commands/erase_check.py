@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any
 
 from cordwood.cleaning.rules.plan import utc
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.get import shown
 from cordwood.commands.options import EraseCheckOptions, Selection
 from cordwood.commands.why.found_keys import CheckedFile, ErasureResult, FoundTrace, Role, TraceRecord
@@ -90,7 +91,7 @@ def erase_check(
     coder = Coder(options.key_as, fs)
     raw = sorted({key for one in keys for key in coder.encode(one)})
     started_ms = clock()
-    search = TraceSearch(fs, raw, values=options.values)
+    search = TraceSearch(fs, raw, values=options.values, ranks=KEEP_RULE.ranks)
     nodes = [_node(fs, path, chosen) for path in paths]
     files, looked_at, unknown = _look_at_all(fs, paths, chosen, search, on_progress)
     judge = StepChooser(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import GetOptions
 from cordwood.commands.why.found_keys import FoundRecord, GetResult, SearchedLog
@@ -153,7 +154,7 @@ class _Search:
                 self._log(place, log, keys)
 
     def _log(self, place: LocatedPartition, log: LogView, keys: Sequence[bytes]) -> None:
-        history = KeyHistory(keys, self.problems.append)
+        history = KeyHistory(keys, self.problems.append, KEEP_RULE.ranks)
         records = history.of(log, lambda segment: self._has_searched(segment.size_bytes), last=self.options.last)
         self.searched.append(SearchedLog(place.path, len(keys), history.indexed, history.scanned))
         if not records:

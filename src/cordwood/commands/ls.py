@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import ListOptions
 from cordwood.common.arguments import AnyPath, no_path, text_paths
@@ -67,6 +68,7 @@ def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | Non
         if look(fs, place).kind is PathKind.FILE:
             raise RequestError(f"{place} is a file, not a partition's directory") from None
         raise
+    log.ranks = KEEP_RULE.ranks
     return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
 
 

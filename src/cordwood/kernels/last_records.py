@@ -10,6 +10,9 @@ Each record that counts becomes an entry of three numbers. Both fingerprints nee
 about the record. Entries are divided by hash range, removed records apart from remaining ones, and then merged into a
 table with a slot per key, range by range. Entries of one key can be merged in any order.
 
+The last record of a key is the one with the largest rank, and of equal ranks the one with the largest offset. The last
+number of an entry, and of a slot, is its rank: the offset itself, unless a keep rule adds a fourth number (`ranked`).
+
 Only keys with a removed record can be wrong. So the table needs the keys of only one side, the smaller one. If fewer
 records were removed, they are inserted, and the remaining records are looked up. If fewer records remain, they are
 inserted first, and then the removed ones, which add only the keys without a remaining record.
@@ -20,14 +23,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.native import load8, load32, load64, multiply, prefetch
+from cordwood.kernels.native import load8, load32, load64, multiply, prefetch, store64
 
 U64 = np.uint64
 
 ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8")])
 #: A key in the table: its fingerprint, with facts about its last record; and its last value that still exists.
-SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("last", "<i8"), ("value_there", "<i8")])
-_ENTRY_BYTES, _SLOT_BYTES = ENTRY.itemsize, SLOT.itemsize
+SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("value_there", "<i8"), ("last", "<i8")])
+#: Bytes of a slot that an entry lacks, and of a rank.
+_MORE_BYTES, _RANK_BYTES = SLOT.itemsize - ENTRY.itemsize, 8
 _HIGH_AT, _OFFSET_AT = 8, 16
 #: Flag in the upper bits of `low`: a record of the key was removed.
 WENT = U64(1 << 61)
@@ -43,6 +47,17 @@ _CHUNK_BYTES = 7
 _CHUNK_MASK = U64((1 << 56) - 1)
 _MIX_0, _MIX_1 = U64(0x9E3779B97F4A7C15), U64(0xD6E8FEB86659FD93)
 _AHEAD = 8
+
+
+def ranked(kind: np.dtype[np.void]) -> np.dtype[np.void]:
+    """Return the dtype of entries, or slots, with a rank besides the offset."""
+    return np.dtype([*kind.descr, ("rank", "<i8")])
+
+
+@njit(inline="always")
+def _rank_at(array, i):
+    """Return the address of the rank of an entry, or a slot."""
+    return array.ctypes.data + array.itemsize * (i + 1) - _RANK_BYTES
 
 
 @njit(inline="always")
@@ -90,7 +105,7 @@ def _fingerprint(address, size, point0, point1):
 
 
 @njit(inline="always")
-def enter(entries, used, address, row, rule, is_there, between, points):
+def enter(entries, used, address, row, rank, rule, is_there, between, points):
     """Make the entry of one record, if it counts; return the number of entries used. See `enter_records`."""
     offset = row["offset"]
     if rule & COUNTS == 0 or row["key_size"] < 0 or offset < between[0] or offset >= between[1]:
@@ -106,16 +121,18 @@ def enter(entries, used, address, row, rule, is_there, between, points):
             high |= MAY_GO
     entry = entries[used]
     entry["low"], entry["high"], entry["offset"] = low, high, offset
+    store64(_rank_at(entries, used), U64(rank))
     return used + 1
 
 
 @njit(cache=True, nogil=True)
-def enter_records(data_address, rows, rules, there, between, points, entries, used):
+def enter_records(data_address, rows, ranks, rules, there, between, points, entries, used):
     """Make an entry of each record that counts for its key.
 
     Args:
         data_address: address of the bytes that contain the keys.
         rows: RECORD_ROW[records].
+        ranks: int64[records]; the offsets, unless the entries are ranked.
         rules: uint8[batches], by `rows["batch"]`: `COUNTS` if records of the batch count, `TOMBSTONES_MAY_GO`.
         there: bool[records]: the record exists after the clean, too.
         between: int64[2]: offsets [low, high) count.
@@ -126,7 +143,8 @@ def enter_records(data_address, rows, rules, there, between, points, entries, us
         the number of entries used.
     """
     for i in range(rows.size):
-        used = enter(entries, used, data_address, rows[i], rules[rows[i]["batch"]], there[i], between, points)
+        row = rows[i]
+        used = enter(entries, used, data_address, row, ranks[i], rules[row["batch"]], there[i], between, points)
     return used
 
 
@@ -164,6 +182,7 @@ def divide(entries, ranges, target, starts):
         section = _section(entries[i], ranges)
         to, one = target[nexts[section]], entries[i]
         to["low"], to["high"], to["offset"] = one["low"], one["high"], one["offset"]
+        store64(_rank_at(target, nexts[section]), load64(_rank_at(entries, i)))
         nexts[section] += 1
 
 
@@ -174,7 +193,7 @@ def _is_same_key(left, right):
 
 @njit(cache=True, nogil=True)
 def keep_last(entries, starts, slots):
-    """Keep only the last removed record of each key: an older one adds no information.
+    """Keep only the last removed record of each key, by offset: an older one adds no information.
 
     Args:
         entries: ENTRY[n] in sections, see `divide`; the offsets of a section ascend. Moved to the front.
@@ -249,7 +268,7 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
     """Merge entries into a table, until it is full.
 
     Args:
-        addresses: int64[pieces], addresses of ENTRY[counts] each.
+        addresses: int64[pieces], addresses of ENTRY[counts] each; ranked if the table is.
         counts: int64[pieces].
         piece, start: index of the piece to start with, and index of the entry in it.
         firsts, lasts: int64[ranges], ascending: the offsets of uncommitted records, which do not count.
@@ -260,18 +279,21 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
     Returns:
         (index of the piece, and index of the first entry in it that found no room; number of used slots).
     """
+    entry_bytes = table.itemsize - _MORE_BYTES
     while piece < counts.size:
         address, count = addresses[piece], counts[piece]
         for i in range(start, count):
-            at = address + _ENTRY_BYTES * i
+            at = address + entry_bytes * i
             if i + _AHEAD < count:
-                prefetch(table.ctypes.data + _SLOT_BYTES * _home(table, load64(at + _AHEAD * _ENTRY_BYTES)))
+                prefetch(table.ctypes.data + table.itemsize * _home(table, load64(at + _AHEAD * entry_bytes)))
             if used >= used_max:
                 return piece, i, used
             low, high, offset = load64(at), load64(at + _HIGH_AT), np.int64(load64(at + _OFFSET_AT))
             if firsts.size > 0 and _is_within(offset, firsts, lasts):
                 continue
-            slot = table[_slot(table, low, high)]
+            slot_at = _slot(table, low, high)
+            slot, rank_at = table[slot_at], _rank_at(table, slot_at)
+            rank, largest = np.int64(load64(at + entry_bytes - _RANK_BYTES)), np.int64(load64(rank_at))
             is_new = slot["last"] == FREE
             if is_new:
                 if not insert:
@@ -280,8 +302,9 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
                 slot["low"], slot["value_there"] = low, NO_VALUE
             elif (low & ~slot["low"]) & WENT != U64(0):
                 slot["low"] |= WENT
-            if offset > slot["last"]:
+            if is_new or rank > largest or (rank == largest and offset > slot["last"]):
                 slot["high"], slot["last"] = high, offset
+                store64(rank_at, U64(rank))
             if high & THERE != U64(0) and high & TOMBSTONE == U64(0) and offset > slot["value_there"]:
                 slot["value_there"] = offset
         piece, start = piece + 1, 0
@@ -296,8 +319,10 @@ def move_slots(table, larger):
         one = table[i]
         if one["last"] == FREE:
             continue
-        to = larger[_slot(larger, one["low"], one["high"])]
+        at = _slot(larger, one["low"], one["high"])
+        to = larger[at]
         to["low"], to["high"], to["last"] = one["low"], one["high"], one["last"]
         to["value_there"] = one["value_there"]
+        store64(_rank_at(larger, at), load64(_rank_at(table, i)))
         used += 1
     return used

@@ -246,7 +246,7 @@ def _compare_pair(before_address, batch, after_address, other, left, rule, betwe
         if is_there and left > 0:
             left -= 1
             newest = max(newest, was["timestamp"])
-        used = enter(entries, used, before_address, was, rule, is_there, between, points)
+        used = enter(entries, used, before_address, was, was["offset"], rule, is_there, between, points)
         at = following
     # Kafka does not read the body of a batch with a record count of 0.
     if (at != end and batch["record_count"] > 0) or left > 0 or (not is_empty and other_at != other_end):

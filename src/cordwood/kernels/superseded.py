@@ -4,10 +4,11 @@ A record is represented by its key's hash and its ordinal, a running number with
 supersede older records with the same key (those of the dirty section that were not aborted), others are only compared.
 
     scatter     append the records of a chunk to buckets, by the top bits of their hashes; in log order within each
-    dedupe      process each bucket from its newest record to its oldest. The table of a bucket fits a cache
+    order       sort the records of each bucket by rank; only under a keep rule with ranks, see `rules.precedence`
+    dedupe      process each bucket from its last record to its first. The table of a bucket fits a cache
     merge       process the remaining records of all chunks, bucket by bucket, from the newest chunk to the oldest
 
-If a newer record of its own chunk supersedes a record, `dedupe` sets its bit and drops it. After that a chunk has at
+If a later record of its own bucket supersedes a record, `dedupe` sets its bit and drops it. After that a chunk has at
 most one superseding record per key. All this requires that offsets ascend from record to record.
 
     entry       hash, 2 x u64                                  ordinal, u32; its top bit: the record supersedes others
@@ -109,6 +110,24 @@ def scatter(hashes, kinds, first_ordinal, ends, out_hashes, out_ordinals):
             out_ordinals[at] = ordinal | SUPERSEDES if kinds[i] == SUPERSEDING else ordinal
 
 
+@njit(cache=True, nogil=True)
+def order_by_rank(hashes, ordinals, starts, ranks):
+    """Sort the records of each bucket by rank, the lowest first; records of equal rank keep their order.
+
+    Args:
+        hashes, ordinals: uint64[entries, 2], uint32[entries], bucket after bucket; changed.
+        starts: int64[BUCKETS + 1], start of each bucket.
+        ranks: int64[records], by ordinal.
+    """
+    for bucket in range(starts.size - 1):
+        first, end = starts[bucket], starts[bucket + 1]
+        own = np.empty(end - first, np.int64)
+        for i in range(first, end):
+            own[i - first] = ranks[ordinals[i] & ~SUPERSEDES]
+        order = np.argsort(own, kind="mergesort")
+        hashes[first:end], ordinals[first:end] = hashes[first:end][order], ordinals[first:end][order]
+
+
 @njit(inline="always")
 def _table_size(entries):
     size = np.int64(_FIRST_SLOTS)
@@ -134,10 +153,10 @@ def _low(low, high):
 
 @njit(cache=True, nogil=True)
 def dedupe(hashes, ordinals, starts, bits):
-    """Drop the records of each bucket that a newer one of the same bucket supersedes, and close the gaps.
+    """Drop the records of each bucket that a later one of the same bucket supersedes, and close the gaps.
 
     Args:
-        hashes: uint64[entries, 2], bucket after bucket, in log order within each; changed.
+        hashes: uint64[entries, 2], bucket after bucket, in log order or by rank within each; changed.
         ordinals: uint32[entries], likewise; changed.
         starts: int64[BUCKETS + 1], start of each bucket; changed to the start of its remaining records.
         bits: uint8, a bit per ordinal, set for dropped records.
@@ -153,7 +172,7 @@ def dedupe(hashes, ordinals, starts, bits):
         size = _table_size(end - first)
         slots, mask = table[:size], size - 1
         slots[:] = U64(0)
-        # Collect the remaining records at the bucket's end, still in log order, and then move them down.
+        # Collect the remaining records at the bucket's end, still in order, and then move them down.
         left = end
         for i in range(end - 1, first - 1, -1):
             high, ordinal = hashes[i, 1], ordinals[i]

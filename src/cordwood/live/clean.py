@@ -238,7 +238,7 @@ def task_of(
         location=fs.location(),
         path=log.directory,
         log_start_offset=log.log_start_offset,
-        first_dirty=found.first_dirty_offset,
+        first_dirty=settings.precedence.first_superseding(found.first_dirty_offset, log.log_start_offset),
         first_uncleanable=found.first_uncleanable_offset,
         now_ms=now_ms,
         settings=memory.applied_to(settings),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.common.arguments import check_number, shown
 from cordwood.common.config import LONG_MAX
 from cordwood.common.errors import InvalidTxnStateError, LogError, RecordTooLargeError
@@ -153,6 +154,7 @@ def append(log: UnifiedLog, pairs: Pairs, timestamp_ms: int | None, *, producer:
 def get(log: UnifiedLog, fs: LocalFileSystem, key: bytes | str, *, last: bool) -> list[KeyRecord]:
     """Return the records of a key; see `Log.get`."""
     view = KeyedLog(log.directory, fs=fs, live=True, log_start_offset=log.log_start_offset)
+    view.ranks = KEEP_RULE.ranks
     return view.get(key, last=last)
 
 

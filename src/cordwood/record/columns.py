@@ -19,6 +19,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,10 @@ class RecordColumns:
     def select(self, mask: npt.NDArray[np.bool_]) -> RecordColumns:
         """Keep only the records where `mask`, bool[records], is set."""
         return self if mask.all() else RecordColumns(self.data, self.rows[mask], self.batches)
+
+
+#: Returns int64[records], the rank of each record under a keep rule; see `cleaning.rules.precedence`.
+Ranks: TypeAlias = Callable[[RecordColumns], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from cordwood.cleaning.engine.readahead import records_of, segment_windows_from
 from cordwood.cleaning.engine.scan import KeyScan, Mark, merge_chunks, scan_part
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array
+from cordwood.cleaning.rules.precedence import KEEP_RULE, Precedence
 from cordwood.cleaning.rules.superseded import NEVER, Chunk, ScannedRun, SegmentOutcomes
 from cordwood.common.threads import Each
 from cordwood.common.types import NONE, override
@@ -126,7 +127,7 @@ def transactions_of(headers: Iterable[SegmentHeaders]) -> Transactions:
 # transactions below it are decided. Records without a key are not part of a table. Unlike a clean, a table includes the
 # active segment and applies no compaction lag.
 #
-# Of two records with the same key, the later one in the log wins, as in a replay.
+# Of two records with the same key, the one that the keep rule chooses wins (`rules.precedence`), as in a replay.
 
 #: Records of a chunk, whose arrays need less than 60 MB.
 CHUNK_RECORDS = 1 << 20
@@ -183,7 +184,12 @@ class TableRun(RunTask):
 
 
 def cut(
-    slices: Iterable[TableSlice], hash_secret: bytes, *, chunk_records: int = CHUNK_RECORDS, ranges: int | None = None
+    slices: Iterable[TableSlice],
+    hash_secret: bytes,
+    *,
+    chunk_records: int = CHUNK_RECORDS,
+    ranges: int | None = None,
+    precedence: Precedence = KEEP_RULE,
 ) -> list[list[TableRun]]:
     """Cut logs into runs; return the runs of each log, in log order.
 
@@ -191,11 +197,12 @@ def cut(
         hash_secret: 16-byte secret for hashing keys.
         chunk_records: records of a chunk, a multiple of 8.
         ranges: number of hash ranges; None to choose it by the size of each log.
+        precedence: the keep rule.
     """
     found = []
     for part in slices:
         places = list(_parts(part))
-        how = KeyScan(hash_secret, chunk_records, end_offset=part.end_offset)
+        how = KeyScan(hash_secret, chunk_records, end_offset=part.end_offset, precedence=precedence)
         ranges_of_log = ranges or _ranges(sum(end - start for _, start, end in places))
         found.append(
             [

@@ -7,9 +7,9 @@ batches. The caller decides which segments are merged into one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from cordwood.common.types import NONE, ControlType, TimestampType
 from cordwood.record.batch import Batch, encode_batch
@@ -111,15 +111,25 @@ class Tracker:
         return False
 
 
-def latest_offsets(log: Sequence[StoredSegment], first_dirty: int, first_uncleanable: int) -> dict[bytes, int]:
-    """Return the newest offset of each key of the dirty section."""
+#: Returns the rank of a record: of two records of a key, the one with the larger rank wins, else the later one.
+Rank: TypeAlias = Callable[[Record], int]
+
+
+def winners(
+    log: Sequence[StoredSegment], first_dirty: int, first_uncleanable: int, rank: Rank
+) -> dict[bytes, tuple[int, int]]:
+    """Return rank and offset of the winning record of each key of the dirty section."""
     tracker = Tracker(log)
     tracker.learn(first_dirty, first_uncleanable)
-    found: dict[bytes, int] = {}
+    found: dict[bytes, tuple[int, int]] = {}
     for batch in _from(log, first_dirty, first_uncleanable):
         if tracker.may_go(batch) or batch.header.is_control:
             continue
-        found |= {r.key: r.offset for r in batch.records if r.key is not None and r.offset >= first_dirty}
+        for record in batch.records:
+            if record.key is not None and record.offset >= first_dirty:
+                before = found.get(record.key)
+                if before is None or rank(record) >= before[0]:
+                    found[record.key] = rank(record), record.offset
     return found
 
 
@@ -140,6 +150,7 @@ def clean(
     now_ms: int,
     delete_retention_ms: int,
     deletes_for_good: bool = True,
+    rank: Rank = lambda _: 0,
 ) -> list[ReferenceOutput]:
     """Clean [first_dirty, first_uncleanable) of a log.
 
@@ -147,8 +158,9 @@ def clean(
         producers: active producers, each with the last offset of its data (NONE without) and its epoch.
         delete_retention_ms: time from now to a new delete horizon.
         deletes_for_good: remove tombstones and markers when their horizon has passed.
+        rank: the keep rule.
     """
-    latest = latest_offsets(log, first_dirty, first_uncleanable)
+    winning = winners(log, first_dirty, first_uncleanable, rank)
     clean_segments = [one for one in log if one.base_offset < first_dirty]
     old_horizon = clean_segments[-1].mtime_ms - delete_retention_ms if clean_segments else 0
     tracker = Tracker(log)
@@ -175,7 +187,7 @@ def clean(
                     and (
                         batch.header.is_control
                         or record.offset >= first_uncleanable
-                        or _is_latest(record, latest, tombstones_stay=tombstones_stay)
+                        or _stays(record, rank, winning, tombstones_stay=tombstones_stay)
                     )
                 ]
                 must_leave_header = batch.header.last_offset + 1 == first_uncleanable or _is_last(batch, producers)
@@ -196,8 +208,9 @@ def _is_last(batch: StoredBatch, producers: dict[int, tuple[int, int]]) -> bool:
     return header.is_control and header.producer_epoch == epoch
 
 
-def _is_latest(record: Record, latest: dict[bytes, int], *, tombstones_stay: bool) -> bool:
-    if record.key is None or record.offset < latest.get(record.key, NONE):
+def _stays(record: Record, rank: Rank, winning: dict[bytes, tuple[int, int]], *, tombstones_stay: bool) -> bool:
+    mine = rank(record), record.offset
+    if record.key is None or mine < winning.get(record.key, mine):
         return False
     return record.value is not None or tombstones_stay
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cordwood.cleaning.rules.plan import Choices, LogFacts, PartitionPlan, Plan
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.ls import list_node
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import ListOptions, Selection, WhyOptions
@@ -162,7 +163,7 @@ def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> Log
         log = place.log().with_indexes_in(options.index_place.root(node.fs, [place.path]))
         budget = _WHOLE_SAMPLES * options.sample_bytes
         is_compacted = listing.first_dirty_offset is not None
-        return contents_of(log, budget, is_compacted=is_compacted, read_all=options.read_all)
+        return contents_of(log, budget, is_compacted=is_compacted, read_all=options.read_all, ranks=KEEP_RULE.ranks)
     except (OSError, DataError):
         return None
 

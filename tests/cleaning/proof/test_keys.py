@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.cleaning.proof.pairs import Count, Facts, Piece, ViolationKind
+from cordwood.cleaning.proof.precedence import NEWEST_OFFSET
 from cordwood.cleaning.proof.scratch import Kept, Scratch
 from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
 from cordwood.kernels.layout import BATCH_ROW, RECORD_ROW, TRANSACTIONAL
+from tests.cleaning.ranked import LARGEST_SURVIVES
 
 #: Key, whether it has a value, whether it exists after the clean, whether it may be dropped if it is a tombstone.
 Made = tuple[bytes, bool, bool, bool]
@@ -31,12 +33,13 @@ ALL_OFFSETS = np.array([0, 1 << 62], np.int64)
 
 
 def piece_of(
-    records: list[Made], first_offset: int, hidden: Set[int] = frozenset()
+    records: list[Made], first_offset: int, hidden: Set[int] = frozenset(), ranks: Sequence[int] = ()
 ) -> tuple[Piece, npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """Records, each in a batch of its own; those at some offsets are of transactions."""
     data = np.frombuffer(b"".join(key for key, *_ in records) or b"none", np.uint8)
     rows = np.zeros(len(records), RECORD_ROW)
     rows["offset"] = np.arange(first_offset, first_offset + len(records))
+    rows["timestamp"] = ranks or 0
     rows["batch"] = np.arange(len(records))
     rows["key_size"] = [len(key) for key, *_ in records]
     rows["key_start"] = np.cumsum(rows["key_size"]) - rows["key_size"]
@@ -55,22 +58,25 @@ def chunks_of(
     chunk_entries: int,
     here_max: int,
     hidden: Set[int] = frozenset(),
+    ranks: Sequence[int] = (),
 ) -> list[Kept]:
     found = []
     for records, first_offset in parts:
         with scratch.writer() as writer:
             entries = KeyEntries(rules, writer, ALL_OFFSETS, chunk_entries)
             for at in range(0, len(records), 3):
-                entries.add(*piece_of(records[at : at + 3], first_offset + at, hidden))
+                some, first = records[at : at + 3], first_offset + at
+                entries.add(*piece_of(some, first, hidden, ranks[first : first + len(some)]))
             found += entries.finish(here_max=here_max)
     return found
 
 
-def expected(records: list[Made], hidden: set[int]) -> Counter[str]:
+def expected(records: list[Made], hidden: set[int], ranks: Sequence[int] = ()) -> Counter[str]:
     """The expected counts, key by key."""
     found: Counter[str] = Counter()
     by_key: dict[bytes, list[tuple[bool, bool, bool]]] = {key: [] for key, *_ in records}
-    for at, (key, *rest) in enumerate(records):
+    for at in sorted(range(len(records)), key=lambda at: ranks[at] if ranks else 0):
+        key, *rest = records[at]
         if at not in hidden:
             by_key[key].append((rest[0], rest[1], rest[2]))
     for mine in by_key.values():
@@ -100,18 +106,22 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     st.sampled_from([0, 100]),
     st.sampled_from([1, 3, 100]),
     st.sets(st.integers(0, 30)),
+    st.one_of(st.none(), st.lists(st.integers(-1, 3), min_size=30, max_size=30)),
 )
 def test_keys_are_judged_the_same_however_they_are_divided(
-    scratch, records, cut, hash_ranges, chunk_entries, here_max, read_entries, hidden
+    scratch, records, cut, hash_ranges, chunk_entries, here_max, read_entries, hidden, ranks
 ) -> None:
-    rules = KeyRules(KeyRules.of(1).points, hash_ranges)
-    chunks = chunks_of([(records[:cut], 0), (records[cut:], cut)], rules, scratch, chunk_entries, here_max, hidden)
+    rules = KeyRules(KeyRules.of(1).points, hash_ranges, NEWEST_OFFSET if ranks is None else LARGEST_SURVIVES)
+    ranks = [0] * 30 if ranks is None else ranks
+    parts = [(records[:cut], 0), (records[cut:], cut)]
+    chunks = chunks_of(parts, rules, scratch, chunk_entries, here_max, hidden, ranks)
     places = np.array(sorted(hidden), np.int64)
     facts = Facts()
     for first, end in itertools.pairwise([0, hash_ranges // 2, hash_ranges]):
         mine = [chunk.sections(2 * first, 2 * end) for chunk in chunks]
-        facts.add(judge_hash_ranges(mine, end - first, scratch, Uncommitted(places, places), read_entries))
-    assert facts.counts == expected(records, hidden)
+        hides = Uncommitted(places, places)
+        facts.add(judge_hash_ranges(mine, end - first, scratch, hides, read_entries, rules.entry))
+    assert facts.counts == expected(records, hidden, ranks)
 
 
 def test_violations_of_keys_say_where_the_record_is(scratch: Scratch) -> None:

@@ -58,7 +58,7 @@ def with_probing(task: PartitionTask, cores: int) -> PartitionTask:
     whole, is_limited = task.settings.memory, task.settings.offset_map_slots is not None
     memory = None if whole is None else MemoryShare(whole.size_bytes * whole.tasks // cores, cores)
     keys = _table_keys(task.dirty_part, task.first_uncleanable - task.first_dirty, memory, is_limited=is_limited)
-    return replace(task, probing=keys > 0)
+    return replace(task, probing=keys > 0 and task.settings.precedence.is_log_order)
 
 
 def _table_keys(dirty_part: float, dirty: int, memory: MemoryShare | None, *, is_limited: bool) -> int:

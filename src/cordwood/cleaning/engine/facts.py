@@ -18,6 +18,7 @@ from cordwood.cleaning.rules.plan import (
     SegmentFacts,
     Threshold,
 )
+from cordwood.cleaning.rules.precedence import KEEP_RULE, Precedence
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows, concerns_transactions, is_control
@@ -317,6 +318,7 @@ class CleanSettings:
         threshold: how dirty the log must still be for a further round.
         strict_kafka: see `Rules`; also, a clean fails if an index of an output is full, as in Kafka.
         memory: limit of the key table; None for no limit.
+        precedence: the keep rule; with an offset map, only newest offset.
     """
 
     delete_retention_ms: int = 86_400_000
@@ -329,6 +331,10 @@ class CleanSettings:
     threshold: Threshold = field(default_factory=Threshold)
     strict_kafka: bool = False
     memory: MemoryShare | None = None
+    precedence: Precedence = KEEP_RULE
+
+    def __post_init__(self) -> None:
+        assert self.precedence.is_log_order or self.offset_map_slots is None, "an offset map has no ranks"
 
 
 def clean_settings(partition: PartitionPlan, choices: Choices | None = None) -> CleanSettings:

@@ -39,6 +39,7 @@ from cordwood.cleaning.rules.key_table import chunk_records
 from cordwood.cleaning.rules.latest import DirtyTable, LatestOffsets
 from cordwood.cleaning.rules.offset_map import SLOT_BYTES, keys_max
 from cordwood.cleaning.rules.plan import HeaderFacts, SegmentFacts
+from cordwood.cleaning.rules.precedence import NEWEST_OFFSET
 from cordwood.cleaning.rules.rewrite import ActiveProducers, Counts, Elision, Rules
 from cordwood.cleaning.rules.selection import group_segments, is_due_again, segments_between
 from cordwood.cleaning.rules.superseded import ScannedKeys
@@ -285,8 +286,13 @@ def _read_keys(
     """Run pass 1: by a scan, or by a table of keys if one is necessary."""
     settings, secret = request.settings, request.fresh_secret or secrets.token_bytes(16)
     if settings.offset_map_slots is None:
-        keeps_survivors = request.fresh_secret is not None
-        how = KeyScan(secret, chunk_records(settings.memory), request.now_ms, keeps_survivors=keeps_survivors)
+        how = KeyScan(
+            secret,
+            chunk_records(settings.memory),
+            request.now_ms,
+            keeps_survivors=request.fresh_secret is not None,
+            precedence=settings.precedence,
+        )
         collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:
             keys, table = collected
@@ -294,6 +300,9 @@ def _read_keys(
         found = scan_keys(log, groups, dirty, copy.deepcopy(carried.tracker), settings.memory, how)
         if found is not None:
             return found
+    if not settings.precedence.is_log_order:
+        what = f"offsets do not ascend, which only the keep rule {NEWEST_OFFSET.name} allows"
+        raise CorruptBatchError(what, path=log.path)
     own = replace(dirty, tracker=copy.deepcopy(dirty.tracker))
     return collect_keys(own, empty_table(settings, secret, dirty.end - dirty.start))
 

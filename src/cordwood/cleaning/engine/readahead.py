@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, NewestOffsets
-from cordwood.cleaning.rules.rewrite import COUNTS_ROW, ActiveProducers, CountRows
+from cordwood.cleaning.rules.rewrite import COUNTS_ROW, CountRows, Rules
 from cordwood.cleaning.rules.transactions import AbortTracker
 from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.fs.base import ReadableFile
@@ -327,23 +327,23 @@ def read_through_gaps(segment: Segment, edges: Int64Array, is_read: BoolArray) -
             is_read[low:high] = True
 
 
-def staying(segment: Segment, upper: int, newest: NewestOffsets, producers: ActiveProducers) -> Staying | None:
+def staying(segment: Segment, upper: int, newest: NewestOffsets, rules: Rules) -> Staying | None:
     """Choose the batches of a segment to read; None to read all, if no batch may be skipped or it would not pay.
 
     Args:
         upper: base offset of the next segment.
         newest: result of pass 1.
-        producers: active producers; their last batches stay, whatever their records.
+        rules: the last batches of active producers, and the last one of the range, stay whatever their records.
     """
-    last = producers.last_offsets
+    last = rules.producers.last_offsets
     if ((last >= segment.base_offset) & (last < upper)).any():
         return None
     found = newest.batches(segment.base_offset)
     if found is None or not found.gone.any():
         return None
-    # The last batch of the range is never skipped: no record supersedes its last one.
     edges = np.append(found.positions, segment.size_bytes)
     is_read = ~found.gone
+    is_read[-1] |= upper == rules.first_uncleanable_offset
     read_through_gaps(segment, edges, is_read)
     if is_read.all():
         return None

@@ -304,7 +304,7 @@ class _Reading:
             tracker.add(aborted_transactions(self._log, base, upper))
             if base in self._kept:
                 continue
-            some = staying(segment, ends[base], self._newest, self._rules.producers)
+            some = staying(segment, ends[base], self._newest, self._rules)
             if some is None:
                 yield from tracked_windows(segment, 0, tracker)
                 continue

@@ -37,6 +37,7 @@ from cordwood.cleaning.engine.readahead import (
 )
 from cordwood.cleaning.rules.key_table import CHUNK_RECORD_BYTES, ENTRY_BYTES, BoolArray, Int64Array, MemoryShare
 from cordwood.cleaning.rules.latest import DirtyTable
+from cordwood.cleaning.rules.precedence import NEWEST_OFFSET, Precedence
 from cordwood.cleaning.rules.superseded import (
     NEVER,
     UNCONFIRMED,
@@ -100,6 +101,7 @@ class KeyScan:
         end_offset: records from here on are ignored.
         table: table in which records are looked up; None to compare them in chunks.
         keeps_survivors: keep the survivors of chunks for pass 2.
+        precedence: the keep rule; newest offset if records are looked up.
     """
 
     hash_secret: bytes = field(repr=False)
@@ -108,6 +110,7 @@ class KeyScan:
     end_offset: int = NEVER
     table: DirtyTable | None = None
     keeps_survivors: bool = False
+    precedence: Precedence = NEWEST_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +317,7 @@ def scan_part(
             how.now_ms,
             end_offset=how.end_offset,
             table=how.table,
+            ranks=how.precedence.ranks,
         )
 
     with reading_threads([segment]) as threads:
@@ -502,7 +506,7 @@ def _looked_up(
         every = np.ones(window.batches.size, np.bool_)
         never = np.full(window.batches.size, NEVER, np.int64)
         keys = window_keys(window.batches, bodies, every, never, table.hash_secret, now_ms, table=table)
-        superseded = [kinds == SUPERSEDED for _, kinds in keys.pieces]
+        superseded = [piece.kinds == SUPERSEDED for piece in keys.pieces]
         return at[mine], keys, np.concatenate([np.empty(0, np.bool_), *superseded])
 
     for _, found in read_ahead(threads, windows(), hashed):

@@ -227,7 +227,8 @@ def cut_partition(
     runs: list[CleanRun] = []
     states: list[CleanState] = []
     next_tracker: AbortTracker | None = None
-    how = KeyScan(hash_secret, chunk_records(request.settings.memory), request.now_ms)
+    settings = request.settings
+    how = KeyScan(hash_secret, chunk_records(settings.memory), request.now_ms, precedence=settings.precedence)
     for run, trackers in runs_of(log, groups, read, copy.deepcopy(state.tracker)):
         base = run.segment.base_offset
         if base in firsts:

@@ -273,14 +273,16 @@ def tasks_of(
         compaction = one.compaction
         known = key_indexes.secret_of_most(fs, one.path, index_root)
         makes_index = indexes is Indexes.ALL or (indexes is Indexes.KEPT_UP and known is not None)
+        settings = replace(clean_settings(one, plan.choices), memory=memory)
+        first_dirty = compaction.range.first_dirty_offset
         task = PartitionTask(
             location=location,
             path=one.path,
             log_start_offset=one.log_start_offset,
-            first_dirty=compaction.range.first_dirty_offset,
+            first_dirty=settings.precedence.first_superseding(first_dirty, one.log_start_offset),
             first_uncleanable=compaction.range.first_uncleanable_offset,
             now_ms=plan.now_ms,
-            settings=replace(clean_settings(one, plan.choices), memory=memory),
+            settings=settings,
             size_bytes=compaction.read_bytes,
             records=compaction.bounds.records_max,
             dirty_part=compaction.dirty_part,

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +40,8 @@ from cordwood.storage.log.view import LogView
 # Both states are read side by side, in offset order, each once; a file that both have is read once for both. One of two
 # passes compares a range:
 #
-#     quick     compares bytes of both states, without rows; only for sound batches of magic 2 without a codec
+#     quick     compares bytes of both states, without rows; only for sound batches of magic 2 without a codec, and only
+#               under the keep rule *newest offset*
 #     careful   handles all other ranges, and repeats a range in which the quick pass finds a difference, to locate it
 #
 # A pass decides facts that need no other range: whether each record is still there, unchanged and in order, and whether
@@ -94,10 +96,10 @@ def compare_range(
         return RangeResult(facts, keys.finish(here_max=here_max), seen, steps, aborted)
 
     with scratch.writer() as writer:
-        try:
-            return run(quick.compare, writer)
-        except quick.OddError:
-            return run(compare, writer)
+        if rules.survivor.ranks is None:
+            with suppress(quick.OddError):
+                return run(quick.compare, writer)
+        return run(compare, writer)
 
 
 def _aborted(log: LogView, part: PairRange, lowest: int, facts: Facts) -> npt.NDArray[np.void]:

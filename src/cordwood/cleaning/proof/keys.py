@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Piece, ViolationKind
+from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
 from cordwood.kernels.last_records import (
@@ -32,6 +33,7 @@ from cordwood.kernels.last_records import (
     keep_last,
     merge_entries,
     move_slots,
+    ranked,
 )
 from cordwood.kernels.layout import TRANSACTIONAL, BatchRows
 
@@ -57,17 +59,25 @@ class KeyRules:
     Attributes:
         points: two random points for the fingerprints of one proof.
         hash_ranges: number of hash ranges.
+        survivor: the keep rule.
     """
 
     points: tuple[int, int]
     hash_ranges: int
+    survivor: SurvivorRule = SURVIVOR_RULE
 
     @classmethod
-    def of(cls, records_max: int) -> KeyRules:
+    def of(cls, records_max: int, survivor: SurvivorRule = SURVIVOR_RULE) -> KeyRules:
         """Return the rules for a log of up to this number of records."""
         wanted = max(-(-records_max // _RANGE_RECORDS), 1)
         most = max(_RANGES_MAX, -(-records_max // _RANGE_RECORDS_MAX))
-        return cls((secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))), min(wanted, most))
+        points = secrets.randbelow(int(PRIME)), secrets.randbelow(int(PRIME))
+        return cls(points, min(wanted, most), survivor)
+
+    @property
+    def entry(self) -> np.dtype[np.void]:
+        """The dtype of entries."""
+        return ENTRY if self.survivor.ranks is None else ranked(ENTRY)
 
 
 @dataclass(slots=True)
@@ -92,14 +102,18 @@ class KeyEntries:
 
     def __post_init__(self) -> None:
         self.points = np.array(self.rules.points, np.uint64)
-        self._entries = np.empty(self.chunk_entries, ENTRY)
+        self._entries = np.empty(self.chunk_entries, self.rules.entry)
 
     def add(self, piece: Piece, rules: npt.NDArray[np.uint8], there: BoolArray) -> None:
         """Add records of the state before; `rules` and `there` as for `enter_records`."""
+        ranks = self.rules.survivor.ranks_of(piece.data, piece.rows)
         for start in range(0, piece.rows.size, self.chunk_entries):
-            rows, known = (one[start : start + self.chunk_entries] for one in (piece.rows, there))
-            entries, used = self.room_for(rows.size)
-            used = enter_records(piece.data.ctypes.data, rows, rules, known, self.between, self.points, entries, used)
+            some = slice(start, start + self.chunk_entries)
+            entries, used = self.room_for(piece.rows[some].size)
+            used = enter_records(
+                *(piece.data.ctypes.data, piece.rows[some], ranks[some], rules, there[some]),
+                *(self.between, self.points, entries, used),
+            )
             self.entered(used, piece.batches)
 
     def room_for(self, records: int) -> tuple[npt.NDArray[np.void], int]:
@@ -125,14 +139,14 @@ class KeyEntries:
         return self._chunks
 
     def _divided(self) -> tuple[npt.NDArray[np.void], Int64Array]:
-        target = np.empty(self._used, ENTRY)
+        target = np.empty(self._used, self._entries.dtype)
         starts = np.zeros(2 * self.rules.hash_ranges + 1, np.int64)
         divide(self._entries[: self._used], self.rules.hash_ranges, target, starts)
         self._used = 0
         went = int(np.diff(starts)[::2].max())
         # Only a later task decides whether a transactional record counts. If it does not, an older record may be the
         # last of its key, so keep older records, too.
-        if self._all_committed and went:
+        if self._all_committed and went and self.rules.survivor.ranks is None:
             target = target[: keep_last(target, starts, np.empty(2 << went.bit_length(), np.int32))]
         self._all_committed = True
         return target, starts
@@ -161,6 +175,7 @@ class LastRecords:
 
     uncommitted: Uncommitted
     expected: int = 0
+    entry: np.dtype[np.void] = ENTRY
     _table: Slots = field(init=False)
     _used: int = field(default=0, init=False)
 
@@ -168,7 +183,7 @@ class LastRecords:
         slots = _SLOTS_MIN
         while slots < min(2 * self.expected, _SLOTS_MAX):
             slots *= 2
-        self._table = _empty(slots)
+        self._table = self._empty(slots)
 
     def merge(self, pieces: Sequence[npt.NDArray[np.void]], *, insert: bool) -> None:
         """Merge entries, ENTRY[n] each; keys that are not in the table are skipped, unless `insert`."""
@@ -184,7 +199,7 @@ class LastRecords:
             )
             if piece == counts.size:
                 return
-            larger = _empty(_GROWTH * self._table.size)
+            larger = self._empty(_GROWTH * self._table.size)
             moved = move_slots(self._table, larger)
             assert moved == self._used, "all keys have moved"
             self._table = larger
@@ -194,11 +209,14 @@ class LastRecords:
         found: Slots = self._table[self._table["last"] != FREE]
         return found
 
+    def _empty(self, slots: int) -> Slots:
+        table = np.empty(slots, _slot_of(self.entry))
+        table["last"] = FREE
+        return table
 
-def _empty(slots: int) -> Slots:
-    table = np.empty(slots, SLOT)
-    table["last"] = FREE
-    return table
+
+def _slot_of(entry: np.dtype[np.void]) -> np.dtype[np.void]:
+    return SLOT if entry == ENTRY else ranked(SLOT)
 
 
 def judge_hash_ranges(
@@ -207,6 +225,7 @@ def judge_hash_ranges(
     scratch: Scratch,
     uncommitted: Uncommitted,
     read_entries: int = _READ_ENTRIES,
+    entry: np.dtype[np.void] = ENTRY,
 ) -> Facts:
     """Merge and judge some hash ranges.
 
@@ -214,6 +233,7 @@ def judge_hash_ranges(
         chunks: entries of all tasks, with only the sections of these hash ranges.
         uncommitted: records that do not count.
         read_entries: approximate number of entries in memory at a time.
+        entry: the dtype of the entries.
     """
     facts = Facts()
     entries = sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in chunks)
@@ -223,29 +243,34 @@ def judge_hash_ranges(
             end = min(first + at_once, hash_ranges)
             some = [chunk.sections(2 * first, 2 * end) for chunk in chunks]
             if at_once > 1:
-                some = [reader.load(chunk, ENTRY) for chunk in some]
+                some = [reader.load(chunk, entry) for chunk in some]
             for number in range(end - first):
-                judge(_merged(some, number, reader, uncommitted, read_entries), facts)
+                judge(_merged(some, number, reader, uncommitted, read_entries, entry), facts)
     return facts
 
 
 def _merged(
-    chunks: Sequence[Kept], number: int, reader: ScratchReader, uncommitted: Uncommitted, read_entries: int
+    chunks: Sequence[Kept],
+    number: int,
+    reader: ScratchReader,
+    uncommitted: Uncommitted,
+    read_entries: int,
+    entry: np.dtype[np.void],
 ) -> Slots:
     went, there = 2 * number, 2 * number + 1
     counts = {section: sum(chunk.size(section) for chunk in chunks) for section in (went, there)}
     if not counts[went]:
-        return np.empty(0, SLOT)
+        return np.empty(0, _slot_of(entry))
     first, second = (went, there) if counts[went] <= counts[there] else (there, went)
-    table = LastRecords(uncommitted, counts[first])
+    table = LastRecords(uncommitted, counts[first], entry)
     for section in (first, second):
-        for pieces in _pieces(chunks, section, reader, read_entries):
+        for pieces in _pieces(chunks, section, reader, read_entries, entry):
             table.merge(pieces, insert=section == first or second == went)
     return table.slots()
 
 
 def _pieces(
-    chunks: Sequence[Kept], section: int, reader: ScratchReader, read_entries: int
+    chunks: Sequence[Kept], section: int, reader: ScratchReader, read_entries: int, entry: np.dtype[np.void]
 ) -> Iterator[list[npt.NDArray[np.void]]]:
     """Yield the entries of a section, ENTRY[n] in each piece, about `read_entries` at a time."""
     pieces: list[npt.NDArray[np.void]] = []
@@ -256,7 +281,7 @@ def _pieces(
             yield pieces
             pieces, count = [], 0
         if size:
-            pieces.append(reader.read(chunk, section, ENTRY))
+            pieces.append(reader.read(chunk, section, entry))
             count += size
     if pieces:
         yield pieces

@@ -9,6 +9,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.wrapped import Overlay
@@ -120,6 +121,7 @@ class Pair:
             them are counted as not judged.
         retention: segments at the start of the log may be removed.
         producer_expiration_ms: producers that have been inactive for this long may be forgotten.
+        survivor: the keep rule.
     """
 
     topic_partition: TopicPartition | None
@@ -136,6 +138,7 @@ class Pair:
     times_known: bool = True
     retention: bool = False
     producer_expiration_ms: int = 86_400_000
+    survivor: SurvivorRule = SURVIVOR_RULE
 
     @property
     def lowest(self) -> int:

@@ -36,7 +36,6 @@ from cordwood.common.threads import Each
 from cordwood.common.types import NONE
 from cordwood.fs.base import Store, is_full
 from cordwood.fs.location import Location
-from cordwood.kernels.last_records import ENTRY
 from cordwood.storage.formats import leader_epochs
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import decode_partition_metadata, encode_id
@@ -311,7 +310,7 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofS
         for fault in looked.faults:
             notes.state(number, *fault)
         if facts is None:
-            large[number] = _Large(pairs[number], looked, _rules_of(looked))
+            large[number] = _Large(pairs[number], looked, _rules_of(pairs[number], looked))
         else:
             notes.add(number, facts)
     if large:
@@ -341,10 +340,10 @@ def _times(size_bytes: int, cores: int) -> int:
     return max(min(size_bytes // (ranges * RANGE_BYTES), _TIMES_MAX), 1)
 
 
-def _rules_of(looked: LookedAt) -> KeyRules:
+def _rules_of(pair: Pair, looked: LookedAt) -> KeyRules:
     size_bytes = sum(part.size_bytes for part in looked.ranges)
     # Earlier cleans leave gaps between offsets, so keys_max may be far too high; limit it by the size, too.
-    return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES))
+    return KeyRules.of(min(looked.keys_max, size_bytes // _RECORD_BYTES), pair.survivor)
 
 
 # ---- lost files, full disks ------------------------------------------------------------------------------------------
@@ -404,13 +403,14 @@ def begin(site: ProofSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, 
     size_bytes = sum(part.size_bytes for part in looked.ranges)
     if size_bytes > whole_bytes:
         return looked, None
-    rules = _rules_of(looked)
+    rules = _rules_of(pair, looked)
     here_max = WHOLE_HERE_MAX if size_bytes <= WHOLE_BYTES else HERE_MAX
     results = _known([compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges])
     concluded = conclude(site, _Compared.of(pair, results))
     chunks = [chunk for result in results for chunk in result.keys]
     facts = concluded.facts
-    facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, concluded.uncommitted))
+    uncommitted = concluded.uncommitted
+    facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, uncommitted, entry=rules.entry))
     return replace(looked, faults=looked.faults + concluded.faults), facts
 
 
@@ -486,18 +486,19 @@ class _Judged:
     chunks: tuple[Kept, ...]
     hash_ranges: int
     uncommitted: Uncommitted
+    entry: np.dtype[np.void]
 
     @property
     def size_bytes(self) -> int:
         """Number of bytes to read."""
-        return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * ENTRY.itemsize
+        return sum(int(chunk.starts[-1] - chunk.starts[0]) for chunk in self.chunks) * self.entry.itemsize
 
 
 def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
     """Judge some hash ranges; or conclude a pair without transactions, whose keys do not depend on the conclusion."""
     if isinstance(item, _Compared):
         return conclude(site, item)
-    return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted)
+    return judge_hash_ranges(item.chunks, item.hash_ranges, site.scratch, item.uncommitted, entry=item.entry)
 
 
 # ---- stages of large pairs -------------------------------------------------------------------------------------------
@@ -543,7 +544,7 @@ def _finish_large(
     for number, results in by_pair.items():
         chunks = [chunk for result in results for chunk in result.keys]
         uncommitted = concluded[number].uncommitted if number in first else Uncommitted.none()
-        tasks += [(number, task) for task in _shared(chunks, large[number].rules.hash_ranges, uncommitted, cores)]
+        tasks += [(number, task) for task in _shared(chunks, large[number].rules, uncommitted, cores)]
     judged = _run(each, judge, site, [one for _, one in tasks], [one.size_bytes for _, one in tasks])
     answers = [*concluded.items(), *((number, one) for (number, _), one in zip(tasks, judged, strict=True))]
     if lost := {number for number, one in answers if isinstance(one, _Lost)}:
@@ -555,10 +556,12 @@ def _finish_large(
     return set()
 
 
-def _shared(chunks: Sequence[Kept], hash_ranges: int, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:
+def _shared(chunks: Sequence[Kept], rules: KeyRules, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:
     """Divide the hash ranges of a pair between tasks."""
     entries = sum(int(chunk.starts[-1]) for chunk in chunks)
+    hash_ranges = rules.hash_ranges
     count = min(hash_ranges, _TASKS_PER_CORE * max(cores, 1), max(-(-entries // _TASK_ENTRIES), 1))
     edges = [hash_ranges * at // count for at in range(count + 1)]
     for first, end in itertools.pairwise(edges):
-        yield _Judged(tuple(chunk.sections(2 * first, 2 * end) for chunk in chunks), end - first, uncommitted)
+        some = tuple(chunk.sections(2 * first, 2 * end) for chunk in chunks)
+        yield _Judged(some, end - first, uncommitted, rules.entry)

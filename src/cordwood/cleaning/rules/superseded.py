@@ -5,6 +5,7 @@ limited number of records, and marks the records that a newer record of the same
 
     scan     a run's records ──► per batch: position, CRC, count, flags · a bit per record · survivors of each chunk
     merge    survivors of all chunks, by hash range, from the newest chunk to the oldest ──► more bits
+             under a keep rule with ranks (`rules.precedence`), chunks and merges are ordered by rank instead
     then     `SegmentOutcomes` holds, per batch, which of its records are superseded
 
 So memory is bounded by the chunk, not by the number of keys: survivors of chunks may be in files, and a merge reads any
@@ -20,7 +21,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ from cordwood.kernels import superseded as kernel
 from cordwood.kernels.decode import DONE
 from cordwood.kernels.layout import DELETE_HORIZON, BatchRows, has_flag, is_transactional_data
 from cordwood.kernels.superseded import keys_of_bodies
-from cordwood.record.columns import Bodies, RecordColumns
+from cordwood.record.columns import Bodies, Ranks, RecordColumns
 from cordwood.record.key_hashes import key_hashes
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -51,6 +52,7 @@ UNCONFIRMED = 64
 #: Hashes of about this many records of a window are in memory at once; one batch may decompress to any number of
 #: records.
 _HELD_RECORDS = 1 << 20
+_NO_RANKS: Int64Array = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +60,29 @@ class Chunk:
     """The survivors of a chunk: per key, at most one superseding record and all records that it does not supersede.
 
     Attributes:
-        hashes: uint64[entries, 2], bucket after bucket, in log order within each.
+        hashes: uint64[entries, 2], bucket after bucket, in log order within each, or by rank.
         ordinals: uint32[entries], counted from the first record of the chunk; see `kernels.superseded`.
         starts: int64[BUCKETS + 1], start of each bucket, and end of the last.
+        ranks: int64[entries]; empty if the keep rule has no ranks.
     """
 
     #: The dtypes of its stored arrays.
-    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint32, np.int64)
+    KINDS: ClassVar[Sequence[npt.DTypeLike]] = (np.uint64, np.uint32, np.int64, np.int64)
     hashes: UInt64Array
     ordinals: npt.NDArray[np.uint32]
     starts: Int64Array
+    ranks: Int64Array
 
     @property
     def arrays(self) -> Sequence[npt.NDArray[Any]]:
         """Return the arrays to store."""
-        return self.hashes, self.ordinals, self.starts
+        return self.hashes, self.ordinals, self.starts, self.ranks
 
     @classmethod
     def of(cls, arrays: Sequence[npt.NDArray[Any]]) -> Self:
         """Restore the chunk from stored arrays, each of one dimension."""
-        hashes, ordinals, starts = arrays
-        return cls(hashes.reshape(-1, 2), ordinals, starts)
+        hashes, ordinals, starts, ranks = arrays
+        return cls(hashes.reshape(-1, 2), ordinals, starts, ranks)
 
     def in_ranges(self, count: int) -> Iterator[Chunk]:
         """Split the chunk into `count` ranges of hashes; each is a chunk with the buckets of its range only."""
@@ -86,7 +90,7 @@ class Chunk:
         for first in range(0, kernel.BUCKETS, width):
             starts = self.starts[first : first + width + 1]
             part = slice(int(starts[0]), int(starts[-1]))
-            yield Chunk(self.hashes[part], self.ordinals[part], starts - starts[0])
+            yield Chunk(self.hashes[part], self.ordinals[part], starts - starts[0], self.ranks[part])
 
     def survivors(self, first: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
         """Return the upper halves of the hashes, and the records' ordinals counted from `first`."""
@@ -119,6 +123,24 @@ class OffsetSpan:
         self.ascending = self.ascending and other.ascending
 
 
+class KeyPiece(NamedTuple):
+    """The keys of consecutive records.
+
+    Attributes:
+        hashes: uint64[records, 2]; empty if the records were looked up.
+        kinds: uint8[records], see `kernels.superseded`.
+        ranks: int64[records]; empty if the keep rule has no ranks.
+    """
+
+    hashes: UInt64Array
+    kinds: UInt8Array
+    ranks: Int64Array
+
+    def part(self, start: int, end: int | None) -> KeyPiece:
+        """Return the records of an index range."""
+        return KeyPiece(self.hashes[start:end], self.kinds[start:end], self.ranks[start:end])
+
+
 @dataclass(frozen=True, slots=True)
 class WindowKeys:
     """The keys of the records in some batches.
@@ -126,14 +148,13 @@ class WindowKeys:
     Attributes:
         counts: int32[batches], number of decoded records.
         flags: uint8[batches], see `kernels.superseded`.
-        pieces: (hashes uint64[records, 2], kinds uint8[records]) in log order; the arrays above change while it yields.
-            Without hashes if the records were looked up.
+        pieces: the keys in log order; the arrays above change while it yields.
         span: first and last offset of the records so far, and whether they ascend.
     """
 
     counts: npt.NDArray[np.int32]
     flags: UInt8Array
-    pieces: Iterator[tuple[UInt64Array, UInt8Array]]
+    pieces: Iterator[KeyPiece]
     span: OffsetSpan
 
 
@@ -147,6 +168,7 @@ def window_keys(
     *,
     end_offset: int = NEVER,
     table: DirtyTable | None = None,
+    ranks: Ranks | None = None,
 ) -> WindowKeys:
     """Hash the keys of some batches.
 
@@ -160,11 +182,12 @@ def window_keys(
         now_ms: the time of the clean.
         end_offset: records from here on are ignored.
         table: look up the records in it; it was made with the same secret.
+        ranks: see `Precedence.ranks`; None if the records are looked up.
     """
     counts, flags = np.zeros(batches.size, np.int32), flags_of(batches, wanted, now_ms)
-    notes = _Notes(batches, superseding_from, secret, end_offset, table, counts, flags)
+    notes = _Notes(batches, superseding_from, secret, end_offset, table, ranks, counts, flags)
 
-    def pieces() -> Iterator[tuple[UInt64Array, UInt8Array]]:
+    def pieces() -> Iterator[KeyPiece]:
         for some in bodies(wanted):
             if isinstance(some, Bodies):
                 yield from notes.of_bodies(some)
@@ -176,7 +199,7 @@ def window_keys(
     records = 0
     for piece in rest:
         held.append(piece)
-        records += piece[1].size
+        records += piece.kinds.size
         if records > _HELD_RECORDS:
             break
     return WindowKeys(counts, flags, itertools.chain(held, rest), notes.span)
@@ -191,12 +214,16 @@ class _Notes:
     secret: bytes
     end_offset: int
     table: DirtyTable | None
+    ranks: Ranks | None
     counts: npt.NDArray[np.int32]
     flags: UInt8Array
     span: OffsetSpan = field(default_factory=OffsetSpan)
 
-    def of_bodies(self, bodies: Bodies) -> Iterator[tuple[UInt64Array, UInt8Array]]:
-        """Return hashes and kinds of the records in some bodies."""
+    def of_bodies(self, bodies: Bodies) -> Iterator[KeyPiece]:
+        """Yield the keys of the records in some bodies."""
+        if self.ranks is not None:
+            yield from (self.of_columns(columns) for columns in bodies.columns())
+            return
         room = bodies.capacity()
         kinds, hashes = np.empty(room, np.uint8), np.empty((room, 2), np.uint64)
         offsets = np.empty(0 if self.table is None else room, np.int64)
@@ -213,10 +240,10 @@ class _Notes:
         self.counts[:], self.flags[:] = counts, flags
         if records:
             self.span.add(OffsetSpan(int(first), int(last), bool(in_order)))
-        yield self._looked_up(hashes[:records], offsets[:records], kinds[:records])
+        yield self._looked_up(hashes[:records], offsets[:records], kinds[:records], _NO_RANKS)
 
-    def of_columns(self, columns: RecordColumns) -> tuple[UInt64Array, UInt8Array]:
-        """Return hashes and kinds of some records."""
+    def of_columns(self, columns: RecordColumns) -> KeyPiece:
+        """Return the keys of some records."""
         rows = columns.rows
         kinds = np.empty(rows.size, np.uint8)
         index_of = self._index_of(columns.batches)
@@ -225,16 +252,16 @@ class _Notes:
         if rows.size:
             self.span.add(OffsetSpan(int(rows["offset"][0]), int(noted[0]), bool(noted[1])))
         hashes = key_hashes(columns, kinds != kernel.IGNORED, self.secret)
-        return self._looked_up(hashes, rows["offset"], kinds)
+        return self._looked_up(hashes, rows["offset"], kinds, _NO_RANKS if self.ranks is None else self.ranks(columns))
 
     def _index_of(self, batches: BatchRows) -> Int64Array:
         return np.searchsorted(self.batches["position"], batches["position"])
 
-    def _looked_up(self, hashes: UInt64Array, offsets: Int64Array, kinds: UInt8Array) -> tuple[UInt64Array, UInt8Array]:
+    def _looked_up(self, hashes: UInt64Array, offsets: Int64Array, kinds: UInt8Array, ranks: Int64Array) -> KeyPiece:
         if self.table is not None:
             self.table.probe(hashes, offsets, kinds)
             hashes = np.empty((0, 2), np.uint64)  # no longer needed
-        return hashes, kinds
+        return KeyPiece(hashes, kinds, ranks)
 
 
 def flags_of(batches: BatchRows, wanted: BoolArray, now_ms: int) -> UInt8Array:
@@ -423,7 +450,7 @@ class RunScan:
         assert chunk_records < kernel.SUPERSEDES, "ordinals fit"
         self._chunk_records = chunk_records
         self._keep = keep
-        self._pieces: list[tuple[UInt64Array, UInt8Array]] = []
+        self._pieces: list[KeyPiece] = []
         self._held = 0
         self._records = 0
         self._bits: list[UInt8Array] = []
@@ -433,12 +460,12 @@ class RunScan:
 
     def add(self, batches: BatchRows, keys: WindowKeys) -> None:
         """Add the next batches (BATCH_ROW[batches]) of the run."""
-        for hashes, kinds in keys.pieces:
-            while kinds.size:
+        for piece in keys.pieces:
+            while piece.kinds.size:
                 room = self._chunk_records - self._held
-                self._pieces.append((hashes[:room], kinds[:room]))
-                self._held += min(room, kinds.size)
-                hashes, kinds = hashes[room:], kinds[room:]
+                self._pieces.append(piece.part(0, room))
+                self._held += min(room, piece.kinds.size)
+                piece = piece.part(room, None)
                 if self._held == self._chunk_records:
                     self._close_chunk()
         self._span.add(keys.span)
@@ -447,7 +474,7 @@ class RunScan:
 
     def _close_chunk(self) -> None:
         if self._keep is None:
-            kinds = np.concatenate([kinds for _, kinds in self._pieces])
+            kinds = np.concatenate([piece.kinds for piece in self._pieces])
             self._bits.append(np.packbits(kinds == kernel.SUPERSEDED, bitorder="little"))
         else:
             self._bits.append(self._compared(self._keep))
@@ -456,20 +483,24 @@ class RunScan:
     def _compared(self, keep: Callable[[Chunk], None]) -> UInt8Array:
         """Compare the records of a chunk. Return a bit for each, set if another record supersedes it."""
         counts = np.zeros(kernel.BUCKETS, np.int64)
-        for hashes, kinds in self._pieces:
-            kernel.count_buckets(hashes, kinds, counts)
+        for piece in self._pieces:
+            kernel.count_buckets(piece.hashes, piece.kinds, counts)
         starts = np.append(0, np.cumsum(counts))
         ends, left = starts[:-1].copy(), int(starts[-1])
         entries, ordinals = np.empty((left, 2), np.uint64), np.empty(left, np.uint32)
         first = 0
-        for hashes, kinds in self._pieces:
-            kernel.scatter(hashes, kinds, first, ends, entries, ordinals)
-            first += kinds.size
+        for piece in self._pieces:
+            kernel.scatter(piece.hashes, piece.kinds, first, ends, entries, ordinals)
+            first += piece.kinds.size
+        ranks = np.concatenate([piece.ranks for piece in self._pieces])
         self._pieces = []  # free memory for the survivors
+        if ranks.size:
+            kernel.order_by_rank(entries, ordinals, starts, ranks)
         bits = np.zeros(-(-self._held // 8), np.uint8)
         kernel.dedupe(entries, ordinals, starts, bits)
         left = int(starts[-1])
-        keep(Chunk(entries[:left].copy(), ordinals[:left].copy(), starts))
+        entries, ordinals = entries[:left].copy(), ordinals[:left].copy()
+        keep(Chunk(entries, ordinals, starts, ranks[ordinals & ~kernel.SUPERSEDES] if ranks.size else ranks))
         return bits
 
     def finish(self) -> ScannedRun:
@@ -505,7 +536,7 @@ def joined(runs: Sequence[SegmentOutcomes]) -> SegmentOutcomes:
 
 
 def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
-    """Find the records that newer chunks supersede.
+    """Find the records that other chunks supersede: newer chunks, unless the records have ranks.
 
     Args:
         chunks: survivors of each chunk, or of the same range of buckets of each, in log order; their ordinals are
@@ -514,12 +545,35 @@ def merge(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
     Returns:
         for each chunk uint32[superseded], the ordinals.
     """
+    if any(chunk.ranks.size for chunk in chunks):
+        return _merge_by_rank(chunks)
     hashes = np.array([chunk.hashes.ctypes.data for chunk in chunks], np.int64)
     ordinals = np.array([chunk.ordinals.ctypes.data for chunk in chunks], np.int64)
     dead = np.empty(len(chunks), np.int64)
     if chunks:
         kernel.merge(hashes, ordinals, np.array([chunk.starts for chunk in chunks]), dead)
     return [chunk.ordinals[:count] for chunk, count in zip(chunks, dead.tolist(), strict=True)]
+
+
+def _merge_by_rank(chunks: Sequence[Chunk]) -> list[npt.NDArray[np.uint32]]:
+    """Merge chunks as one chunk that has all entries of a bucket side by side, ordered by rank."""
+    sizes = np.array([np.diff(chunk.starts) for chunk in chunks])
+    starts = np.append(0, np.cumsum(sizes.sum(axis=0)))
+    firsts = starts[:-1] + np.cumsum(sizes, axis=0) - sizes
+    places = [
+        np.repeat(first - chunk.starts[:-1], size) + np.arange(chunk.ordinals.size)
+        for first, size, chunk in zip(firsts, sizes, chunks, strict=True)
+    ]
+    order = np.argsort(np.concatenate(places))
+    hashes = np.concatenate([chunk.hashes for chunk in chunks])[order]
+    ranks = np.concatenate([chunk.ranks for chunk in chunks])[order]
+    supersedes = np.concatenate([chunk.ordinals for chunk in chunks])[order] & kernel.SUPERSEDES
+    numbers = np.arange(order.size, dtype=np.uint32) | supersedes
+    kernel.order_by_rank(hashes, numbers, starts, ranks)
+    (dead,) = merge([Chunk(hashes, numbers, starts, _NO_RANKS)])
+    is_dead = np.zeros(order.size, np.bool_)
+    is_dead[dead] = True
+    return [chunk.ordinals[is_dead[place]] & ~kernel.SUPERSEDES for chunk, place in zip(chunks, places, strict=True)]
 
 
 @dataclass(slots=True)

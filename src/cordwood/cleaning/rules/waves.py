@@ -103,7 +103,8 @@ class Load:
     Attributes:
         device: the partition's disk.
         group_bytes: upper bound of each group's outputs.
-        whole: whether all groups must be in one wave, as Kafka's offset map decides where each round ends.
+        whole: whether all groups must be in one wave: Kafka's offset map decides where each round ends, and if the keep
+            rule has ranks, records of earlier groups may supersede records of later ones.
         proof_bytes: upper bound of the proof's temporary files, in each wave with groups of this partition.
     """
 

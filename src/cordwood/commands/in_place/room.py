@@ -207,7 +207,7 @@ def _loads(site: LockedDirectories, work: InPlaceWork, *, verify: bool) -> dict[
         path: Load(
             site.fs.stat(path).device,
             work.compaction(path).group_bytes,
-            whole=work.plans[path].offset_map is not None,
+            whole=work.plans[path].offset_map is not None or not work.tasks[path].settings.precedence.is_log_order,
             proof_bytes=proof_bytes(work.compaction(path)) if verify else 0,
         )
         for path in work.tasks

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from cordwood.cleaning.engine.facts import loaded_facts
 from cordwood.cleaning.rules.plan import Bound, CleanRange, SegmentFacts, utc
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.cleaning.rules.selection import clean_range, first_dirty_offset, high_watermark, why_never
 from cordwood.common.config import TopicConfig
 from cordwood.common.text import bytes_text
@@ -136,8 +137,9 @@ class Prospects:
         """Return the record as it will be after a load truncates the log: its superseding record may be cut off."""
         if record.superseded_by is None or not self._is_cut(record.superseded_by):
             return record
-        at = bisect.bisect_right(committed, record.offset, key=lambda one: one.offset)
-        return replace(record, superseded_by=None if at == len(committed) else committed[at].offset)
+        ordered = committed if KEEP_RULE.is_log_order else sorted(committed, key=_precedence)
+        at = bisect.bisect_right(ordered, _precedence(record), key=_precedence)
+        return replace(record, superseded_by=None if at == len(ordered) else ordered[at].offset)
 
     def _step(self, record: KeyRecord, committed: Sequence[KeyRecord]) -> NextStep:
         if self._is_cut(record.offset):
@@ -166,12 +168,16 @@ class Prospects:
             return self._removed(record, record.offset, "aborted")
         if record.superseded_by is not None:
             # In a clean, only dirty records supersede others.
-            least = max(self.cleaned.first_dirty_offset, record.offset + 1)
+            least = KEEP_RULE.first_superseding(self.cleaned.first_dirty_offset, 0)
+            if KEEP_RULE.is_log_order:
+                least = max(least, record.offset + 1)
             at = bisect.bisect_left(committed, least, key=lambda one: one.offset)
-            if at == len(committed):
+            dirty = (committed[number] for number in range(at, len(committed)))
+            cause = next((one for one in dirty if _precedence(one) > _precedence(record)), None)
+            if cause is None:
                 what = "superseded, but the cleaner has passed both: a clean with --first-dirty removes it"
                 return NextStep(StepKind.KEPT, what)
-            return self._removed(committed[at], committed[at].offset, f"superseded by offset {record.superseded_by}")
+            return self._removed(cause, cause.offset, f"superseded by offset {record.superseded_by}")
         if record.is_tombstone:
             return self._expires(record)
         return NextStep(StepKind.STAYS, "the value of its key")
@@ -202,6 +208,11 @@ class Prospects:
         """Return when `max.compaction.lag.ms` makes a clean due because of this record."""
         lag_ms = _NEVER_MS if self.config is None else self.config.integer("max.compaction.lag.ms")
         return None if lag_ms == _NEVER_MS or record.timestamp < 0 else record.timestamp + lag_ms
+
+
+def _precedence(record: KeyRecord) -> tuple[int, int]:
+    """Of two records of a key, the one with the larger pair supersedes the other."""
+    return record.rank, record.offset
 
 
 # ---- prospects -------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from cordwood.common.errors import CorruptFileError
 from cordwood.kernels.layout import BatchRows, is_control
-from cordwood.record.columns import BatchWindow, RecordColumns, about_bytes, decode
+from cordwood.record.columns import BatchWindow, Ranks, RecordColumns, about_bytes, decode
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats.key_index import TAG_BITS
 from cordwood.storage.index.files import indexes_in, read_index
@@ -109,12 +109,15 @@ class LogContents:
         return cls(source, tuple(segments), {content: size for content, size in sums.items() if size})
 
 
-def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all: bool = False) -> LogContents | None:
+def contents_of(
+    log: LogView, budget_bytes: int, *, is_compacted: bool, read_all: bool = False, ranks: Ranks | None = None
+) -> LogContents | None:
     """Classify the bytes of a log in bounded time.
 
     Args:
         budget_bytes: a log up to this size is read as a whole. A sample of a larger log has an eighth of this size.
         read_all: read the whole log, whatever its size.
+        ranks: ranks of the keep rule, which key indexes lack; None for newest offset.
 
     Returns:
         None if the log has no segment.
@@ -127,8 +130,10 @@ def contents_of(log: LogView, budget_bytes: int, *, is_compacted: bool, read_all
         return None
     if not is_compacted:
         return _from_headers(log)
-    found = _from_records(log) if read_all or log.size_bytes <= budget_bytes else None
-    return found or _from_indexes(log) or _from_sample(log, max(1, budget_bytes // 8))
+    found = _from_records(log, ranks) if read_all or log.size_bytes <= budget_bytes else None
+    if found is None and ranks is None:
+        found = _from_indexes(log)
+    return found or _from_sample(log, max(1, budget_bytes // 8))
 
 
 class _Sums:
@@ -176,13 +181,15 @@ def _from_headers(log: LogView) -> LogContents:
 
 @dataclass
 class _Records:
-    """The records of a log in order, as arrays to concatenate."""
+    """The records of a log in order, as arrays to concatenate; `rank` returns their ranks, see `contents_of`."""
 
+    rank: Ranks | None = None
     hashes: list[U64Array] = field(default_factory=list)
     batches: list[npt.NDArray[np.int64]] = field(default_factory=list)
     weights: list[npt.NDArray[np.int64]] = field(default_factory=list)
     contents: list[npt.NDArray[np.int8]] = field(default_factory=list)
     competes: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    ranks: list[npt.NDArray[np.int64]] = field(default_factory=list)
     count: int = 0
     body_bytes: int = 0
 
@@ -215,13 +222,15 @@ class _Records:
         self.weights.append(weights)
         self.contents.append(contents)
         self.competes.append(has_key & ~below & can_supersede[rows["batch"]])
+        if self.rank is not None:
+            self.ranks.append(self.rank(columns))
         self.count += rows.size
         self.body_bytes += int(weights.sum())
 
 
-def _from_records(log: LogView) -> LogContents | None:
+def _from_records(log: LogView, ranks: Ranks | None) -> LogContents | None:
     """Classify by all records; None if they exceed a limit."""
-    transactions, sums, records = log.transactions(), _Sums(log), _Records()
+    transactions, sums, records = log.transactions(), _Sums(log), _Records(ranks)
     sizes: list[npt.NDArray[np.int64]] = []
     numbers: list[npt.NDArray[np.int64]] = []
     whole: list[npt.NDArray[np.int8]] = []
@@ -282,9 +291,9 @@ def _sum_records(
         return _sum_whole(sums, sizes, segments, whole)
     batches, weights = np.concatenate(records.batches), np.concatenate(records.weights)
     contents, competes = np.concatenate(records.contents), np.concatenate(records.competes)
-    contents[np.flatnonzero(competes)[superseded(np.concatenate(records.hashes)[competes])]] = _NUMBER[
-        Content.SUPERSEDED
-    ]
+    ranks = np.concatenate(records.ranks)[competes] if records.ranks else None
+    goes = superseded(np.concatenate(records.hashes)[competes], ranks)
+    contents[np.flatnonzero(competes)[goes]] = _NUMBER[Content.SUPERSEDED]
     totals = np.bincount(batches, weights, sizes.size)
     divided = totals > 0
     share = weights / totals[batches] * sizes[batches]
@@ -302,9 +311,9 @@ def _sum_whole(
     sums.bytes += cells.reshape(sums.bytes.shape)
 
 
-def superseded(hashes: U64Array) -> npt.NDArray[np.bool_]:
-    """Mark every record whose hash occurs again later, bool[records]."""
-    order = np.argsort(hashes, kind="stable")
+def superseded(hashes: U64Array, ranks: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.bool_]:
+    """Mark every record whose hash occurs again with a larger rank, or later with the same rank, bool[records]."""
+    order = np.argsort(hashes, kind="stable") if ranks is None else np.lexsort((ranks, hashes))
     ordered = hashes[order]
     found = np.zeros(hashes.size, np.bool_)
     found[order[:-1][ordered[1:] == ordered[:-1]]] = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -22,7 +22,7 @@ from cordwood.common.errors import CorruptFileError, NotFoundError
 from cordwood.common.types import ControlType
 from cordwood.fs.base import ReadableFile
 from cordwood.kernels.layout import DELETE_HORIZON, has_flag, is_control, is_transactional_data
-from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, raise_damage, report_wrong
+from cordwood.record.columns import BatchWindow, OnDamage, Ranks, RecordColumns, decode, raise_damage, report_wrong
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.index.search import SparseIndex, batches_with, hash_of_keys, windows_of
 from cordwood.storage.log.segment import Segment, gap_error, locate_damage
@@ -58,6 +58,7 @@ class KeyRecord:
         position: position of its batch in the segment's log.
         producer_id: producer of its transaction; -1 outside transactions.
         superseded_by: offset of the next committed record with the same key, or None.
+        rank: its rank under the keep rule: a record supersedes all of lower rank, and earlier ones of equal rank.
         delete_horizon_ms: time from which a clean may remove the tombstones of its batch; None before a clean sets it.
     """
 
@@ -72,6 +73,7 @@ class KeyRecord:
     outcome: TransactionOutcome = TransactionOutcome.COMMITTED
     superseded_by: int | None = None
     delete_horizon_ms: int | None = None
+    rank: int = field(default=0, repr=False)
 
     @property
     def is_tombstone(self) -> bool:
@@ -109,14 +111,18 @@ class KeyFinder:
 class KeyHistory:
     """Finds the records of some keys.
 
+    Args:
+        ranks: ranks of the keep rule; None for newest offset.
+
     Attributes:
         indexed: number of segments that were searched through their index.
         scanned: number of segments that were read.
     """
 
-    def __init__(self, keys: Collection[bytes], on_damage: OnDamage = raise_damage) -> None:
+    def __init__(self, keys: Collection[bytes], on_damage: OnDamage = raise_damage, ranks: Ranks | None = None) -> None:
         self.indexed = self.scanned = 0
         self._finder = KeyFinder(keys)
+        self._ranks = ranks
         self._on_damage = on_damage
 
     def of(
@@ -126,7 +132,8 @@ class KeyHistory:
 
         Args:
             on_segment: called with each searched segment.
-            last: find only the newest committed record of each key; stop before older segments once all are found.
+            last: find only the committed record of each key that supersedes all others. Under newest offset, stop
+                before older segments once all are found.
 
         Raises:
             CorruptBatchError: from `on_damage`, by default; if it returns, the search continues after the damage.
@@ -152,11 +159,16 @@ class KeyHistory:
     def _newest(self, log: LogView, on_segment: Callable[[Segment], None] | None) -> list[KeyRecord]:
         newest: dict[bytes, KeyRecord] = {}
         for segment in reversed(log.segments_from(log.log_start_offset)):
-            some = [record for record in self._records(log, segment) if record.key not in newest]
-            newest |= {one.key: one for one in _with_outcomes(log, some) if one.outcome is TransactionOutcome.COMMITTED}
+            some = [
+                record
+                for record in self._records(log, segment)
+                if record.key not in newest or record.rank > newest[record.key].rank
+            ]
+            committed = [one for one in _with_outcomes(log, some) if one.outcome is TransactionOutcome.COMMITTED]
+            newest |= {one.key: one for one in sorted(committed, key=lambda record: record.rank)}
             if on_segment is not None:
                 on_segment(segment)
-            if len(newest) == len(self._finder.keys):
+            if len(newest) == len(self._finder.keys) and self._ranks is None:
                 break
         return sorted(newest.values(), key=lambda record: record.offset)
 
@@ -197,18 +209,21 @@ class KeyHistory:
             data = item.batches[~control]
             for columns in decode(BatchWindow(item.position, item.data, data, item.read), on_damage=on_damage):
                 found += (
-                    key_record(columns, at, key, segment.base_offset)
+                    key_record(columns, at, key, segment.base_offset, ranks=self._ranks)
                     for at, key in self._finder.rows(columns)
                     if columns.rows["offset"][at] >= log.log_start_offset
                 )
         return found
 
 
-def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, with_value: bool = True) -> KeyRecord:
+def key_record(
+    columns: RecordColumns, at: int, key: bytes, segment: int, *, with_value: bool = True, ranks: Ranks | None = None
+) -> KeyRecord:
     """Make a KeyRecord from a decoded record alone, without outcome and successor.
 
     Args:
         with_value: False: leave the value empty.
+        ranks: see `KeyHistory`.
     """
     row, data = columns.rows[at], columns.data
     batch = columns.batches[row["batch"] : row["batch"] + 1]
@@ -223,6 +238,7 @@ def key_record(columns: RecordColumns, at: int, key: bytes, segment: int, *, wit
         int(batch["position"][0]),
         int(batch["producer_id"][0]) if is_transactional_data(batch)[0] else _NO_PRODUCER,
         delete_horizon_ms=int(batch["base_timestamp"][0]) if has_flag(batch, DELETE_HORIZON)[0] else None,
+        rank=0 if ranks is None else int(ranks(RecordColumns(data, columns.rows[at : at + 1], columns.batches))[0]),
     )
 
 
@@ -285,14 +301,15 @@ def _follow(
 
 
 def _superseded(records: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """Add the offset of the next committed record of each record's key."""
+    """Add the offset of the next committed record of each record's key, in the order of the keep rule."""
     next_offset: dict[bytes, int] = {}
-    found = []
-    for record in reversed(records):
-        found.append(replace(record, superseded_by=next_offset.get(record.key)))
+    found = list(records)
+    for at in sorted(range(len(records)), key=lambda at: records[at].rank)[::-1]:
+        record = records[at]
+        found[at] = replace(record, superseded_by=next_offset.get(record.key))
         if record.outcome is TransactionOutcome.COMMITTED:
             next_offset[record.key] = record.offset
-    return found[::-1]
+    return found
 
 
 def by_key(records: Iterable[KeyRecord]) -> dict[bytes, list[KeyRecord]]:

@@ -8,11 +8,18 @@ from cordwood.common.arguments import checked
 from cordwood.storage.log.view import LogView
 
 if TYPE_CHECKING:
+    from cordwood.record.columns import Ranks
     from cordwood.storage.index.history import KeyRecord
 
 
 class KeyedLog(LogView):
-    """The log of one partition, as it was when it was opened; see `LogView`."""
+    """The log of one partition, as it was when it was opened; see `LogView`.
+
+    Attributes:
+        ranks: see `KeyHistory`.
+    """
+
+    ranks: Ranks | None = None
 
     def get(self, key: bytes | str, *, last: bool = False) -> list[KeyRecord]:
         """Return all records of a key from the log start offset on, in offset order.
@@ -31,4 +38,4 @@ class KeyedLog(LogView):
         # Import here, so that code that only lists logs does not load the kernels that hash keys.
         from cordwood.storage.index.history import KeyHistory
 
-        return KeyHistory([key.encode() if isinstance(key, str) else key]).of(self, last=last)
+        return KeyHistory([key.encode() if isinstance(key, str) else key], ranks=self.ranks).of(self, last=last)

@@ -28,7 +28,7 @@ from cordwood.common.errors import CorruptFileError, DataError
 from cordwood.fs.base import ReadableFile, Store
 from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import BatchRows, U8Array, is_control
-from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
+from cordwood.record.columns import BatchWindow, Ranks, RecordColumns, decode, is_valid
 from cordwood.storage.formats import key_index
 from cordwood.storage.formats.filenames import (
     BOOTSTRAP_CHECKPOINT,
@@ -182,13 +182,14 @@ class SearchedFile:
 class TraceSearch:
     """Searches files for some keys; thread-safe."""
 
-    def __init__(self, fs: Store, keys: Iterable[bytes], *, values: bool) -> None:
+    def __init__(self, fs: Store, keys: Iterable[bytes], *, values: bool, ranks: Ranks | None = None) -> None:
         """Prepare the search.
 
         Args:
             values: also search within values, headers and other keys.
+            ranks: see `KeyHistory`.
         """
-        self._fs = fs
+        self._fs, self._ranks = fs, ranks
         self._finder = KeyFinder(tuple(keys))
         self._bytes = ByteSearch(self._finder.keys)
         self._values = values
@@ -259,7 +260,7 @@ class TraceSearch:
             for columns in decode(window, on_damage=functools.partial(self._undecodable, file, found, data)):
                 found.records += columns.rows.size
                 for at, key in self._finder.rows(columns):
-                    record = key_record(columns, at, key, base_offset, with_value=False)
+                    record = key_record(columns, at, key, base_offset, with_value=False, ranks=self._ranks)
                     kind = TraceKind.TOMBSTONE if columns.rows["value_size"][at] < 0 else TraceKind.RECORD
                     found.add(Trace(kind, key, record.position, record))
                 if self._values:
