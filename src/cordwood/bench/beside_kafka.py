@@ -46,9 +46,9 @@ from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
 from cordwood.tasks.spark.session import running
 
-# ---- usage -----------------------------------------------------------------------------------------------------------
+# ---- CPU and memory --------------------------------------------------------------------------------------------------
 
-# Measures CPU seconds and peak memory of this process and its descendants. Reads /proc, so it needs Linux.
+# Of this process and its descendants, from /proc, so it needs Linux.
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: Interval between memory samples.

@@ -1,4 +1,14 @@
-"""Arguments of calls from Python: convert paths to text, and describe an argument of the wrong type in a sentence."""
+"""Arguments of commands and calls: options, each described once, and checks of what a Python program passes.
+
+An option is a field of a frozen dataclass, with its type, default and help:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Choices:
+        first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
+
+From these fields `cli.options` makes the command line, and `api` the arguments of Python functions such as
+`cordwood.plan`. A field whose type is itself such a dataclass includes all of its options.
+"""
 
 from __future__ import annotations
 
@@ -112,16 +122,7 @@ def shown(value: object) -> str:
     return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'} ({type(value).__name__})"
 
 
-# ---- option ----------------------------------------------------------------------------------------------------------
-
-# Describe each option once: as a field of a frozen dataclass, with its type, default and help.
-#
-#     @dataclass(frozen=True, slots=True, kw_only=True)
-#     class Choices:
-#         first_dirty: Annotated[int | None, Option("Clean from this offset on.", metavar="OFFSET")] = None
-#
-# From these fields `cli.options` makes the command line, and `api` the arguments of Python functions such as
-# `cordwood.plan`. A field whose type is itself such a dataclass includes all of its options.
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Tables and figures for people: plain text, the same on a terminal and in a pipe, or HTML for a notebook."""
+"""Tables and figures for people, and results that present themselves as text, JSON, HTML or a page."""
 
 from __future__ import annotations
 
@@ -174,10 +174,8 @@ def cut_off(text: str, characters_max: int) -> str:
     return text if len(text) <= characters_max else f"{text[: characters_max - 1]}…"
 
 
-# ---- presentable -----------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
-# Results that present themselves: `print(result.text())`, `result.document()`, and a table in a notebook.
-#
 # A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So it
 # registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
 # `report`. Pages take longer to load, so `result_pages`, the table of all, is imported when the first page is made.

@@ -1,4 +1,4 @@
-"""Small values shared by every layer. They use neither files nor Spark."""
+"""Small values shared by every layer, and the clocks. They use neither files nor Spark."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ class ControlType(IntEnum):
     KRAFT_VOTERS = 6
 
 
-# ---- clock -----------------------------------------------------------------------------------------------------------
+# ---- clocks ----------------------------------------------------------------------------------------------------------
 
-# The two clocks, passed as arguments, so that a test may move them.
+# They are passed as arguments, so that a test may move them.
 #
-# wall        the time of day, for records and for people; it can be set, even by hours
-# monotonic   advances evenly from an arbitrary start; for delays, periods and timeouts
+#     wall        the time of day, for records and for people; it can be set, even by hours
+#     monotonic   advances evenly from an arbitrary start; for delays, periods and timeouts
 
 #: Returns milliseconds; the wall clock counts them since 1970.
 Clock = Callable[[], int]

@@ -1,4 +1,4 @@
-"""Write large files, which are read again at most once, without the page cache if the disk is fast.
+"""Read and write large files without the page cache (O_DIRECT), if the disk is fast.
 
 Bytes written through the page cache are copied into it page by page, and displace pages that others will read again. A
 fast disk accepts direct writes at less than half of that CPU cost. A slow disk should use the cache: the output is soon
@@ -172,12 +172,10 @@ def _block(position: int) -> int:
     return position // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
 
 
-# ---- past cache ------------------------------------------------------------------------------------------------------
+# ---- system calls of an open file ------------------------------------------------------------------------------------
 
-# Read and write an open file without the page cache (O_DIRECT), and check whether the cache holds a page.
-#
-# Not every file system supports this. Methods return a smaller count then, and the caller uses the page cache for the
-# remaining bytes.
+# Not every file system supports direct I/O. Methods return a smaller count then, and the caller uses the page cache for
+# the remaining bytes.
 
 #: 0 if the system has no O_DIRECT.
 _O_DIRECT: int = getattr(os, "O_DIRECT", 0)

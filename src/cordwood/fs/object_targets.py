@@ -1,11 +1,19 @@
-"""Object stores to make a directory in: files are written on this machine first, and uploaded when complete.
+"""Object stores to make a directory in: complete with its manifest, or absent (`fs.manifest`).
 
 An object is written whole or not at all, and cannot be changed. So a created file is an unnamed temporary file of this
 machine, which disappears if the process is killed. `sync` or `close` uploads it, and `close` frees its space here.
 Every object has the CRC-32C of its bytes and the modification time of its original as metadata.
 
 A rename copies the object and deletes the old one, so it is only for files that no other process reads: the files of a
-target before it is published (`cordwood.fs.object_targets`).
+directory before it is published.
+
+    begin      put the run's object if absent. If another run's object exists, and that run is dead, replace it on the
+               condition that no other run has replaced it, and then remove the leftovers of the dead run
+    work       tasks write below `.cordwood/RUN/`; only this process renames files to their final names
+    publish    check that every file is as it was written; put the manifest if absent; remove the run's object
+
+A run that was wrongly considered dead notices this when it publishes, as the run's object belongs to another run. Then
+it does not write its manifest, or removes it; if it is killed in between, the manifest lists missing objects.
 """
 
 from __future__ import annotations
@@ -40,18 +48,7 @@ from cordwood.fs.wrapped import WrappedFile
 if TYPE_CHECKING:
     from obstore import Attributes, PutResult
 
-# ---- object copy -----------------------------------------------------------------------------------------------------
-
-# Make a directory in an object store: complete with its manifest, or absent; see `cordwood.fs.manifest`.
-#
-#     begin      put the run's object if absent. If another run's object exists, and that run is dead, replace it on the
-#                condition that no other run has replaced it, and then remove the leftovers of the dead run
-#     work       tasks write below `.cordwood/RUN/`; only this process renames files to their final names
-#     publish    check that every file is as it was written; put the manifest if absent; remove the run's object
-#
-# A run that was wrongly considered dead notices this when it publishes, as the run's object belongs to another run.
-# Then
-# it does not write its manifest, or removes it; if it is killed in between, the manifest lists missing objects.
+# ---- a directory in the making ---------------------------------------------------------------------------------------
 
 #: Runs of this process that are in progress.
 _at_work: set[str] = set()

@@ -6,7 +6,11 @@ contains an object. docs/object-stores.md describes paths and credentials.
     list       one request per 1,000 names, with `/` as the delimiter
     stat       the object's head; a directory also needs a listing
     open       no request if its directory was listed, else the object's head
-    read       ranges, several at a time, see `object_file`; a small file also prefetches its siblings of the same type
+    read       ranges, several at a time and ahead of a sequential reader; a small file also prefetches its siblings of
+               the same type
+
+Every read requires the ETag that the object had when it was opened: if the object is replaced meanwhile, reading fails
+instead of mixing two objects. An answer of another length than requested is an error, too.
 """
 
 from __future__ import annotations
@@ -53,12 +57,7 @@ from cordwood.fs.object_requests import (
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
-# ---- object file -----------------------------------------------------------------------------------------------------
-
-# An open object: ranges are requested several at a time, and ahead of a sequential reader.
-#
-# Every request requires the ETag that the object had when it was opened: if the object is replaced meanwhile, reading
-# fails instead of mixing two objects. An answer of another length than requested is an error, too.
+# ---- an open object --------------------------------------------------------------------------------------------------
 
 #: Maximum size of one request.
 PART_BYTES = 4 << 20

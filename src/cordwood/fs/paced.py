@@ -1,4 +1,8 @@
-"""Stores that read and write files piece by piece; before each piece a `Pace` may wait, or stop its caller."""
+"""Stores that read and write files piece by piece; before each piece a `Pace` may wait, or stop its caller.
+
+checked      a clean that is aborted, or whose result is no longer wanted, stops at its next piece
+throttled    all tasks of a run together stay below a rate, whatever their processes
+"""
 
 from __future__ import annotations
 
@@ -141,12 +145,10 @@ class _PacedFile(_PacedReadableFile, WrappedFile):
         self._file.write_shared(position, data, source, source_position)
 
 
-# ---- checked ---------------------------------------------------------------------------------------------------------
+# ---- until it is stopped ---------------------------------------------------------------------------------------------
 
-# A file system that checks every few MiB whether its user may continue.
-#
-# A clean that is aborted stops at its next read or write. A task in another process cannot be notified; it checks for a
-# folder that is removed once the task's result is no longer wanted.
+# A task in another process cannot be notified; it checks for a folder that is removed once the task's result is no
+# longer wanted.
 
 #: Called repeatedly; raises once its caller must stop.
 Check = Callable[[], None]
@@ -202,10 +204,8 @@ class WantedLocation:
         return checked(fs, check)
 
 
-# ---- throttled -------------------------------------------------------------------------------------------------------
+# ---- below a rate ----------------------------------------------------------------------------------------------------
 
-# Limit the bytes per second that all tasks of a run read and write together, across processes.
-#
 # Before a read or write, each process adds its bytes to its own counter file, in a folder that all tasks see, and then
 # waits until the sum of all counters is due at the rate. So the rate is not divided: a task that runs alone gets all of
 # it. No locks are needed, as each file has one writer, and counters only grow.

@@ -1,4 +1,4 @@
-"""A new directory of a local file system: made in a folder beside it, then renamed.
+"""Temporary folders, removed with their contents; and a new directory, made in a folder beside it, then renamed.
 
     DIR2's parent/
       .DIR2.cordwood-1f0c/         made first, removed at the end
@@ -24,10 +24,6 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import override
 from cordwood.fs.base import LocalFileSystem, Store, Target, TargetStore
-
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
-# Temporary folders, which are removed with their contents.
 
 _REMOVE_ATTEMPTS = 20
 _REMOVE_PAUSE_SECONDS = 0.1

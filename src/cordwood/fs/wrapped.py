@@ -1,4 +1,8 @@
-"""Base classes of files, stores and file systems that change a few verbs and delegate all others."""
+"""Base classes of files, stores and file systems that change a few verbs and delegate all others, and two small stores.
+
+CountedStore    counts the bytes read from it
+Overlay         shows a directory through a table of names
+"""
 
 from __future__ import annotations
 
@@ -180,8 +184,6 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
 
 # ---- counted ---------------------------------------------------------------------------------------------------------
 
-# A store that counts the bytes read from it.
-
 
 class CountedStore(WrappedStore):
     """Delegates to another store, and counts the bytes that all threads read.
@@ -232,11 +234,6 @@ class _CountedFile(WrappedReadableFile):
 
 
 # ---- overlay ---------------------------------------------------------------------------------------------------------
-
-# Show a directory through a table of names: each name refers to a file that may have another path.
-#
-# So a log can be opened in its state after renames that have not happened yet. The directory contains only the names in
-# the table, and is read-only; all other paths are unchanged.
 
 
 class Overlay(WrappedStore):

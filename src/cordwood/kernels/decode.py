@@ -1,4 +1,4 @@
-"""Decode batch bodies into one row per record (`kernels.layout.RECORD_ROW`), without copying bytes.
+"""Decode batch bodies into a row per record (`kernels.layout.RECORD_ROW`), and copy fields of rows into Arrow columns.
 
 The body of a magic 2 batch is a sequence of records made of zigzag varints; the body of an old compressed wrapper is a
 sequence of messages. A body may arrive in pieces, because a small compressed batch may contain gigabytes: a kernel then
@@ -360,12 +360,10 @@ def decode_message_set(address, size, at, final, check_crcs, rows, magics):
         at = end
 
 
-# ---- gather ----------------------------------------------------------------------------------------------------------
+# ---- columns ---------------------------------------------------------------------------------------------------------
 
-# Copy scattered byte strings into the layout of an Arrow binary column.
-#
-# A column of n strings has n + 1 offsets, a bitmap of the strings that are not null (least significant bit first), and
-# the bytes.
+# An Arrow column of n strings has n + 1 offsets, a bitmap of the strings that are not null (least significant bit
+# first), and the bytes.
 
 
 @njit(cache=True, nogil=True)

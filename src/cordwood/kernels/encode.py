@@ -241,10 +241,8 @@ def index_batches(
     return done
 
 
-# ---- thinning --------------------------------------------------------------------------------------------------------
+# ---- records removed from a body -------------------------------------------------------------------------------------
 
-# Rebuild uncompressed batches of magic 2 without some of their records, directly from their bytes.
-#
 # The bytes of a kept record behind its timestamp are copied unchanged: offsets are relative to the batch's base offset,
 # which does not change, and only timestamps are relative to another record. So no rows per record are needed. Encodings
 # that Kafka does not write, such as a number with more bytes than needed, are left to the decoder and the encoder.

@@ -1,8 +1,8 @@
-"""The newest offset of each key: an open-addressing hash table over 128-bit key hashes.
+"""Hash tables of the newest offset of each key: ours over 128-bit key hashes, and Kafka's own over MD5 sums.
 
-A slot has three numbers: both halves of a hash, and the newest offset (all ones if the slot is free). The table is at
-most half full, so a look-up needs one or two probes. Each probe is a cache miss, so slots are prefetched a few records
-ahead. `rules.offset_map` has Kafka's own map, with its slots, limit and MD5.
+A slot of ours has three numbers: both halves of a hash, and the newest offset (all ones if the slot is free). The table
+is at most half full, so a look-up needs one or two probes. Each probe is a cache miss, so slots are prefetched a few
+records ahead.
 
 If most looked-up keys are not in the table, a Bloom filter is tested first: a key has three bits in one word, chosen by
 the half of its hash that does not choose its slot. The filter is small enough for a cache.
@@ -149,14 +149,12 @@ def probe(hashes, record_offsets, slots, words, kinds):
             kinds[i] = SUPERSEDED
 
 
-# ---- offset map ------------------------------------------------------------------------------------------------------
+# ---- Kafka's offset map ----------------------------------------------------------------------------------------------
 
-# Kafka's offset map: an open-addressing hash table over the MD5 sums of keys.
-#
-# A slot has 24 bytes, the sum and an offset; an all-zero slot is free. Each of the first 13 probes is four bytes of the
-# sum, at bytes 0, 1, … 12; later probes count up from the 13th. A probe is a signed number, and its slot is its
-# absolute
-# value modulo the number of slots, so probes that count up from a negative number visit the same slots again after 0.
+# A slot has 24 bytes, the MD5 sum of a key and an offset; an all-zero slot is free. Each of the first 13 probes is four
+# bytes of the sum, at bytes 0, 1, … 12; later probes count up from the 13th. A probe is a signed number, and its slot
+# is its absolute value modulo the number of slots, so probes that count up from a negative number visit the same slots
+# again after 0.
 
 U32 = np.uint32
 

@@ -161,12 +161,9 @@ RecordRows = npt.NDArray[np.void]
 U8Array = npt.NDArray[np.uint8]
 
 
-# ---- headers ---------------------------------------------------------------------------------------------------------
+# ---- attributes, as masks over rows ----------------------------------------------------------------------------------
 
-# Flags in the attributes of batches, as boolean masks over rows.
-#
-# Magic 0 has only the codec, magic 1 also the timestamp type; all other bits exist in magic 2 only. `kernels.layout`
-# defines the bits; `record.batch.Batch` has the same properties for one batch.
+# `record.batch.Batch` has the same properties for one batch.
 
 BoolArray = npt.NDArray[np.bool_]
 

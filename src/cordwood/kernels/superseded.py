@@ -286,9 +286,9 @@ def count_bits(bits, first_ordinals, sizes, counts):
                     ordinal += 1
 
 
-# ---- body keys -------------------------------------------------------------------------------------------------------
+# ---- records of bodies -----------------------------------------------------------------------------------------------
 
-# Hash the keys of records in bodies of magic 2, a few records at a time, so that their rows stay in a near cache.
+# A few records at a time are decoded, so that their rows stay in a near cache.
 
 #: Number of records to decode before hashing their keys: 12 KiB of rows, and the bytes of a few batches.
 _AT_ONCE = 256

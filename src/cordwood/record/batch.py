@@ -1,4 +1,4 @@
-"""A batch, message or wrapper: its header as an object, and encoders for magic 0, 1 and 2.
+"""A batch, message or wrapper: its header as an object, and encoders for magic 0, 1 and 2; and control records.
 
 `kernels.layout` shows the layout. `Batch` is for output and tests; code that reads whole logs uses arrays of rows.
 """
@@ -318,16 +318,15 @@ def encode_message_set(
     )
 
 
-# ---- control ---------------------------------------------------------------------------------------------------------
+# ---- control records -------------------------------------------------------------------------------------------------
 
-# Control records, which brokers write between data batches.
+# Brokers write them between data batches.
 #
 #     key     version i16 = 0, type i16
 #     value   of ABORT and COMMIT: version i16 = 0, coordinator epoch i32
 #
 # A marker ends its producer's transaction. It is a batch with one record. The batch has the transactional and the
-# control
-# bit, the producer's id and epoch, and no sequence.
+# control bit, the producer's id and epoch, and no sequence.
 
 KEY = Struct(">hh")
 MARKER_VALUE = Struct(">hi")

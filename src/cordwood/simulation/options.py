@@ -1,4 +1,4 @@
-"""The options of `simulate`."""
+"""The options of `simulate` and `explain`."""
 
 from __future__ import annotations
 
@@ -48,11 +48,6 @@ class SimulateOptions:
             raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
         if self.seed < 0:
             raise RequestError(f"--seed {self.seed}: give 0 or more")
-
-
-# ---- explain options -------------------------------------------------------------------------------------------------
-
-# The options of `explain`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,16 @@
 """The last record of each key of some logs, found by many tasks or in this process.
 
-headers   a segment      transactional batches; possible starts of runs; the log's end      `tables.newest`
-scan      a run          see `engine.exchange`
-merge     hash ranges    see `engine.exchange`
-newest    a run          decoded once more, without superseded records                      → columns
+    headers   a segment      transactional batches; possible starts of runs; the log's end
+    scan      a run          see `engine.exchange`
+    merge     hash ranges    see `engine.exchange`
+    newest    a run          decoded once more, without superseded records                      → columns
+
+A table covers the offsets [start, end) of a log. It has the records that a consumer with `read_committed` gets there:
+no control records and no records of aborted transactions. The end is never above the last stable offset, so all
+transactions below it are decided. Records without a key are not part of a table. Unlike a clean, a table includes the
+active segment and applies no compaction lag.
+
+Of two records with the same key, the one that the keep rule chooses wins (`rules.precedence`), as in a replay.
 """
 
 from __future__ import annotations
@@ -41,8 +48,6 @@ from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.windows import Checks, Gap, GapKind, compute_crcs
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
-
-# Read a segment's headers: transactional batches, possible starts of runs, the end of the log.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +124,6 @@ def transactions_of(headers: Iterable[SegmentHeaders]) -> Transactions:
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
-
-# The runs that the logs of a table are cut into, and how a run is scanned.
-#
-# A table covers the offsets [start, end) of a log. It has the records that a consumer with `read_committed` gets there:
-# no control records and no records of aborted transactions. The end is never above the last stable offset, so all
-# transactions below it are decided. Records without a key are not part of a table. Unlike a clean, a table includes the
-# active segment and applies no compaction lag.
-#
-# Of two records with the same key, the one that the keep rule chooses wins (`rules.precedence`), as in a replay.
 
 #: Records of a chunk, whose arrays need less than 60 MB.
 CHUNK_RECORDS = 1 << 20

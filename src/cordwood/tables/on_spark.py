@@ -1,4 +1,4 @@
-"""The last value of each key as a Spark DataFrame: its tasks decode the records that `tables.newest` found."""
+"""Tables and records of internal topics as Spark DataFrames; their tasks read logs and decode records without Spark."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def raise_data_error(error: Exception) -> None:
         raise kind(found[2]) from error
 
 
-# ---- internal --------------------------------------------------------------------------------------------------------
-
-# Records of Kafka's internal topics as a Spark DataFrame: a task per log, which decodes it without Spark.
+# ---- records of internal topics --------------------------------------------------------------------------------------
 
 
 def internal_dataframe(

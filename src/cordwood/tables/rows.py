@@ -1,4 +1,4 @@
-"""The rows of a table as Arrow: decoded keys and values, and the position of each record.
+"""The rows of a table: as Arrow, and as files written without Spark.
 
 key, value                      with the types of their decoders
 partition, offset, timestamp    of the key's last record; the timestamp is null if the record has none, or if it is
@@ -121,8 +121,6 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
-# Write files of a table without Spark: parquet, CSV or lines of JSON.
-#
 # CSV and JSON have times and bytes in Spark's format, so that a table looks the same whichever engine wrote it.
 
 #: Writes a batch to an open file.

@@ -1,8 +1,8 @@
-"""The interface of engines that run tasks, and the simplest engine: this process.
+"""The interface of engines that run tasks, the simplest engine, and the watch over tasks that hang.
 
     here      `InThisProcess`            for stores that no other process can open
-    Spark     `tasks.spark.runner`             our own session or the user's
-    pool      `pool`                     processes of this machine, without Java
+    Spark     `tasks.spark.runner`       our own session or the user's
+    pool      `tasks.pool.runner`        processes of this machine, without Java
 
 All three share the division and packing of work, the functions of tasks, and the reports.
 """
@@ -89,12 +89,11 @@ class InThisProcess:
         return found
 
 
-# ---- hanging ---------------------------------------------------------------------------------------------------------
+# ---- tasks that hang -------------------------------------------------------------------------------------------------
 
-# End a job whose tasks hang, for example because a disk does not answer.
-#
-# While a thread waits for a job, it regularly looks at the tasks' progress: the byte counters, which are files, and the
-# number of tasks that have ended. If neither changes for long enough, the job is cancelled.
+# A task may hang because a disk does not answer. While a thread waits for a job, it regularly looks at the tasks'
+# progress: the byte counters, which are files, and the number of tasks that have ended. If neither changes for long
+# enough, the job is cancelled.
 
 #: Called repeatedly while a thread waits for a job, with a function that counts ended tasks; raises once the job hangs.
 Look = Callable[[Callable[[], int]], None]

@@ -1,4 +1,9 @@
-"""Run the tasks of a command, and let another process check the output of each."""
+"""Pack partitions into tasks, run the tasks of a command, and let another process check the output of each.
+
+An empty Spark task costs a few milliseconds, which is more than cleaning a tiny partition takes. About four tasks per
+core keep that overhead small, and still balance the load so that no core waits long for the last task. One core has
+nothing to balance.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +28,6 @@ from cordwood.fs.base import Store, TargetStore
 from cordwood.tasks.runner import InThisProcess, Numbered, Runner, Start, Step, given_up_after
 
 # ---- packing ---------------------------------------------------------------------------------------------------------
-
-# Packs many partitions into few tasks.
-#
-# An empty Spark task costs a few milliseconds, which is more than cleaning a tiny partition takes. About four tasks per
-# core keep that overhead small, and still balance the load so that no core waits long for the last task. One core has
-# nothing to balance.
 
 TASKS_PER_CORE = 4
 #: Bytes per task on one core: if a task fails, all of it runs again.

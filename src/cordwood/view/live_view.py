@@ -1,9 +1,13 @@
-"""The pages of `run --view`: current cleaner activity on live logs, and its history.
+"""The answers of `cordwood run`: pages of current cleaner activity and its history, metrics for Prometheus, and health.
 
-/                current activity; ?span= sets the time span of the charts        /live.json
-/partitions      all logs, filtered, sorted and limited                           /partitions.json
+    /                current activity; ?span= sets the time span of the charts        /live.json
+    /partitions      all logs, filtered, sorted and limited                           /partitions.json
+    /metrics         Kafka's metrics, named as Prometheus' JMX exporter names them:
+                     kafka_log_log_size{topic="t",partition="0"}
+    /health          200 without problems, else 503 with them: {"healthy": false, "problems": ["…"]}
 
-The pages show the last look at the logs, so no request waits for a log or a disk. No page changes anything.
+The pages, served only by `run --view`, show the last look at the logs, so no request waits for a log or a disk. No page
+changes anything.
 """
 
 from __future__ import annotations
@@ -138,12 +142,7 @@ def guard(port: int, host: str, unguarded: Mapping[str, Route]) -> Guard:
     return lambda request: None if request.path in unguarded else access.refuse(request)
 
 
-# ---- exporter --------------------------------------------------------------------------------------------------------
-
-# The HTTP responses of `cordwood run`: metrics for Prometheus, and the health of its logs.
-#
-# /metrics    Kafka's metrics, named as Prometheus' JMX exporter names them: kafka_log_log_size{topic="t",partition="0"}
-# /health     200 without problems, else 503 with them: {"healthy": false, "problems": ["…"]}
+# ---- metrics and health ----------------------------------------------------------------------------------------------
 
 Metrics = Callable[[], Mapping[MetricName, Reading]]
 

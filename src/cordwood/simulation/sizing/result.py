@@ -1,4 +1,4 @@
-"""The result of a simulation, for one partition in full size and for its topic."""
+"""The results of `simulate` and `explain`: the outcome of each set of configs, for a partition and for its topic."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import numpy.typing as npt
 from cordwood.common.text import Charted
 from cordwood.simulation.sizing.workload import Scale, Workload
 
-# ---- stays -----------------------------------------------------------------------------------------------------------
+# ---- how long records stay -------------------------------------------------------------------------------------------
 
-# Measures how long superseded records and tombstones stay.
-#
-# Records that are still present at the end have stayed at least until then (they are censored). To leave them out would
-# lose the long stays; to count their time so far as complete would make the result too short. The Kaplan–Meier
-# estimator
-# uses each record for as long as it was observed: for each duration, it computes the share of records that leave at
-# that
-# age, among all records that were observed for at least that long.
+# Superseded records and tombstones that are still present at the end have stayed at least until then (they are
+# censored). To leave them out would lose the long stays; to count their time so far as complete would make the result
+# too short. The Kaplan–Meier estimator uses each record for as long as it was observed: for each duration, it computes
+# the share of records that leave at that age, among all records that were observed for at least that long.
 
 #: The time of an event that has not happened.
 NEVER = np.iinfo(np.int64).max
@@ -280,9 +276,7 @@ class SimulationResult(Charted):
         )
 
 
-# ---- explained -------------------------------------------------------------------------------------------------------
-
-# The result of `explain`: one log under other configs, at once and over time.
+# ---- one log under other configs -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

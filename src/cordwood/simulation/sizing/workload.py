@@ -1,4 +1,4 @@
-"""The workload of a topic: rate, batches and keys of its records."""
+"""The workload of a topic: rate, batches and keys of its records; and the scale at which it is simulated."""
 
 from __future__ import annotations
 
@@ -237,16 +237,13 @@ class Keys:
 
 # ---- scale -----------------------------------------------------------------------------------------------------------
 
-# Choose the scale of a simulation, because writing a month of a topic in full would take too long.
-#
-# One partition is simulated. Its rate, its keys, its segments and its limits in bytes are divided by one factor;
-# records,
-# batches and times keep their size. So a segment fills, a log gets dirty and a limit is reached at the same time as in
-# full size, and all results in bytes are multiplied by the factor at the end.
+# Writing a month of a topic in full would take too long. One partition is simulated. Its rate, its keys, its segments
+# and its limits in bytes are divided by one factor; records, batches and times keep their size. So a segment fills, a
+# log gets dirty and a limit is reached at the same time as in full size, and all results in bytes are multiplied by the
+# factor at the end.
 #
 # Three things differ: chance has more influence among fewer keys; an append, which is never split between segments, is
-# a
-# larger part of a segment; and nothing happens between the steps of the clock. All three effects are small while a
+# a larger part of a segment; and nothing happens between the steps of the clock. All three effects are small while a
 # segment, a key or a limit covers many records, batches and steps; `tests/simulation` compares scales.
 
 #: Default cap on simulated records, batches and bytes per config set.

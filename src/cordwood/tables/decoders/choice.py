@@ -1,4 +1,11 @@
-"""Decoders by the names that users give."""
+"""Choose decoders by the names that users give; and, to search for a key, encode a key as people write it into bytes.
+
+hex:00ff, base64:AP8=     the bytes, with any decoder
+utf8, json, uuid          the text, encoded as UTF-8
+bytes, hex                hexadecimal digits
+short … double            the number, big-endian
+avro:DIR …                a JSON value, encoded with each schema of the folder, as the bytes contain the schema's id
+"""
 
 from __future__ import annotations
 
@@ -44,14 +51,6 @@ def decoder_of(text: str, fs: Store) -> Decoder:
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
-
-# Encode keys as people write them into bytes: the inverse of the decoders, to search for a key.
-#
-# hex:00ff, base64:AP8=     the bytes, with any decoder
-# utf8, json, uuid          the text, encoded as UTF-8
-# bytes, hex                hexadecimal digits
-# short … double            the number, big-endian
-# avro:DIR …                a JSON value, encoded with each schema of the folder, as the bytes contain the schema's id
 
 _NUMBERS = {"short": ">h", "int": ">i", "long": ">q", "float": ">f", "double": ">d"}
 _TEXTS = ("utf8", "json", "uuid")

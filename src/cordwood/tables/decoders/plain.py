@@ -1,4 +1,4 @@
-"""Decoders without schemas: bytes, text, JSON, and the formats of Kafka's serializers for numbers and uuids.
+"""The interface of decoders, bytes of keys or values in, an Arrow array of one type out; and decoders without schemas.
 
     bytes     unchanged                                     binary
     hex       00ff                                          string
@@ -30,9 +30,7 @@ from cordwood.common.text import number
 from cordwood.kernels.layout import U8Array
 from cordwood.storage.log.arrow import numbers
 
-# ---- decoder ---------------------------------------------------------------------------------------------------------
-
-# The interface of decoders: bytes of keys or values in, an Arrow array of one type out.
+# ---- interface -------------------------------------------------------------------------------------------------------
 
 BoolArray = npt.NDArray[np.bool_]
 Int64Array = npt.NDArray[np.int64]

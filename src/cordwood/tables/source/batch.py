@@ -1,4 +1,17 @@
-"""Plan a batch: which tasks read which offsets of which partitions."""
+"""The partitions of a read, the readable offsets of each, and the plan of a batch: which tasks read which offsets.
+
+With `read_uncommitted`, reading ends at the high watermark: records at and behind it may still be truncated. A
+directory does not always contain the high watermark:
+
+    metadata lists one replica            the log's end: each written record is on all replicas
+    not a broker's directory              the log's end: it has no other replicas
+    otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
+                                          five seconds and when it stops; never above the log's end
+    and the entry is missing              no record can be read. A live broker has no entry yet for a new partition
+
+With `read_committed`, reading ends at the last stable offset below the high watermark. The end of a log that a broker
+is writing to is the end of its last whole batch.
+"""
 
 from __future__ import annotations
 
@@ -29,20 +42,6 @@ from cordwood.tables.source.schema import TRANSACTION
 from cordwood.tables.source.slices import OffsetRange, ReadCounts, Slice, Slicer, TransactionsMet, divide, pack
 
 # ---- partitions ------------------------------------------------------------------------------------------------------
-
-# The partitions of a reader, and the readable offsets of each.
-#
-# With `read_uncommitted`, reading ends at the high watermark: records at and behind it may still be truncated. A
-# directory does not always contain the high watermark:
-#
-#     metadata lists one replica            the log's end: each written record is on all replicas
-#     not a broker's directory              the log's end: it has no other replicas
-#     otherwise                             the entry in replication-offset-checkpoint, which a broker writes every
-#                                           five seconds and when it stops; never above the log's end
-#     and the entry is missing              no record can be read. A live broker has no entry yet for a new partition
-#
-# With `read_committed`, reading ends at the last stable offset below the high watermark. The end of a log that a broker
-# is writing to is the end of its last whole batch.
 
 _log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""The data source as Spark's Python API defines it, and its registration with a session.
+"""The data source as Spark's Python API defines it, its registration with a session, and the counts of a session.
 
 Spark creates a `LogDataSource` in a separate process, calls its `reader` there, and sends the pickled reader to tasks.
 So all state here is plain values, and heavy modules are imported only when they are needed.
 
-Each registration creates a subclass that holds the session's accumulator.
+Each registration creates a subclass that holds the session's accumulator: tasks report counts, which it sums up.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
     from cordwood.tables.decoders.plain import Decoder
 
-# ---- counter ---------------------------------------------------------------------------------------------------------
-
-# Counts reported by tasks, summed up for the user of a session.
+# ---- counts ----------------------------------------------------------------------------------------------------------
 
 
 class Sum(AccumulatorParam[ReadCounts]):

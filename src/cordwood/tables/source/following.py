@@ -454,13 +454,11 @@ def count_between(start: Offsets, end: Offsets) -> int:
 
 # ---- marks -----------------------------------------------------------------------------------------------------------
 
-# Marks that distinguish the partition that a stream read from a recreated one of the same name.
+# A mark distinguishes the partition that a stream read from a recreated one of the same name. A checkpoint stores the
+# mark with the partition's offset:
 #
-# A checkpoint stores the mark with the partition's offset:
-#
-#     kh0ERQ6WToCnIzrMNpUr_A         the topic id
-#     20:17ab03ff:1700000000000      without a topic id, the batch before the offset: base offset, checksum, max
-# timestamp
+#     kh0ERQ6WToCnIzrMNpUr_A       the topic id
+#     20:17ab03ff:1700000000000    without a topic id, the batch before the offset: base offset, checksum, max timestamp
 #
 # Compaction may change the checksum of a batch, but it never changes the base offset, and never makes the max timestamp
 # newer. So it is another batch if the base offset differs, or if the checksum differs and the timestamp is newer.

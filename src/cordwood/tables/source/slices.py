@@ -34,8 +34,6 @@ from cordwood.tables.source.options import ReadOptions
 
 # ---- counts ----------------------------------------------------------------------------------------------------------
 
-# Counts of data that was read and skipped.
-
 
 @dataclass(slots=True)
 class ReadCounts:
@@ -360,10 +358,8 @@ def pack(slices: Sequence[Slice], options: ReadOptions) -> list[tuple[Slice, ...
     return [tuple(some) for some in packs]
 
 
-# ---- slices by key indexes -------------------------------------------------------------------------------------------
+# ---- by key indexes --------------------------------------------------------------------------------------------------
 
-# Use a segment's key index to find the ranges that may contain records with given keys.
-#
 #     key index     ░░█░░░░░░░░█░█░░░░░░░░░░░░│▒▒▒▒▒   batches that may have a key, the part that the index lacks
 #     ranges          [)       [  )            [    )   neighbours together, a cut at either end
 #

@@ -1,8 +1,8 @@
-"""Check with a first task on each executor that it can clean these logs, before it gets real tasks.
+"""Check a user's session: its Spark is new enough, its workers have Cordwood, and each executor can clean these logs.
 
 Executors of a user's session, or on a cluster, may be on other machines, may run as another user, and may have another
 Python, or no Cordwood. Tasks would then fail halfway or, worse, clean other files that have the same names as this
-machine's. The check rejects such executors with a reason.
+machine's. So each executor gets a first task, which checks this; executors that fail it are rejected with a reason.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from cordwood.tasks.spark.settings import SETTINGS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# ---- requirements ----------------------------------------------------------------------------------------------------
-
-# Check a user's session: its Spark is new enough, and its workers have Cordwood.
+# ---- sessions --------------------------------------------------------------------------------------------------------
 
 NOT_INSTALLED = "This runs on Spark, which is not installed:  pip install 'cordwood[spark]'"
 _SPARK_MIN = (4, 3)

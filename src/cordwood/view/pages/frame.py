@@ -1,4 +1,7 @@
-"""Common parts of all pages: head, navigation, foot, tables, lists of facts."""
+"""Common parts of all pages: links, head, navigation, foot, tables, lists of facts.
+
+A table that may have 100,000 rows is searched, sorted and cut before the server sends it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ from cordwood.common.text import Column, number
 from cordwood.view.pages.markup import Content, Markup, document, join, raw, tag
 
 # ---- links -----------------------------------------------------------------------------------------------------------
-
-# Targets of links: other pages of a server, or other parts of the same file.
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +195,7 @@ def cut(shown: int, total: int, noun: str) -> str:
     return number(total, noun) if shown == total else f"the first {shown:,} of {number(total, noun)}"
 
 
-# ---- listed ----------------------------------------------------------------------------------------------------------
-
-# A table that the server searches, sorts and cuts before sending, as it may have 100,000 rows.
+# ---- searched tables -------------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
 

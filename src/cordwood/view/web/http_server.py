@@ -295,13 +295,11 @@ class _Server(TcpWSGIServer):  # type: ignore[misc]
 
 # ---- access ----------------------------------------------------------------------------------------------------------
 
-# Decides who gets an answer: a browser on this machine that meant this server, or a client that has the token.
-#
-# A page of another site can make a browser send requests here. It can also resolve its own domain name to this address
-# (DNS rebinding), so that the browser lets it read the answers. So the Host header must name this server, and so must
-# an
-# Origin header if there is one. Clients on other machines also need a token: a link with the token sets a cookie and
-# redirects to the same address without the token.
+# A request is answered if it comes from a browser on this machine that meant this server, or from a client that has the
+# token. A page of another site can make a browser send requests here. It can also resolve its own domain name to this
+# address (DNS rebinding), so that the browser lets it read the answers. So the Host header must name this server, and
+# so must an Origin header if there is one. Clients on other machines also need a token: a link with the token sets a
+# cookie and redirects to the same address without the token.
 
 #: Pages may display themselves and the style sheet and link to pages of this server. They run no scripts.
 HEADERS: Mapping[str, str] = {
@@ -389,8 +387,6 @@ def _refusal(why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> Answer:
 
 
 # ---- answers ---------------------------------------------------------------------------------------------------------
-
-# Builds answers with pages, JSON and the style sheet, and reads the query of a request.
 
 _PAGES_MAX = 10**6
 

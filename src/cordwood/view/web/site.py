@@ -285,9 +285,7 @@ def _offset(request: Request) -> int:
     return offset
 
 
-# ---- serving ---------------------------------------------------------------------------------------------------------
-
-# The server of `view`: pages of a node, from scans that repeat in the background.
+# ---- the server ------------------------------------------------------------------------------------------------------
 
 
 class ViewServer:
