@@ -22,9 +22,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from cordwood.common.errors import RequestError
-from cordwood.tasks.forks import can_fork
+from cordwood.tasks.forks import ForkServer, can_fork, load
 from cordwood.tasks.spark import daemon
-from cordwood.tasks.spark.daemon import VARIABLE, ForkServer, socket_in
 from cordwood.tasks.spark.executors import NOT_INSTALLED, check_version
 from cordwood.tasks.spark.launch import archive_for, command_for, connect, find_java, spark_home, start_java
 from cordwood.tasks.spark.settings import LOCAL_MASTER, LOCAL_TASKS
@@ -101,8 +100,8 @@ class Gateway:
                 self._all_settings["spark.master"] = LOCAL_TASKS.format(tasks)
             # Fork before this process has a second thread: a fork copies only the calling thread.
             if self._has_forks and self._error is None and can_fork():
-                daemon.load()
-                self._forks = ForkServer(self._folders[0], daemon.be_daemon)
+                load()
+                self._forks = daemon.fork_daemons(self._folders[0])
             self._connecting = threading.Thread(
                 target=self._try, args=(self._connect,), name="start of Spark", daemon=True
             )
@@ -209,7 +208,7 @@ class Gateway:
         options = f'{os.environ.get("SPARK_SUBMIT_OPTS", "")} "-Djava.io.tmpdir={folder}"'
         variables = {"PYSPARK_PYTHON": self._worker_python, "SPARK_SUBMIT_OPTS": options.lstrip()}
         if self._has_forks:
-            variables[VARIABLE] = socket_in(folder)
+            variables[daemon.VARIABLE] = daemon.socket_in(folder)
         if parents := os.environ.get(LOCAL_DIRS):
             for parent in parents.split(","):
                 os.makedirs(parent, exist_ok=True)
