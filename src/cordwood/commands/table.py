@@ -38,13 +38,13 @@ from cordwood.storage.node.node import Node
 from cordwood.tables.decoders.choice import decoder_of, schema_folder
 from cordwood.tables.decoders.plain import Decoder
 from cordwood.tables.newest import NewestTask, SegmentHeaders, SegmentTask, TableRun, cut, scan_by_tasks, scan_here
-from cordwood.tables.on_spark import raise_data_error, reason_of, table_dataframe
+from cordwood.tables.on_spark import reason_of, table_dataframe
 from cordwood.tables.result import PartitionOffsets, TableResult
 from cordwood.tables.rows import FileFormat, RowCounts, TableFormat
 from cordwood.tasks.engines import EngineOptions, Where
 from cordwood.tasks.runner import InThisProcess, Runner
 from cordwood.tasks.spark.executors import prepare_session
-from cordwood.tasks.spark.runner import SessionRunner, SparkRunner, running_on_spark
+from cordwood.tasks.spark.runner import SessionRunner, SparkRunner, raise_task_error, running_on_spark
 from cordwood.tasks.tasks import pack, run_each
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def _write(
         with suppress(OSError):
             remove_tree(fs, output)
         if isinstance(error, Exception):
-            raise_data_error(error)
+            raise_task_error(error)
             if (words := _FORMAT_ERROR.search(f"{error}")) is not None:
                 raise RequestError(f"--format {format_name}: {words[0]}") from error
             if (reason := reason_of(error)) is not None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from cordwood.common import errors
-from cordwood.common.errors import DataError, NotFoundError
 from cordwood.common.types import Isolation
 from cordwood.storage.log.view import LogSource
 from cordwood.tables.newest import NewestTask
@@ -19,9 +16,6 @@ from cordwood.tasks.tasks import pack
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-#: Last line of a task's traceback: the class and its message.
-_LAST_LINE = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 
 
 def table_dataframe(spark: SparkSession, tasks: Sequence[NewestTask], rows_format: TableFormat) -> DataFrame:
@@ -55,16 +49,6 @@ def reason_of(error: Exception) -> str | None:
     else:
         return None
     return text.strip().partition("\n")[0]
-
-
-def raise_data_error(error: Exception) -> None:
-    """Raise a task's error again if it is about the data. Spark provides only its text, in the error of the job."""
-    found = _LAST_LINE.search(f"{error}")
-    if found is None:
-        return
-    kind = getattr(errors, found[1], None)
-    if isinstance(kind, type) and issubclass(kind, DataError | NotFoundError):
-        raise kind(found[2]) from error
 
 
 # ---- records of internal topics --------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from cordwood.common.errors import StoreError
+from cordwood.common import errors
+from cordwood.common.errors import DataError, NotFoundError, StoreError
 from cordwood.common.types import override
 from cordwood.fs.base import TargetStore
 from cordwood.tasks.runner import Numbered, Step, looking
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CANCELLED_SECONDS_MAX = 5
-#: The words of a store's error in the text of a failed job.
-_STORE_ERROR = re.compile(rf"{re.escape(StoreError.__module__)}\.Store(?:Access)?Error: (.+)")
+#: Our error in the text of a failed job: its class and its message.
+_OUR_ERROR = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.+)")
 _WAIT_SECONDS = 0.2
 
 
@@ -131,19 +132,20 @@ def _waited_for(
             thread.join(_WAIT_SECONDS)
         raise
     for error in failed:
-        # Spark converts the worker's exception to text. The text is in Java, so it can be read only while Java runs.
-        if (words := _STORE_ERROR.search(_said(error))) is not None:
-            raise StoreError(words[1]) from error
+        raise_task_error(error)
         raise error
     return done[0]
 
 
-def _said(error: BaseException) -> str:
-    """Return an error's text, or an empty text: some errors get it from Java, which may have ended."""
+def raise_task_error(error: BaseException) -> None:
+    """Raise a task's error again if it is about the data or its store: a job's error holds only its text."""
     try:
-        return str(error)
-    except Exception:
-        return ""
+        found = _OUR_ERROR.search(str(error))
+    except Exception:  # some errors get their text from Java, which may have ended
+        return
+    kind = None if found is None else getattr(errors, found[1], None)
+    if found is not None and isinstance(kind, type) and issubclass(kind, DataError | NotFoundError | StoreError):
+        raise kind(found[2]) from error
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
