@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
-from cordwood.view.pages.charts import COLORS, ChartBar, Curve, bar_chart, line_chart
+from cordwood.view.pages.charts import COLORS, ChartBar, Curve, LineChart, bar_chart
 
 if TYPE_CHECKING:
     from cordwood.bench.beside_kafka import Comparison
@@ -43,10 +43,6 @@ def shares_chart(found: Sequence[Comparison]) -> str:
             for way, some, color in zip(ways, each, [COLORS[0], COLORS[0], COLORS[2], COLORS[2]], strict=True)
         ),
     ]
-    return line_chart(
-        "Seconds of a clean in place, by the share of the log that is new",
-        curves,
-        x_title="new since the last clean",
-        y_text=lambda seconds: f"{seconds:g} s",
-        x_marks=[(place(one), one.workload) for one in each[0]],
-    )
+    title = "Seconds of a clean in place, by the share of the log that is new"
+    marks = [(place(one), one.workload) for one in each[0]]
+    return LineChart(title, curves, lambda seconds: f"{seconds:g} s").file("new since the last clean", marks)

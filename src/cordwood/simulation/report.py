@@ -11,7 +11,7 @@ from cordwood.common.config import DAY_MS
 from cordwood.common.text import Charted, Column, bytes_text, duration_text, printable, register, rounded, table
 from cordwood.simulation.sizing.result import Outcome, Point, SimulationResult, Stay
 from cordwood.simulation.sizing.workload import Workload
-from cordwood.view.pages.charts import COLORS, Curve, line_chart
+from cordwood.view.pages.charts import COLORS, Curve, LineChart
 
 Cell = Callable[[Outcome, int], str]
 
@@ -286,13 +286,8 @@ def disk_chart(
         if one.compact:
             curves.append(Curve(f"{name}: last values of keys", points(lambda p: p.values_bytes), color, dashed=True))
     apart = outcomes[0].duration_ms / max(len(outcomes[0].history), 1)
-    return line_chart(
-        title,
-        curves,
-        x_title=f"days; a point stands for {duration_text(round(apart))}",
-        x_marks=x_marks,
-        y_text=lambda value: "0" if not value else bytes_text(round(value)),
-    )
+    chart = LineChart(title, curves, lambda value: "0" if not value else bytes_text(round(value)))
+    return chart.file(f"days; a point stands for {duration_text(round(apart))}", x_marks)
 
 
 def notebook(result: Charted) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from cordwood.common.text import Column, bytes_text, number
 from cordwood.simulation import report as report
 from cordwood.simulation.sizing.result import Outcome, Point
+from cordwood.view.pages.charts import Curve, LineChart
 from cordwood.view.pages.frame import paragraph, table
 from cordwood.view.pages.markup import Content, Markup, tag
-from cordwood.view.pages.time_chart import ChartLine, TimeChart
 
 #: Maximum number of rows in a chart's table.
 _ROWS_MAX = 120
@@ -55,14 +55,14 @@ def over_time(outcomes: Sequence[Outcome], partitions: int, times: Times, *, of:
     several = len(outcomes) > 1
     titles = [f"{one.label if several else f'Disk of the {of}'}: {report.policy(one)}" for one in outcomes]
     return [
-        [_chart(one, partitions, title, times, most).figure() for one, title in zip(outcomes, titles, strict=True)],
+        [_chart(one, partitions, title, times, most) for one, title in zip(outcomes, titles, strict=True)],
         [_table(one, partitions, times, several=several) for one in outcomes],
     ]
 
 
-def _chart(outcome: Outcome, partitions: int, title: str, times: Times, most: float) -> TimeChart:
-    def line(label: str, value: Callable[[Point], int]) -> ChartLine:
-        return ChartLine(label, [value(point) * partitions for point in outcome.history])
+def _chart(outcome: Outcome, partitions: int, title: str, times: Times, most: float) -> Markup:
+    def line(label: str, value: Callable[[Point], int]) -> Curve:
+        return Curve(label, [(point.ms, value(point) * partitions) for point in outcome.history])
 
     drawn = [
         line("disk", lambda point: point.disk_bytes),
@@ -70,15 +70,8 @@ def _chart(outcome: Outcome, partitions: int, title: str, times: Times, most: fl
     ]
     if outcome.compact:
         drawn.append(line("last values of keys", lambda point: point.values_bytes))
-    return TimeChart(
-        title,
-        [point.ms for point in outcome.history],
-        drawn,
-        lambda value: bytes_text(round(value)),
-        lambda at_ms, _: times.mark(at_ms),
-        most,
-        at_last="at the end ",
-    )
+    chart = LineChart(title, drawn, lambda value: bytes_text(round(value)), most)
+    return chart.figure(lambda ms: times.mark(round(ms)), "at the end ")
 
 
 def _table(outcome: Outcome, partitions: int, times: Times, *, several: bool) -> Markup:

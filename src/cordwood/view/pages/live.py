@@ -31,6 +31,7 @@ from cordwood.live.report import (
     ThreadStatus,
     worst_first,
 )
+from cordwood.view.pages.charts import Curve, LineChart, utc_time
 from cordwood.view.pages.drawing import share_bar
 from cordwood.view.pages.frame import (
     Links,
@@ -45,7 +46,6 @@ from cordwood.view.pages.frame import (
     table,
 )
 from cordwood.view.pages.markup import Content, Markup, tag
-from cordwood.view.pages.time_chart import ChartLine, TimeChart
 
 _LINKS = Links((("Live", "/"), ("Partitions", "/partitions")))
 #: Maximum number of table rows on the start page.
@@ -260,8 +260,9 @@ def _over_time(samples: Sequence[Sample], span: Span) -> Content:
     if len(intervals) < 2:
         return paragraph(f"Too early to say: there is a sample every {duration_text(period_ms)}.")
     columns, rows = cells_of(_INTERVAL_COLUMNS, reversed(intervals))
+    when = utc_time(intervals[0].sample.time_ms, intervals[-1].sample.time_ms)
     return [
-        [chart.figure() for chart in _charts(intervals)],
+        [chart.figure(when) for chart in _charts(intervals)],
         tag(
             "details",
             tag("summary", "The figures of the charts"),
@@ -270,53 +271,31 @@ def _over_time(samples: Sequence[Sample], span: Span) -> Content:
     ]
 
 
-def _charts(intervals: Sequence[_Interval]) -> list[TimeChart]:
-    times = [one.sample.time_ms for one in intervals]
+def _charts(intervals: Sequence[_Interval]) -> list[LineChart]:
+    def speeds(label: str, value: Callable[[Sample], int]) -> Curve:
+        return Curve(label, [(one.sample.time_ms, one.per_second(value)) for one in intervals])
 
-    def speeds(label: str, value: Callable[[Sample], int]) -> ChartLine:
-        return ChartLine(label, [one.per_second(value) for one in intervals])
+    def now(label: str, value: Callable[[Sample], float | None]) -> Curve:
+        return Curve(label, [(one.sample.time_ms, value(one.sample)) for one in intervals])
 
-    def now(label: str, value: Callable[[Sample], float | None]) -> ChartLine:
-        return ChartLine(label, [value(one.sample) for one in intervals])
-
+    came = [
+        speeds("appended", lambda sample: sample.appended_bytes),
+        speeds("cleaned away", lambda sample: sample.removed_bytes),
+        speeds("deleted", lambda sample: sample.deleted_bytes),
+    ]
+    cleaned = [
+        speeds("read", lambda sample: sample.read_bytes),
+        speeds("written", lambda sample: sample.written_bytes),
+    ]
+    per_byte = now("written per new byte", lambda sample: sample.written_per_new_byte)
+    size = now("size", lambda sample: sample.size_bytes)
+    dirty = now("dirty", lambda sample: sample.dirtiest_ratio)
     return [
-        TimeChart(
-            "What came, and what went",
-            times,
-            [
-                speeds("appended", lambda sample: sample.appended_bytes),
-                speeds("cleaned away", lambda sample: sample.removed_bytes),
-                speeds("deleted", lambda sample: sample.deleted_bytes),
-            ],
-            _speed,
-        ),
-        TimeChart(
-            "What the cleaner read and wrote",
-            times,
-            [
-                speeds("read", lambda sample: sample.read_bytes),
-                speeds("written", lambda sample: sample.written_bytes),
-            ],
-            _speed,
-        ),
-        TimeChart(
-            "Written by the cleaner for each byte that was new, since the start",
-            times,
-            [now("written per new byte", lambda sample: sample.written_per_new_byte)],
-            rounded,
-        ),
-        TimeChart(
-            "Size of all logs",
-            times,
-            [now("size", lambda sample: sample.size_bytes)],
-            lambda value: bytes_text(round(value)),
-        ),
-        TimeChart(
-            "Dirty ratio of the dirtiest log",
-            times,
-            [now("dirty", lambda sample: sample.dirtiest_ratio)],
-            lambda value: f"{value:.0%}",
-        ),
+        LineChart("What came, and what went", came, _speed),
+        LineChart("What the cleaner read and wrote", cleaned, _speed),
+        LineChart("Written by the cleaner for each byte that was new, since the start", [per_byte], rounded),
+        LineChart("Size of all logs", [size], lambda value: bytes_text(round(value))),
+        LineChart("Dirty ratio of the dirtiest log", [dirty], lambda value: f"{value:.0%}"),
     ]
 
 

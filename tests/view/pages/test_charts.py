@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cordwood.view.pages.charts import ChartBar, Curve, bar_chart, line_chart
+from cordwood.view.pages.charts import ChartBar, Curve, LineChart, bar_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,7 +31,7 @@ def test_curves_go_through_their_points_and_axes_have_round_numbers() -> None:
         Curve("line", [(0, 0), (15, 50), (30, 95)], "#111"),
         Curve("dashes", [(0, 5)], "#222", dashed=True),
     ]
-    root = ElementTree.fromstring(line_chart("disk", curves, x_title="days", y_text=lambda value: f"{value:g} B"))
+    root = ElementTree.fromstring(LineChart("disk", curves, lambda value: f"{value:g} B").file("days"))
     assert texts(root) == [
         *("disk", "0 B", "20 B", "40 B", "60 B", "80 B", "100 B"),
         *("0", "5", "10", "15", "20", "25", "30", "days", "area", "line", "dashes"),
@@ -43,12 +43,28 @@ def test_curves_go_through_their_points_and_axes_have_round_numbers() -> None:
     assert len(next(root.iter(f"{SVG}polygon")).attrib["points"].split()) == 4
 
 
-@pytest.mark.parametrize("end", [0, 1e-3, 7, 999, 1e12])
+@pytest.mark.parametrize("end", [1e-3, 7, 999, 1e12])
 def test_any_size_has_some_ticks(end: float) -> None:
     root = ElementTree.fromstring(
-        line_chart("t", [Curve("c", [(0, 0), (end, end)], "#000")], x_title="x", y_text=lambda value: f"y{value:g}")
+        LineChart("t", [Curve("c", [(0, 0), (end, end)])], lambda value: f"y{value:g}").file("x")
     )
     assert 3 <= sum(str(text).startswith("y") for text in texts(root)) <= 9
+
+
+def test_a_line_at_zero_has_one_tick() -> None:
+    chart = LineChart("t", [Curve("c", [(0, 0), (1, 0)])], lambda value: f"y{value:g}")
+    assert texts(ElementTree.fromstring(chart.file("x")))[1] == "y0"
+    assert chart.figure(str).count("y0") == 2, "once for each width"
+
+
+def test_a_gap_divides_the_line_of_a_page_and_the_legend_has_the_last_value() -> None:
+    curves = [Curve("whole", [(0, 1), (1, 2), (2, 4)]), Curve("gap", [(0, 1), (1, None), (2, 3)])]
+    figure = LineChart("t", curves, lambda value: f"{value:g} B").figure(lambda x: f"x{x:g}", "now ")
+    root = ElementTree.fromstring(figure)
+    lines = [one.attrib["class"] for one in root.iter("polyline")]
+    assert lines.count("line line-1") == 2 + 1 and lines.count("line line-2") == 4 + 1
+    assert ["".join(one.itertext()) for one in root.iter("li")] == ["whole: now 4 B", "gap: now 3 B"]
+    assert {one.text for one in root.iter("text")} == {"0 B", "1 B", "2 B", "3 B", "4 B", "x0", "x2"}
 
 
 def test_a_chart_without_bars_is_a_title() -> None:
