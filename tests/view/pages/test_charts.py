@@ -54,7 +54,7 @@ def test_any_size_has_some_ticks(end: float) -> None:
 def test_a_line_at_zero_has_one_tick() -> None:
     chart = LineChart("t", [Curve("c", [(0, 0), (1, 0)])], lambda value: f"y{value:g}")
     assert texts(ElementTree.fromstring(chart.file("x")))[1] == "y0"
-    assert chart.figure(str).count("y0") == 2, "once for each width"
+    assert chart.figure(str).count("y0") == 3, "for each width, and in the legend"
 
 
 def test_a_gap_divides_the_line_of_a_page_and_the_legend_has_the_last_value() -> None:
