@@ -58,6 +58,11 @@ def worst(look: NodeLook, links: Links) -> Content:
     ]
 
 
+def document(look: NodeLook, _: Wanted) -> dict[str, Any] | None:
+    """Return the groups as JSON, as `cordwood groups --json` prints them."""
+    return None if look.groups is None else look.groups.document()
+
+
 def groups_page(look: NodeLook, wanted: Wanted, links: Links) -> str:
     """Make the page of all groups: searched, sorted and cut."""
     return page(

@@ -11,10 +11,12 @@ from cordwood.commands.why.facts import WhyPartition
 from cordwood.common.text import Column, bytes_text, cells_of, number, printable
 from cordwood.storage.node.listing import PartitionListing
 from cordwood.view.node_look import NodeLook
-from cordwood.view.pages.frame import Links, Wanted, link_or_text, page, page_links, paragraph, search_form, table
+from cordwood.view.pages.frame import Links, Wanted, cut, link_or_text, page, page_links, paragraph, search_form, table
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.pages.under_way import progress
 
+#: Maximum number of rows in a file.
+_ROWS_MAX = 2_000
 #: A sort order that `ls` does not have: by removable data, descending.
 _COULD_GO = "could go"
 
@@ -44,12 +46,19 @@ def _body(look: NodeLook, wanted: Wanted, links: Links) -> Content:
         tag("h1", "Partitions"),
         progress(look),
         search_form(wanted, [*ORDERS, _COULD_GO], "/partitions"),
-        partitions_table(look, shown, which, links) if shown else paragraph("No partition matches.", role="status"),
+        _table(look, shown, which, links) if shown else paragraph("No partition matches.", role="status"),
         page_links(len(found), wanted, lambda at: links.to_rows("partitions", wanted, at)),
     ]
 
 
-def partitions_table(look: NodeLook, partitions: Sequence[PartitionListing], caption: str, links: Links) -> Content:
+def of_file(look: NodeLook, links: Links) -> Content:
+    """List the partitions, as a part of a file."""
+    listed = () if look.listing is None else look.listing.partitions
+    shown = listed[:_ROWS_MAX]
+    return _table(look, shown, cut(len(shown), len(listed), "partition"), links) if shown else None
+
+
+def _table(look: NodeLook, partitions: Sequence[PartitionListing], caption: str, links: Links) -> Content:
     """Make a row for each partition, as in `ls`, with its removable data and main cause."""
     assert look.listing is not None, "there are partitions"
     why = _why_by_path(look)

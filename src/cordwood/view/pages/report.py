@@ -1,21 +1,63 @@
-"""All pages as one file, which works offline: it loads no other file and runs no script."""
+"""The table of all pages of a node; and all pages as one file, which loads no other file and runs no script."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from cordwood.commands.options import WhyOptions
 from cordwood.fs.base import Store
-from cordwood.view.node_look import NodeLook, look_at_all
+from cordwood.view.node_look import NodeLook, Step, look_at_all
 from cordwood.view.pages import groups, node, partition, partitions, transactions
-from cordwood.view.pages.frame import Links, cut, one_file, section
+from cordwood.view.pages.frame import Links, Wanted, one_file, section
 from cordwood.view.pages.markup import Content, tag
 from cordwood.view.partition_look import PartitionLook
 
-#: Maximum number of listed partitions, and of partitions with their own part.
-_ROWS_MAX = 2_000
+#: Maximum number of partitions with their own part.
 PARTITIONS = 20
-_PARTS = (("Node", "#node"), ("Partitions", "#partitions"), ("Groups", "#groups"), ("Transactions", "#transactions"))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """A page of the node, with a link at the head of every page.
+
+    Attributes:
+        title: the words of the link.
+        path: its path without the slash; the JSON is at `path.json`, of the start page at `node.json`.
+        page: makes the HTML.
+        document: makes the JSON, or None if the scan has no result of `step`.
+        part: makes its part of a file.
+        step: the step of a scan whose result the page shows.
+    """
+
+    title: str
+    path: str
+    page: Callable[[NodeLook, Wanted, Links], str]
+    document: Callable[[NodeLook, Wanted], Mapping[str, Any] | None]
+    part: Callable[[NodeLook, Links], Content]
+    step: Step = Step.LS
+
+    @property
+    def name(self) -> str:
+        """The name of its JSON, and of its part of a file."""
+        return self.path or "node"
+
+
+#: A new page is a module beside this one and a line here.
+NODE_PAGES = (
+    NodePage("Node", "", node.node_page, node.document, node.body),
+    NodePage("Partitions", "partitions", partitions.partitions_page, partitions.document, partitions.of_file),
+    NodePage("Groups", "groups", groups.groups_page, groups.document, groups.of_file, Step.GROUPS),
+    NodePage(
+        "Transactions",
+        "transactions",
+        transactions.transactions_page,
+        transactions.document,
+        transactions.of_file,
+        Step.TRANSACTIONS,
+    ),
+)
 
 
 def view_html(
@@ -52,18 +94,13 @@ def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
         looks: scans of the partitions that get their own part.
     """
     anchors = {one.path: f"partition-{number}" for number, one in enumerate(looks, 1)}
-    links = Links(_PARTS, anchors)
-    listing = look.listing
-    shown = () if listing is None else listing.partitions[:_ROWS_MAX]
-    caption = "" if listing is None else cut(len(shown), len(listing.partitions), "partition")
-    listed = partitions.partitions_table(look, shown, caption, links) if shown else None
+    links = Links([(one.title, f"#{one.name}") for one in NODE_PAGES], anchors)
+    first, *rest = NODE_PAGES
     return one_file(
         "Report",
         links,
-        node.body(look, links),
-        section("Partitions", listed, id="partitions"),
-        section("Groups", groups.of_file(look, links), id="groups"),
-        section("Transactions", transactions.of_file(look, links), id="transactions"),
+        first.part(look, links),
+        [section(one.title, one.part(look, links), id=one.name) for one in rest],
         [tag("article", _partition(look, one, links, anchors[one.path])) for one in looks],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import transactions as report
@@ -43,6 +44,11 @@ def worst(look: NodeLook, links: Links) -> Content:
         else paragraph(f"None is open in {number(listing.logs, 'log')}."),
         None if every is None else paragraph(tag("a", "All transactions, and what they hold back", href=every)),
     ]
+
+
+def document(look: NodeLook, _: Wanted) -> dict[str, Any] | None:
+    """Return the transactions as JSON, as `cordwood transactions --json` prints them."""
+    return None if look.transactions is None else look.transactions.document()
 
 
 def transactions_page(look: NodeLook, wanted: Wanted, links: Links) -> str:

@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from cordwood.commands.get import get
 from cordwood.commands.groups import group_document
@@ -35,8 +34,9 @@ from cordwood.fs.base import Store
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
 from cordwood.view.node_look import NodeLook, Step, before_look, look_at_node, why_failed
-from cordwood.view.pages import groups, node, partition, partitions, records, transactions
-from cordwood.view.pages.frame import Links, Wanted, address
+from cordwood.view.pages import groups, partition, records
+from cordwood.view.pages.frame import Links, address
+from cordwood.view.pages.report import NODE_PAGES, NodePage
 from cordwood.view.pages.under_way import has_come_to
 from cordwood.view.partition_look import (
     batches_from,
@@ -78,32 +78,6 @@ class DumpLines(Protocol):
         Raises:
             RequestError: the result is too large.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class NodePage:
-    """A page of the node, with a link at the head of every page.
-
-    Attributes:
-        title: the words of the link.
-        path: its path without the slash; the JSON is at `path.json`, of the start page at `node.json`.
-        page: makes the HTML.
-        document: makes the JSON, a dict; or a `Step` whose result is the JSON.
-    """
-
-    title: str
-    path: str
-    page: Callable[[NodeLook, Wanted, Links], str]
-    document: Callable[[NodeLook, Wanted], Mapping[str, Any]] | Step
-
-
-#: A new page is a module in `pages` and a line here.
-NODE_PAGES = (
-    NodePage("Node", "", node.node_page, node.document),
-    NodePage("Partitions", "partitions", partitions.partitions_page, partitions.document),
-    NodePage("Groups", "groups", groups.groups_page, Step.GROUPS),
-    NodePage("Transactions", "transactions", transactions.transactions_page, Step.TRANSACTIONS),
-)
 
 
 class Site:
@@ -153,21 +127,12 @@ class Site:
         return lambda request: html(page.page(self._latest(), wanted(request), self._links))
 
     def _page_json(self, page: NodePage) -> Route:
-        document = page.document
-        if isinstance(document, Step):
-            return lambda _: self._result(document)
-        return lambda request: json_document(document(self._latest(), wanted(request)))
+        def answer(request: Request) -> Answer:
+            look = self._latest()
+            document = page.document(look, wanted(request))
+            return _missing(look, page.step) if document is None else json_document(document)
 
-    def _result(self, step: Step) -> Answer:
-        """Answer with the JSON of a command that the scan runs, or explain why it is missing."""
-        look = self._latest()
-        found = look.groups if step is Step.GROUPS else look.transactions
-        if found is not None:
-            return json_document(found.document())
-        if not has_come_to(look, step):
-            return not_yet()
-        why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
-        return Answer(_NOT_FOUND, f"{printable(why)}\n".encode())
+        return answer
 
     def _group(self, request: Request) -> Answer:
         look, group_id = self._latest(), request.query.get("id", "")
@@ -182,7 +147,7 @@ class Site:
         if group is not None:
             return json_document(group_document(group))
         if look.groups is None:
-            return self._result(Step.GROUPS)
+            return _missing(look, Step.GROUPS)
         return Answer(_NOT_FOUND, b"There is no group of this name.\n")
 
     # ---- one partition ----
@@ -276,6 +241,14 @@ class Site:
 
 
 _NOT_FOUND = HTTPStatus.NOT_FOUND
+
+
+def _missing(look: NodeLook, step: Step) -> Answer:
+    """Explain why the result of a step is missing."""
+    if not has_come_to(look, step):
+        return not_yet()
+    why = look.failures.get(step, f"There is nothing that cordwood {step} could read.")
+    return Answer(_NOT_FOUND, f"{printable(why)}\n".encode())
 
 
 def _offset(request: Request) -> int:
