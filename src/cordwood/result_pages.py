@@ -9,19 +9,19 @@ from cordwood.cleaning.engine.results import CleanResult
 from cordwood.cleaning.proof.violations import VerifyResult
 from cordwood.commands.why.found_keys import ErasureResult
 from cordwood.common.text import Paged
-from cordwood.simulation.pages import explain, simulation
+from cordwood.simulation.pages import explain_body, simulation_body
 from cordwood.simulation.sizing.result import ExplainResult, SimulationResult
-from cordwood.view.pages import clean, erasure, proof
 from cordwood.view.pages.frame import Links, one_file
 from cordwood.view.pages.markup import Content
+from cordwood.view.pages.results import clean_body, erasure_body, proof_body
 
 #: For each class of result, the page's title and the function that builds its body.
 _PAGES: Mapping[type[Paged], tuple[str, Callable[[Any], Content]]] = {
-    CleanResult: ("Clean", clean.body),
-    ErasureResult: ("Erasure", erasure.body),
-    SimulationResult: ("Simulation", simulation.body),
-    ExplainResult: ("What if", explain.body),
-    VerifyResult: ("Proof", proof.body),
+    CleanResult: ("Clean", clean_body),
+    ErasureResult: ("Erasure", erasure_body),
+    SimulationResult: ("Simulation", simulation_body),
+    ExplainResult: ("What if", explain_body),
+    VerifyResult: ("Proof", proof_body),
 }
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cordwood.bench.chart import ratio_chart, shares_chart
+from cordwood.bench.beside_kafka import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
 from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, BenchWorkload, SpeedTarget
 from cordwood.commands.ls import open_log

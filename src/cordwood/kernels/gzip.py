@@ -1,6 +1,6 @@
 """Decompress and compress gzip members, many per call, with libdeflate and without Python code between members.
 
-The kernels call libdeflate's functions by address; `record.libdeflate` finds the addresses. The decompressor accepts
+The kernels call libdeflate's functions by address; `record.libraries` finds the addresses. The decompressor accepts
 only a single member with the shortest header, as written by Kafka; libdeflate checks its CRC and its size. All other
 payloads are passed to `record.compression`, which also reports errors.
 

@@ -17,8 +17,7 @@ from cordwood.common.types import Codec
 from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
-from cordwood.record.libdeflate import LibDeflate, libdeflate
-from cordwood.record.libraries import LibZstd, libzstd
+from cordwood.record.libraries import LibDeflate, LibZstd, libdeflate, libzstd
 
 Int64Array = npt.NDArray[np.int64]
 

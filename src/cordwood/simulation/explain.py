@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-import cordwood.simulation.explain_report  # noqa: F401 - so that a result can show itself
+import cordwood.simulation.report  # noqa: F401 - so that a result can show itself
 from cordwood.cleaning.rules.plan import Choices, Decision, PartitionPlan
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.plan import plan_partition

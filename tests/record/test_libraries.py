@@ -29,7 +29,7 @@ class Finder:
         return spec
 
 sys.meta_path.insert(0, Finder)
-from cordwood.record.libdeflate import libdeflate
+from cordwood.record.libraries import libdeflate
 
 found = []
 other = threading.Thread(target=lambda: found.append(libdeflate()))

@@ -1,1 +1,0 @@
-"""The pages of a simulation and of a what-if."""
