@@ -17,7 +17,7 @@ from cordwood.common.types import Codec
 from cordwood.kernels import gzip, lz4, snappy, zstd
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
-from cordwood.record.libraries import LibDeflate, LibZstd, libdeflate, libzstd
+from cordwood.record.libraries import Library, libdeflate, libzstd
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ def _by_kernels(decompress: Callable[..., int], compress: Callable[..., None]) -
 
 
 def _by_library(
-    library: LibZstd | LibDeflate | None, decompressor: Callable[..., int], compressor: Callable[..., int]
+    library: Library | None, decompressor: Callable[..., int], compressor: Callable[..., int]
 ) -> _Fast | None:
     """Return kernels that call a library with one of its idle contexts, or None without the library."""
     if library is None:

@@ -1,4 +1,4 @@
-"""The pages of `simulate` and `explain`: the disk over time under each set of configs, its figures, and what limits it."""
+"""The pages of `simulate` and `explain`: the disk over time under each set of configs, its figures, and its limits."""
 
 from __future__ import annotations
 
