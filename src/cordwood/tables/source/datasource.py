@@ -31,56 +31,6 @@ if TYPE_CHECKING:
 
     from cordwood.tables.decoders.plain import Decoder
 
-# ---- counts ----------------------------------------------------------------------------------------------------------
-
-
-class Sum(AccumulatorParam[ReadCounts]):
-    """Adds counts in a Spark accumulator."""
-
-    @override
-    def zero(self, value: ReadCounts) -> ReadCounts:
-        return ReadCounts()
-
-    @override
-    def addInPlace(self, value1: ReadCounts, value2: ReadCounts) -> ReadCounts:  # noqa: N802
-        return value1 + value2
-
-
-class ReadCounter:
-    """Counts records and bytes that all reads of a session's data source read and skipped.
-
-    Each task reports its counts when it ends. A task that runs twice, because it failed or was slow, may count twice.
-    """
-
-    def __init__(self, accumulator: Accumulator[ReadCounts] | None) -> None:
-        self._accumulator = accumulator
-        self._taken = ReadCounts()
-
-    @property
-    def total(self) -> ReadCounts:
-        """All counts since the registration.
-
-        Raises:
-            RequestError: the session uses Spark Connect, which has no accumulators.
-        """
-        if self._accumulator is None:
-            raise RequestError(
-                "Spark Connect does not hand counts to its clients. Set spark.sql.pyspark.worker.logging.enabled to "
-                "true, and find them in spark.tvf.python_worker_logs()"
-            )
-        return self._accumulator.value
-
-    def take(self) -> ReadCounts:
-        """Return the counts since the last call.
-
-        Raises:
-            RequestError: as `total`.
-        """
-        total = self.total
-        found, self._taken = total - self._taken, total
-        return found
-
-
 NAME = "cordwood"
 #: Returns the store for the paths in a reader's options.
 StoreOf = Callable[[Iterable[str | None]], Store]
@@ -202,3 +152,53 @@ def _parsed(options: Mapping[str, str], schema: StructType) -> ReadOptions:
 def _names(schema: StructType, row_format: RowFormat) -> tuple[str, ...]:
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     return check_schema(fields, _types(row_format))
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------------
+
+
+class Sum(AccumulatorParam[ReadCounts]):
+    """Adds counts in a Spark accumulator."""
+
+    @override
+    def zero(self, value: ReadCounts) -> ReadCounts:
+        return ReadCounts()
+
+    @override
+    def addInPlace(self, value1: ReadCounts, value2: ReadCounts) -> ReadCounts:  # noqa: N802
+        return value1 + value2
+
+
+class ReadCounter:
+    """Counts records and bytes that all reads of a session's data source read and skipped.
+
+    Each task reports its counts when it ends. A task that runs twice, because it failed or was slow, may count twice.
+    """
+
+    def __init__(self, accumulator: Accumulator[ReadCounts] | None) -> None:
+        self._accumulator = accumulator
+        self._taken = ReadCounts()
+
+    @property
+    def total(self) -> ReadCounts:
+        """All counts since the registration.
+
+        Raises:
+            RequestError: the session uses Spark Connect, which has no accumulators.
+        """
+        if self._accumulator is None:
+            raise RequestError(
+                "Spark Connect does not hand counts to its clients. Set spark.sql.pyspark.worker.logging.enabled to "
+                "true, and find them in spark.tvf.python_worker_logs()"
+            )
+        return self._accumulator.value
+
+    def take(self) -> ReadCounts:
+        """Return the counts since the last call.
+
+        Raises:
+            RequestError: as `total`.
+        """
+        total = self.total
+        found, self._taken = total - self._taken, total
+        return found

@@ -22,83 +22,6 @@ from cordwood.tasks.forks import ForkServer, can_fork, fork_server
 from cordwood.tasks.pool.server import Channel, TaskAnswer, TaskRequest, serve
 from cordwood.tasks.runner import Numbered, Step, looking
 
-# ---- processes -------------------------------------------------------------------------------------------------------
-#: A worker that does not read its task within this time is stopped or hangs.
-_SEND_SECONDS_MAX = 30.0
-_PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from cordwood.tasks.pool.server import main; main()"
-
-
-class Worker:
-    """A process that runs tasks.
-
-    Attributes:
-        pid: process id; 0 until the worker has sent it.
-    """
-
-    def __init__(self, channel: Channel) -> None:
-        self.pid = 0
-        self.channel = channel
-
-    def kill(self) -> None:
-        """Kill the process at once, even if it is busy."""
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-        self.channel.close()
-
-
-class Processes:
-    """Starts workers, and ends all of them. Several threads may use it."""
-
-    def __init__(self) -> None:
-        """Set up without starting a process."""
-        self._server: ForkServer | None = None
-        self._lock = threading.Lock()
-
-    def start_server(self) -> None:
-        """Start the server before the first worker is needed."""
-        with self._lock:
-            self._server = ForkServer(_start_server)
-
-    def start_worker(self) -> Worker:
-        """Start a worker, and the server if it is not running."""
-        mine, its = socket.socketpair()
-        with its, self._lock:
-            if self._server is not None:
-                try:
-                    self._server.fork(its)
-                except OSError:  # the server was killed, and with it all of its workers
-                    self._server.end()
-                    self._server = None
-            if self._server is None:
-                self._server = ForkServer(_start_server)
-                self._server.fork(its)
-        mine.settimeout(_SEND_SECONDS_MAX)
-        return Worker(Channel(mine))
-
-    def end(self) -> None:
-        """End the server and all workers at once."""
-        with self._lock:
-            if self._server is not None:
-                self._server.end()
-                self._server = None
-
-
-def _start_server(end: socket.socket) -> int:
-    parent = os.getpid()
-    return fork_server(lambda: serve(end, parent), kept={end.fileno()}) if can_fork() else _start(end)
-
-
-def _start(end: socket.socket) -> int:
-    """Start the server as a new Python process, as this process has threads and must not fork."""
-    words = [sys.executable, "-c", _PROGRAM, str(end.fileno()), str(os.getpid()), *sys.path]
-    # numpy's linear algebra library, which no task uses, would start threads.
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    running = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()])
-    running.returncode = 0  # `ForkServer.end` waits for it
-    return running.pid
-
-
 #: Maximum number of attempts to run a task, as with Spark's `local[*,4]`.
 ATTEMPTS_MAX = 4
 _LOOK_SECONDS = 0.2
@@ -283,3 +206,80 @@ class _Run:
         self._selector.unregister(worker.channel)
         self._pool.give_back(worker, is_idle=is_idle)
         return self._busy.pop(worker)
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+#: A worker that does not read its task within this time is stopped or hangs.
+_SEND_SECONDS_MAX = 30.0
+_PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from cordwood.tasks.pool.server import main; main()"
+
+
+class Worker:
+    """A process that runs tasks.
+
+    Attributes:
+        pid: process id; 0 until the worker has sent it.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.pid = 0
+        self.channel = channel
+
+    def kill(self) -> None:
+        """Kill the process at once, even if it is busy."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        self.channel.close()
+
+
+class Processes:
+    """Starts workers, and ends all of them. Several threads may use it."""
+
+    def __init__(self) -> None:
+        """Set up without starting a process."""
+        self._server: ForkServer | None = None
+        self._lock = threading.Lock()
+
+    def start_server(self) -> None:
+        """Start the server before the first worker is needed."""
+        with self._lock:
+            self._server = ForkServer(_start_server)
+
+    def start_worker(self) -> Worker:
+        """Start a worker, and the server if it is not running."""
+        mine, its = socket.socketpair()
+        with its, self._lock:
+            if self._server is not None:
+                try:
+                    self._server.fork(its)
+                except OSError:  # the server was killed, and with it all of its workers
+                    self._server.end()
+                    self._server = None
+            if self._server is None:
+                self._server = ForkServer(_start_server)
+                self._server.fork(its)
+        mine.settimeout(_SEND_SECONDS_MAX)
+        return Worker(Channel(mine))
+
+    def end(self) -> None:
+        """End the server and all workers at once."""
+        with self._lock:
+            if self._server is not None:
+                self._server.end()
+                self._server = None
+
+
+def _start_server(end: socket.socket) -> int:
+    parent = os.getpid()
+    return fork_server(lambda: serve(end, parent), kept={end.fileno()}) if can_fork() else _start(end)
+
+
+def _start(end: socket.socket) -> int:
+    """Start the server as a new Python process, as this process has threads and must not fork."""
+    words = [sys.executable, "-c", _PROGRAM, str(end.fileno()), str(os.getpid()), *sys.path]
+    # numpy's linear algebra library, which no task uses, would start threads.
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    running = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, pass_fds=[end.fileno()])
+    running.returncode = 0  # `ForkServer.end` waits for it
+    return running.pid

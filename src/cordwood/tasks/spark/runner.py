@@ -36,133 +36,6 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, Row, SparkSession
 
-# ---- jobs ------------------------------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-
-_CANCELLED_SECONDS_MAX = 5
-#: Our error in the text of a failed job: its class and its message.
-_OUR_ERROR = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.+)")
-_WAIT_SECONDS = 0.2
-
-
-def collect(rows: DataFrame) -> list[Row]:
-    """Return all rows, as `rows.collect()`. An exception in this thread, such as KeyboardInterrupt, ends the job.
-
-    Raises:
-        StoreError: an object store failed in a task.
-    """
-    spark = rows.sparkSession
-    context = _context(spark)
-    if context is not None:
-        return _in_context(context, rows.collect, spark)
-    tag = _new_tag()
-    spark.addTag(tag)  # the thread that runs the job inherits the tag
-    try:
-        return _waited_for(rows.collect, spark, lambda: spark.interruptTag(tag), lambda: 0)
-    finally:
-        with contextlib.suppress(Exception):
-            spark.removeTag(tag)
-
-
-def collect_rdd(items: RDD[T]) -> list[T]:
-    """Return all items, as `items.collect()`; see `collect`."""
-    return _in_context(items.context, items.collect)
-
-
-def _in_context(context: SparkContext, run: Callable[[], list[T]], spark: SparkSession | None = None) -> list[T]:
-    """Run a job that this thread can cancel.
-
-    A session of Spark Classic adds the id of its Java thread to each tag, and each Python thread has its own Java
-    thread. So a session's tag cannot cancel a job of another thread, but a tag of the context can.
-    """
-    tag = _new_tag()
-
-    def tagged() -> list[T]:
-        # Both apply to the new thread only. Spark kills the worker of an interrupted task; otherwise it would continue.
-        context.addJobTag(tag)
-        context.setInterruptOnCancel(True)
-        return run()
-
-    return _waited_for(tagged, spark, lambda: context.cancelJobsWithTag(tag), lambda: _tasks_ended(context))
-
-
-def _new_tag() -> str:
-    return f"cordwood-{uuid4().hex}"
-
-
-def _waited_for(
-    run: Callable[[], list[T]],
-    spark: SparkSession | None,
-    cancel: Callable[[], object],
-    tasks_ended: Callable[[], int],
-) -> list[T]:
-    """Run a job in another thread, which inherits the names of this thread's jobs, and wait for it.
-
-    A thread that is interrupted during a call to Java cannot call Java again before the first call returns. The waiting
-    thread makes no long calls, so it can cancel the job.
-    """
-    from pyspark import InheritableThread
-
-    done: list[list[T]] = []
-    failed: list[BaseException] = []
-
-    class Job(InheritableThread):
-        def run(self) -> None:
-            try:
-                super().run()  # first calls Java, which may have ended, and then the target
-            except BaseException as error:
-                failed.append(error)
-
-    named: dict[str, Any] = {} if spark is None else {"session": spark}
-    thread = Job(lambda: done.append(run()), daemon=True, **named)
-    thread.start()
-    try:
-        look = looking()
-        while look is not None and thread.is_alive():
-            thread.join(_WAIT_SECONDS)
-            look(tasks_ended)
-        thread.join()
-    except BaseException:
-        end = time.monotonic() + _CANCELLED_SECONDS_MAX
-        # Cancel repeatedly: a query whose current job has just ended starts its next job.
-        while thread.is_alive() and time.monotonic() < end:
-            with contextlib.suppress(Exception):  # Java may have ended
-                cancel()
-            thread.join(_WAIT_SECONDS)
-        raise
-    for error in failed:
-        raise_task_error(error)
-        raise error
-    return done[0]
-
-
-def raise_task_error(error: BaseException) -> None:
-    """Raise a task's error again if it is about the data or its store: a job's error holds only its text."""
-    try:
-        found = _OUR_ERROR.search(str(error))
-    except Exception:  # some errors get their text from Java, which may have ended
-        return
-    kind = None if found is None else getattr(errors, found[1], None)
-    if found is not None and isinstance(kind, type) and issubclass(kind, DataError | NotFoundError | StoreError):
-        raise kind(found[2]) from error
-
-
-def _context(spark: SparkSession) -> SparkContext | None:
-    try:
-        return spark.sparkContext
-    except Exception:  # Spark Connect has no context
-        return None
-
-
-def _tasks_ended(context: SparkContext) -> int:
-    """Count the completed tasks of all running jobs."""
-    tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
-
-
 _POOL = "spark.scheduler.pool"
 #: Local properties that name a thread's jobs.
 _NAMES_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _POOL)
@@ -398,3 +271,130 @@ def _row_of(at: int, outcome: bytes) -> pa.RecordBatch:
     outcomes = [None, pa.py_buffer(struct.pack("=2i", 0, len(outcome))), pa.py_buffer(outcome)]
     columns = [pa.Array.from_buffers(pa.int64(), 1, ats), pa.Array.from_buffers(pa.binary(), 1, outcomes)]
     return pa.RecordBatch.from_arrays(columns, ["at", "outcome"])
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_CANCELLED_SECONDS_MAX = 5
+#: Our error in the text of a failed job: its class and its message.
+_OUR_ERROR = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.+)")
+_WAIT_SECONDS = 0.2
+
+
+def collect(rows: DataFrame) -> list[Row]:
+    """Return all rows, as `rows.collect()`. An exception in this thread, such as KeyboardInterrupt, ends the job.
+
+    Raises:
+        StoreError: an object store failed in a task.
+    """
+    spark = rows.sparkSession
+    context = _context(spark)
+    if context is not None:
+        return _in_context(context, rows.collect, spark)
+    tag = _new_tag()
+    spark.addTag(tag)  # the thread that runs the job inherits the tag
+    try:
+        return _waited_for(rows.collect, spark, lambda: spark.interruptTag(tag), lambda: 0)
+    finally:
+        with contextlib.suppress(Exception):
+            spark.removeTag(tag)
+
+
+def collect_rdd(items: RDD[T]) -> list[T]:
+    """Return all items, as `items.collect()`; see `collect`."""
+    return _in_context(items.context, items.collect)
+
+
+def _in_context(context: SparkContext, run: Callable[[], list[T]], spark: SparkSession | None = None) -> list[T]:
+    """Run a job that this thread can cancel.
+
+    A session of Spark Classic adds the id of its Java thread to each tag, and each Python thread has its own Java
+    thread. So a session's tag cannot cancel a job of another thread, but a tag of the context can.
+    """
+    tag = _new_tag()
+
+    def tagged() -> list[T]:
+        # Both apply to the new thread only. Spark kills the worker of an interrupted task; otherwise it would continue.
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)
+        return run()
+
+    return _waited_for(tagged, spark, lambda: context.cancelJobsWithTag(tag), lambda: _tasks_ended(context))
+
+
+def _new_tag() -> str:
+    return f"cordwood-{uuid4().hex}"
+
+
+def _waited_for(
+    run: Callable[[], list[T]],
+    spark: SparkSession | None,
+    cancel: Callable[[], object],
+    tasks_ended: Callable[[], int],
+) -> list[T]:
+    """Run a job in another thread, which inherits the names of this thread's jobs, and wait for it.
+
+    A thread that is interrupted during a call to Java cannot call Java again before the first call returns. The waiting
+    thread makes no long calls, so it can cancel the job.
+    """
+    from pyspark import InheritableThread
+
+    done: list[list[T]] = []
+    failed: list[BaseException] = []
+
+    class Job(InheritableThread):
+        def run(self) -> None:
+            try:
+                super().run()  # first calls Java, which may have ended, and then the target
+            except BaseException as error:
+                failed.append(error)
+
+    named: dict[str, Any] = {} if spark is None else {"session": spark}
+    thread = Job(lambda: done.append(run()), daemon=True, **named)
+    thread.start()
+    try:
+        look = looking()
+        while look is not None and thread.is_alive():
+            thread.join(_WAIT_SECONDS)
+            look(tasks_ended)
+        thread.join()
+    except BaseException:
+        end = time.monotonic() + _CANCELLED_SECONDS_MAX
+        # Cancel repeatedly: a query whose current job has just ended starts its next job.
+        while thread.is_alive() and time.monotonic() < end:
+            with contextlib.suppress(Exception):  # Java may have ended
+                cancel()
+            thread.join(_WAIT_SECONDS)
+        raise
+    for error in failed:
+        raise_task_error(error)
+        raise error
+    return done[0]
+
+
+def raise_task_error(error: BaseException) -> None:
+    """Raise a task's error again if it is about the data or its store: a job's error holds only its text."""
+    try:
+        found = _OUR_ERROR.search(str(error))
+    except Exception:  # some errors get their text from Java, which may have ended
+        return
+    kind = None if found is None else getattr(errors, found[1], None)
+    if found is not None and isinstance(kind, type) and issubclass(kind, DataError | NotFoundError | StoreError):
+        raise kind(found[2]) from error
+
+
+def _context(spark: SparkSession) -> SparkContext | None:
+    try:
+        return spark.sparkContext
+    except Exception:  # Spark Connect has no context
+        return None
+
+
+def _tasks_ended(context: SparkContext) -> int:
+    """Count the completed tasks of all running jobs."""
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage is not None)
