@@ -66,7 +66,7 @@ _COPY_DEPTH = 5
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 
 #: Entries of a directory, each object with its ETag.
-Listed = list[tuple[FileInfo, str | None]]
+_Listed = list[tuple[FileInfo, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class ObjectStore(Store):
             return []
         client = client_of(bucket, self.patience)
         found = patiently(self.patience, path, lambda: obstore.list_with_delimiter(client, key or None))
-        entries: Listed = [(_directory(posixpath.basename(prefix)), None) for prefix in found["common_prefixes"]]
+        entries: _Listed = [(_directory(posixpath.basename(prefix)), None) for prefix in found["common_prefixes"]]
         # Some consoles create an object for the directory itself.
         metas = [meta for meta in found["objects"] if meta["path"] != key]
         entries += [(_file(meta), meta["e_tag"]) for meta in metas]
@@ -268,10 +268,10 @@ class ObjectStore(Store):
         meta = listed.get(name) or self._head(path)
         if meta is None:
             return None
-        whole = self._small_file(path, meta) if meta["size"] <= FIRST_BYTES else None
+        whole = self._small_file(path, meta) if meta["size"] <= _FIRST_BYTES else None
         if whole is not None:
             self._ask_for_siblings(parent, name, listed)
-        return ObjectFile(path, meta, self.patience, whole)
+        return _ObjectFile(path, meta, self.patience, whole)
 
     @override
     def put(self, path: str, data: Bytes, mode: PutMode = PutMode.REPLACE) -> None:
@@ -324,8 +324,8 @@ class ObjectStore(Store):
         with self._lock:
             known = self._small.get(key)
             if known is None or (known.done() and known.exception() is not None):
-                known = self._small[key] = asked_for(path, meta, 0, int(meta["size"]), self.patience)
-                while len(self._small) > _SMALL_BYTES // FIRST_BYTES:
+                known = self._small[key] = _asked_for(path, meta, 0, int(meta["size"]), self.patience)
+                while len(self._small) > _SMALL_BYTES // _FIRST_BYTES:
                     self._small.popitem(last=False)
             return known
 
@@ -334,7 +334,7 @@ class ObjectStore(Store):
         suffix = posixpath.splitext(name)[1]
         siblings = [one for one in sorted(listed) if one > name and one.endswith(suffix)] if suffix else []
         for one in siblings[:_SIBLINGS]:
-            if listed[one]["size"] <= FIRST_BYTES:
+            if listed[one]["size"] <= _FIRST_BYTES:
                 self._small_file(f"{directory}/{one}", listed[one])
 
     def _is(self, path: str, data: bytes) -> bool:
@@ -400,7 +400,7 @@ def _ns(moment: datetime) -> int:
 #: Maximum size of one request.
 PART_BYTES = 4 << 20
 #: Minimum size: a request for one byte takes about as long.
-FIRST_BYTES = 64 << 10
+_FIRST_BYTES = 64 << 10
 #: Maximum number of bytes to prefetch for sequential reads.
 _AHEAD_BYTES = 12 << 20
 #: A large read is divided into steps, which limits the memory used besides the reader's own buffer.
@@ -423,7 +423,7 @@ class _Block(NamedTuple):
     data: Future[memoryview]
 
 
-class ObjectFile(ReadableFile):
+class _ObjectFile(ReadableFile):
     """An object as it was when it was opened."""
 
     def __init__(self, path: str, meta: ObjectMeta, patience: Patience, whole: Future[memoryview] | None) -> None:
@@ -500,20 +500,20 @@ class ObjectFile(ReadableFile):
         """Request all of a range, and bytes behind it if the file is read sequentially."""
         blocks = self._blocks
         # A reader whose window ends within a batch continues at the start of that batch.
-        follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + FIRST_BYTES
+        follows = self._end_of_last_read - _STEP_BYTES <= position <= self._end_of_last_read + _FIRST_BYTES
         self._ahead_bytes = min(_AHEAD_BYTES, max(2 * self._ahead_bytes, end - position)) if follows else 0
         while blocks and (blocks[0].end <= position or blocks[0].start > position):
             blocks.popleft().data.cancel()
         start = blocks[-1].end if blocks else position
-        until = min(self._size, max(end + self._ahead_bytes, position + FIRST_BYTES))
+        until = min(self._size, max(end + self._ahead_bytes, position + _FIRST_BYTES))
         # Prefetch only whole parts, or up to the end of the object.
         while start < end or until - start >= PART_BYTES or (start < until == self._size):
             stop = min(start + PART_BYTES, max(until, end))
-            blocks.append(_Block(start, stop, asked_for(self.path, self._meta, start, stop, self._patience)))
+            blocks.append(_Block(start, stop, _asked_for(self.path, self._meta, start, stop, self._patience)))
             start = stop
 
 
-def asked_for(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> Future[memoryview]:
+def _asked_for(path: str, meta: ObjectMeta, start: int, end: int, patience: Patience) -> Future[memoryview]:
     """Request a range of an object in one of the threads."""
     if start == end:
         nothing: Future[memoryview] = Future()

@@ -42,7 +42,7 @@ class Pace(Protocol):
         ...
 
 
-class PacedStore(WrappedStore):
+class _PacedStore(WrappedStore):
     """A store whose reads have a pace."""
 
     def __init__(self, store: Store, pace: Callable[[], Pace]) -> None:
@@ -54,7 +54,7 @@ class PacedStore(WrappedStore):
         return _PacedReadableFile(self._store.open(path), self._pace())
 
 
-class PacedTargetStore(PacedStore, WrappedTargetStore):
+class PacedTargetStore(_PacedStore, WrappedTargetStore):
     """A store whose reads and writes have a pace."""
 
     _store: TargetStore
@@ -388,7 +388,7 @@ class _ThrottledLocation(Generic[S]):
         return self.throttle(self.location.open(), self.limit)
 
 
-class _ThrottledStore(PacedStore):
+class _ThrottledStore(_PacedStore):
     def __init__(self, store: Store, limit: Limit) -> None:
         super().__init__(store, limit.throttle)
         self._limit = limit

@@ -44,7 +44,7 @@ INDEX_STATE = 7
 
 
 @njit(inline="always")
-def varint_size(value):
+def _varint_size(value):
     """Return the size in bytes of a number as a varint or varlong."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     size = 1
@@ -55,7 +55,7 @@ def varint_size(value):
 
 
 @njit(inline="always")
-def put_varint(at, value):
+def _put_varint(at, value):
     """Store a varint or varlong; return the address behind it."""
     raw = np.uint64((value << np.int64(1)) ^ (value >> np.int64(63)))
     while raw >= np.uint64(0x80):
@@ -98,21 +98,21 @@ def _encode_record(address, row, base_offset, base_timestamp, at):
     value_size = np.int64(row["value_size"])
     count = np.int64(row["header_count"])
     headers = headers_size(address, row["headers_start"], count) if count else 0
-    size = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + varint_size(key_size) + max(key_size, 0)
-    size += varint_size(value_size) + max(value_size, 0) + varint_size(count) + headers
-    at = put_varint(at, size)
+    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _varint_size(key_size) + max(key_size, 0)
+    size += _varint_size(value_size) + max(value_size, 0) + _varint_size(count) + headers
+    at = _put_varint(at, size)
     store8(at, np.uint8(0))
-    at = put_varint(at + 1, timestamp_delta)
-    at = put_varint(at, offset_delta)
-    at = put_varint(at, key_size)
+    at = _put_varint(at + 1, timestamp_delta)
+    at = _put_varint(at, offset_delta)
+    at = _put_varint(at, key_size)
     if key_size > 0:
         copy(at, address + row["key_start"], key_size)
         at += key_size
-    at = put_varint(at, value_size)
+    at = _put_varint(at, value_size)
     if value_size > 0:
         copy(at, address + row["value_start"], value_size)
         at += value_size
-    at = put_varint(at, count)
+    at = _put_varint(at, count)
     if headers:
         copy(at, address + row["headers_start"], headers)
         at += headers
@@ -255,17 +255,17 @@ GROWTH_BYTES = 13
 def _is_usual(a, stop):
     """Return whether the bytes after a record's timestamp are encoded as by Kafka, with a key and a value."""
     value, after = varint(a, stop)
-    if after <= 0 or after - a != varint_size(np.int64(value)):
+    if after <= 0 or after - a != _varint_size(np.int64(value)):
         return False
     for _ in range(2):
         a = after
         value, after = varint(a, stop)
-        if after <= 0 or after - a != varint_size(np.int64(value)) or value < 0 or value > stop - after:
+        if after <= 0 or after - a != _varint_size(np.int64(value)) or value < 0 or value > stop - after:
             return False
         after += value
     a = after
     value, after = varint(a, stop)
-    if after <= 0 or after - a != varint_size(np.int64(value)) or value < 0:
+    if after <= 0 or after - a != _varint_size(np.int64(value)) or value < 0:
         return False
     return value > 0 or after == stop
 
@@ -290,9 +290,9 @@ def _thin(body, end, header, ordinal, superseded, at):
             first, largest = timestamp, timestamp
         kept += 1
         largest = max(largest, timestamp)
-        at = put_varint(at, 1 + varint_size(timestamp - first) + body - rest)
+        at = _put_varint(at, 1 + _varint_size(timestamp - first) + body - rest)
         store8(at, np.uint8(0))
-        at = put_varint(at + 1, timestamp - first)
+        at = _put_varint(at + 1, timestamp - first)
         copy(at, rest, body - rest)
         at += body - rest
     if body != end or kept == 0:

@@ -26,8 +26,8 @@ class Library:
 
     decompress: int | tuple[int, int]
     compress: int | tuple[int, int]
-    decompressors: Contexts
-    compressors: Contexts
+    decompressors: _Contexts
+    compressors: _Contexts
 
 
 # ---- libzstd ---------------------------------------------------------------------------------------------------------
@@ -54,8 +54,8 @@ def libzstd() -> Library | None:
         return Library(
             (_address_of(library, "ZSTD_DCtx_reset"), _address_of(library, "ZSTD_decompressStream")),
             (_address_of(library, "ZSTD_CCtx_reset"), _address_of(library, "ZSTD_compressStream2")),
-            Contexts(functools.partial(_create, library.ZSTD_createDCtx)),
-            Contexts(functools.partial(_compressor, library, library.ZSTD_createCCtx)),
+            _Contexts(functools.partial(_create, library.ZSTD_createDCtx)),
+            _Contexts(functools.partial(_compressor, library, library.ZSTD_createCCtx)),
         )
     except (ImportError, OSError, AttributeError):
         return None
@@ -86,8 +86,8 @@ def libdeflate() -> Library | None:
         return Library(
             _address_of(library, "libdeflate_gzip_decompress_ex"),
             _address_of(library, "libdeflate_gzip_compress"),
-            Contexts(functools.partial(_create, library.libdeflate_alloc_decompressor)),
-            Contexts(functools.partial(_create, library.libdeflate_alloc_compressor, _DEFLATE_LEVEL)),
+            _Contexts(functools.partial(_create, library.libdeflate_alloc_decompressor)),
+            _Contexts(functools.partial(_create, library.libdeflate_alloc_compressor, _DEFLATE_LEVEL)),
         )
     except (ImportError, OSError, AttributeError):
         return None
@@ -122,7 +122,7 @@ def _create(function: Any, *arguments: int) -> int:
     return context
 
 
-class Contexts:
+class _Contexts:
     """A pool of contexts of one kind; it grows to the number that threads have used at the same time."""
 
     def __init__(self, create_one: Callable[[], int]) -> None:

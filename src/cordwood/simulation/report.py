@@ -101,7 +101,7 @@ def lines(result: SimulationResult) -> Iterator[str]:
     yield ""
     yield from configs(result)
     yield ""
-    yield from figure_lines(result.outcomes, result.workload.partitions)
+    yield from _figure_lines(result.outcomes, result.workload.partitions)
     yield ""
     yield from notes(result.outcomes)
     if result.verdict:
@@ -129,7 +129,7 @@ def configs(result: SimulationResult) -> Iterator[str]:
         yield f"{one.label if several else 'configs'}: {chosen or 'all as Kafka has them by default'}"
 
 
-def figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> Iterator[str]:
+def _figure_lines(outcomes: Sequence[Outcome], partitions: int, *, of: str = "topic") -> Iterator[str]:
     """Yield the outcomes as lines for people; see `figures`."""
     shown = list(table(*figures(outcomes, partitions, of=of)))
     yield from shown if len(outcomes) > 1 else shown[1:]
@@ -234,12 +234,12 @@ def document(result: SimulationResult) -> dict[str, Any]:
         "days": result.days,
         "seed": result.seed,
         "scale": asdict(result.scale),
-        "outcomes": [outcome_document(one, workload.partitions) for one in result.outcomes],
+        "outcomes": [_outcome_document(one, workload.partitions) for one in result.outcomes],
         "verdict": list(result.verdict),
     }
 
 
-def outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
+def _outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
     """Return the outcome of one set of configs as JSON."""
     return {
         **asdict(outcome),
@@ -253,10 +253,10 @@ def outcome_document(outcome: Outcome, partitions: int) -> dict[str, Any]:
 
 def chart(result: SimulationResult) -> str:
     """Draw the topic's disk use over time, as SVG."""
-    return disk_chart("Disk of the topic", result.outcomes, result.workload.partitions)
+    return _disk_chart("Disk of the topic", result.outcomes, result.workload.partitions)
 
 
-def disk_chart(
+def _disk_chart(
     title: str, outcomes: Sequence[Outcome], partitions: int, *, x_marks: Sequence[tuple[float, str]] = ()
 ) -> str:
     """Draw the disk use over time under one or more sets of configs, as SVG.
@@ -315,7 +315,7 @@ register(SimulationResult, lines=lines, document=document, html=notebook, svg=ch
 _DATES = 5
 
 
-def explain_lines(result: ExplainResult) -> Iterator[str]:
+def _explain_lines(result: ExplainResult) -> Iterator[str]:
     """Yield the result as lines for people."""
     yield from explain_head(result)
     yield ""
@@ -326,7 +326,7 @@ def explain_lines(result: ExplainResult) -> Iterator[str]:
         yield f"  {at_once(label, found)}"
     yield ""
     yield replayed(result)
-    yield from figure_lines(result.outcomes, 1, of="log")
+    yield from _figure_lines(result.outcomes, 1, of="log")
     for one in result.outcomes:
         yield from ("", *(printable(f"{one.label}: {note}") for note in one.notes)) if one.notes else ()
     if result.verdict:
@@ -389,7 +389,7 @@ def date(ms: int) -> str:
     return time_text(ms)[: len("2026-01-01 00:00")]
 
 
-def explain_document(result: ExplainResult) -> dict[str, Any]:
+def _explain_document(result: ExplainResult) -> dict[str, Any]:
     """Return the result as one JSON value: bytes and milliseconds, of the one partition."""
     return {
         "now_ms": result.now_ms,
@@ -397,13 +397,13 @@ def explain_document(result: ExplainResult) -> dict[str, Any]:
         "seed": result.seed,
         "scale": asdict(result.scale),
         "at_once": {label: asdict(found) for label, found in result.at_once.items()},
-        "outcomes": [outcome_document(one, 1) for one in result.outcomes],
+        "outcomes": [_outcome_document(one, 1) for one in result.outcomes],
         "verdict": list(result.verdict),
         "notes": list(result.notes),
     }
 
 
-def explain_chart(result: ExplainResult) -> str:
+def _explain_chart(result: ExplainResult) -> str:
     """Draw the log's disk use over time, as SVG."""
     days = result.outcomes[0].duration_ms / DAY_MS
     begin_ms = result.log.end_ms - result.outcomes[0].duration_ms
@@ -411,7 +411,7 @@ def explain_chart(result: ExplainResult) -> str:
     for at in range(_DATES):
         day = days * at / (_DATES - 1)
         marks.append((day, date(round(begin_ms + day * DAY_MS))[5 : 10 if days > _DATES else 16]))
-    return disk_chart(f"Disk of {result.log.name}", result.outcomes, 1, x_marks=marks)
+    return _disk_chart(f"Disk of {result.log.name}", result.outcomes, 1, x_marks=marks)
 
 
-register(ExplainResult, lines=explain_lines, document=explain_document, html=notebook, svg=explain_chart)
+register(ExplainResult, lines=_explain_lines, document=_explain_document, html=notebook, svg=_explain_chart)

@@ -265,7 +265,7 @@ class NewestTask:
     outcomes: SegmentOutcomes | RunOutcomes
 
     def records(self) -> Iterator[RecordColumns]:
-        """See `newest_records`.
+        """See `_newest_records`.
 
         Raises:
             LostSectionError: blobs from other tasks are missing or damaged.
@@ -273,7 +273,7 @@ class NewestTask:
         outcomes = self.outcomes
         if isinstance(outcomes, RunOutcomes):
             (outcomes,) = outcomes.load().values()
-        return newest_records(self.run, outcomes)
+        return _newest_records(self.run, outcomes)
 
 
 def scan_by_tasks(each: Each, logs: Sequence[Sequence[TableRun]], folder: BlobFolder, cores: int) -> list[NewestTask]:
@@ -317,7 +317,7 @@ def scan_here(logs: Sequence[Sequence[TableRun]]) -> list[NewestTask]:
     return tasks
 
 
-def newest_records(run: TableRun, outcomes: SegmentOutcomes) -> Iterator[RecordColumns]:
+def _newest_records(run: TableRun, outcomes: SegmentOutcomes) -> Iterator[RecordColumns]:
     """Yield the records of a run that are the last of their keys, including tombstones, in pieces.
 
     Raises:

@@ -247,15 +247,15 @@ class Keys:
 # segment, a key or a limit covers many records, batches and steps; `tests/simulation` compares scales.
 
 #: Default cap on simulated records, batches and bytes per config set.
-RECORDS_MAX, BATCHES_MAX, BYTES_MAX = 1_500_000, 40_000, 400_000_000
+RECORDS_MAX, _BATCHES_MAX, _BYTES_MAX = 1_500_000, 40_000, 400_000_000
 #: Cap on simulated keys; each key takes memory even if no record has it.
 _KEYS_MAX = 20_000_000
 #: Raise if the smallest possible segments need more than this multiple of the caps, which would take minutes.
 _TIMES_MAX = 5
 #: Minimum batches per segment (otherwise batches shrink), and minimum records per segment.
-SEGMENT_BATCHES_MIN, SEGMENT_RECORDS_MIN = 24, 8
+_SEGMENT_BATCHES_MIN, _SEGMENT_RECORDS_MIN = 24, 8
 #: Steps in the whole time, minimum and maximum; minimum steps per segment; minimum steps per time limit.
-STEPS_MIN, STEPS_MAX, SEGMENT_STEPS, LIMIT_STEPS = 480, 6_000, 4, 20
+STEPS_MIN, STEPS_MAX, _SEGMENT_STEPS, _LIMIT_STEPS = 480, 6_000, 4, 20
 #: Bytes per entry of the larger index; spare share and spare entries beyond one entry per `index.interval.bytes`.
 _ENTRY_BYTES, _SPARE_SHARE, _SPARE_ENTRIES = 12, 1.25, 16
 
@@ -306,10 +306,10 @@ def choose_scale(
     factor = asked
     if factor is None:
         batches = records / batch_records + records / (workload.transactions or records)
-        wanted = (records / RECORDS_MAX, batches / BATCHES_MAX, records * mean_bytes / BYTES_MAX)
+        wanted = (records / RECORDS_MAX, batches / _BATCHES_MAX, records * mean_bytes / _BYTES_MAX)
         factor = max(1.0, *wanted)
         # Prefer writing more data to segments with too few records.
-        least = max(1.0, min(factor, segment_bytes / (SEGMENT_BATCHES_MIN * (record_bytes + HEADER.size))))
+        least = max(1.0, min(factor, segment_bytes / (_SEGMENT_BATCHES_MIN * (record_bytes + HEADER.size))))
         if factor > _TIMES_MAX * least:
             segments = records * mean_bytes / segment_bytes
             # 5 % less, because the message shows only two digits.
@@ -326,12 +326,12 @@ def choose_scale(
         )
     notes = []
     room = segment_bytes / factor
-    fitting = max(1, int((room / SEGMENT_BATCHES_MIN - HEADER.size) / record_bytes))
+    fitting = max(1, int((room / _SEGMENT_BATCHES_MIN - HEADER.size) / record_bytes))
     if fitting < batch_records:
-        if room < SEGMENT_RECORDS_MIN * (record_bytes + HEADER.size):
+        if room < _SEGMENT_RECORDS_MIN * (record_bytes + HEADER.size):
             raise RequestError(
                 f"--scale {factor:g}: a segment of {bytes_text(segment_bytes)} would hold fewer than "
-                f"{SEGMENT_RECORDS_MIN} records of {record_bytes} bytes. Give a smaller scale"
+                f"{_SEGMENT_RECORDS_MIN} records of {record_bytes} bytes. Give a smaller scale"
             )
         notes.append(f"batches have {fitting} records rather than {batch_records}, as a segment is so small")
         more_headers = HEADER.size * (1 / fitting - 1 / batch_records)
@@ -351,8 +351,8 @@ def _check_record(workload: Workload, configs: Sequence[TopicConfig]) -> None:
 
 def _step_ms(workload: Workload, configs: Sequence[TopicConfig], duration_ms: int, segment_bytes: int) -> int:
     fill_ms = segment_bytes / (workload.bytes_per_second / workload.partitions) * 1000
-    wanted = [duration_ms / STEPS_MIN, fill_ms / SEGMENT_STEPS]
-    wanted += [value / LIMIT_STEPS for config in configs for value in _times(config).values()]
+    wanted = [duration_ms / STEPS_MIN, fill_ms / _SEGMENT_STEPS]
+    wanted += [value / _LIMIT_STEPS for config in configs for value in _times(config).values()]
     return max(1, round(max(min(wanted), duration_ms / STEPS_MAX)))
 
 

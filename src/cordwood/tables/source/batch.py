@@ -139,7 +139,7 @@ def transactions_of(
 
 
 @dataclass
-class PartitionView:
+class _PartitionView:
     """One partition, opened for reading as a batch; each property reads the files once."""
 
     partition: TopicPartition
@@ -254,7 +254,7 @@ class _Planner:
         self._conditions = conditions
         self._judges_transactions = options.isolation_level == READ_COMMITTED or TRANSACTION in names
         self._views = {
-            partition: PartitionView(partition, place, node, options)
+            partition: _PartitionView(partition, place, node, options)
             for partition, place in choose(node, options).items()
         }
 
@@ -271,7 +271,7 @@ class _Planner:
         slices = [one for some, _ in found for one in some]
         return BatchPlan(pack(slices, self._options), sum((counts for _, counts in found), ReadCounts()))
 
-    def _slices(self, view: PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
+    def _slices(self, view: _PartitionView, parts: Sequence[OffsetRange]) -> tuple[list[Slice], ReadCounts]:
         """Return the slices of a partition, and counts of the skipped segments and bytes."""
         oldest_ms, keys = filters.oldest_ms(self._conditions), filters.keys_in(self._conditions)
         slicer = Slicer(view.log, view.partition, self._options, oldest_ms, keys=keys)
@@ -285,7 +285,7 @@ class _Planner:
             slices = [met.added_to(one) for one in slices]
         return slices, counts
 
-    def _range(self, view: PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
+    def _range(self, view: _PartitionView, starting: Limit, ending: Limit) -> OffsetRange:
         """Return the offsets within the requested limits and the filters."""
         options = self._options
         newest_if_none = options.starting_offsets_by_timestamp_strategy == "latest"

@@ -198,8 +198,8 @@ class Follower:
         anew = set()
         for partition, mark in marks.items():
             if (followed := self._followed.get(partition)) is not None:
-                now = followed.topic_id if is_topic_id(mark) else _mark(followed, offsets.get(partition, 0))
-                if is_anew(mark, now):
+                now = followed.topic_id if _is_topic_id(mark) else _mark(followed, offsets.get(partition, 0))
+                if _is_anew(mark, now):
                     anew.add(partition)
         return anew
 
@@ -412,7 +412,7 @@ def _mark(followed: _Followed, offset: int) -> str | None:
     """Return the mark of the batch before an offset."""
     if offset not in followed.marks:
         near = next((cut for cut in reversed(followed.cuts) if cut.offset < offset), None)
-        if (mark := batch_mark(followed.log, offset, near)) is None:
+        if (mark := _batch_mark(followed.log, offset, near)) is None:
             return None
         followed.marks = {**dict(list(followed.marks.items())[-_MARKS_KEPT:]), offset: mark}
     return followed.marks[offset]
@@ -466,7 +466,7 @@ def count_between(start: Offsets, end: Offsets) -> int:
 _PART = ":"
 
 
-def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None:
+def _batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None:
     """Return the mark of the batch with the last record below an offset, or None if that batch is missing.
 
     Args:
@@ -490,14 +490,14 @@ def batch_mark(log: LogView, offset: int, near: Cut | None = None) -> str | None
     return None
 
 
-def is_topic_id(mark: str) -> bool:
+def _is_topic_id(mark: str) -> bool:
     """Return whether a mark is a topic id."""
     return _PART not in mark
 
 
-def is_anew(was: str, now: str | None) -> bool:
+def _is_anew(was: str, now: str | None) -> bool:
     """Return whether two marks of the same kind show different partitions; `now` is None if it is unknown."""
-    if now is None or is_topic_id(was):
+    if now is None or _is_topic_id(was):
         return now is not None and now != was
     (base, crc, newest), (base_now, crc_now, newest_now) = was.split(_PART), now.split(_PART)
     return base != base_now or (crc != crc_now and int(newest_now) > int(newest))

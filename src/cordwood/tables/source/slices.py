@@ -231,7 +231,7 @@ class Slicer:
         end_offset = min(wanted.end, behind)
         if start_offset >= end_offset:
             return
-        ranges = None if self._keys is None else ranges_with(segment, self._keys)
+        ranges = None if self._keys is None else _ranges_with(segment, self._keys)
         if ranges is not None:
             wanted = replace(wanted, start=start_offset, end=end_offset)
             yield from (one for low, high in ranges for one in self._between(low, high, wanted, segment))
@@ -327,7 +327,7 @@ GAP_BYTES = 64 << 10
 _SHARE_MAX, _RANGES_MAX = 0.25, 64
 
 
-def ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut | None]] | None:
+def _ranges_with(segment: Segment, keys: Sequence[bytes]) -> list[tuple[Cut, Cut | None]] | None:
     """Return the ranges of a segment that contain all records with any of these keys.
 
     A range whose end is None reaches to the segment's end. Return None if the segment has no usable index, so that any

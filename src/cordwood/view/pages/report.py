@@ -84,10 +84,10 @@ def view_html(
         if on_progress is not None and look.partitions_done:
             on_progress(look.partitions_done, look.partitions_all)
 
-    return report_page(*look_at_all(paths, options, PARTITIONS, on_look=report, fs=fs))
+    return _report_page(*look_at_all(paths, options, PARTITIONS, on_look=report, fs=fs))
 
 
-def report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
+def _report_page(look: NodeLook, looks: Sequence[PartitionLook]) -> str:
     """Make the file.
 
     Args:
