@@ -29,7 +29,7 @@ ALLOWED = {
     # An answer that broke off is no error of its own kind in that library.
     "'response body' not in str(error)",
     # Of a Python worker's error in a task, Spark keeps nothing but its traceback as text.
-    "re.search('cordwood\\\\.errors\\\\.Store(?:Access)?Error: (.+)', str(error))",
+    "_OUR_ERROR.search(str(error))",
 }
 
 
