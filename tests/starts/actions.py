@@ -124,6 +124,10 @@ def directory(path: str) -> Action:
     return lambda node: located(node, path).mkdir(parents=True)
 
 
+def fifo(path: str) -> Action:
+    return lambda node: os.mkfifo(located(node, path))
+
+
 def link(path: str, target: str) -> Action:
     return lambda node: located(node, path).symlink_to(target)
 

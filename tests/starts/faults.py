@@ -28,6 +28,7 @@ from tests.starts.actions import (
     drop_batch,
     edit,
     empty,
+    fifo,
     flip,
     garbage,
     join,
@@ -139,6 +140,8 @@ def _small_files() -> Iterator[Fault]:
         "meta.properties",
         {
             "both meta.properties missing": (remove("a/meta.properties"), remove("b/meta.properties")),
+            "b/meta.properties with a space behind its cluster": edit("b/meta.properties", "^(cluster.id=.*)", r"\1 "),
+            "b/meta.properties with the line ends of Windows": edit("b/meta.properties", "\n", "\r\n"),
             "both meta.properties exchanged": (
                 rename("a/meta.properties", "a/aside"),
                 rename("b/meta.properties", "a/meta.properties"),
@@ -158,6 +161,7 @@ def _small_files() -> Iterator[Fault]:
             f"{file} of version 1": edit(file, "version: 0", "version: 1"),
             f"{file} with the version alone": edit(file, "\ntopic_id: .*", ""),
             f"{file} that is a directory": (remove(file), directory(file)),
+            f"{file} with the line ends of Windows": edit(file, "\n", "\r\n"),
         }
         yield from _faults("partition.metadata", rows)
     yield from _faults("partition.metadata", damaged("a/orders-0/partition.metadata"), "crashed")
@@ -176,6 +180,8 @@ def _small_files() -> Iterator[Fault]:
             f"{path} with another count": edit(path, r"\A0\n\d+", "0\n9"),
             f"{path} with a line that is none": edit(path, r"\d+\n\Z", "many\n"),
             f"{path} that is a directory": (remove(path), directory(path)),
+            f"{path} with an empty line behind": append(path, b"\n"),
+            f"{path} with the line ends of Windows": edit(path, "\n", "\r\n"),
         }
         yield from _faults("checkpoints", rows)
     yield from _faults("checkpoints", damaged(f"b/{points}", f"b/{starts}"), "crashed")
@@ -185,6 +191,7 @@ def _small_files() -> Iterator[Fault]:
         {
             "recovery point beyond the end": edit(f"a/{points}", "orders 0 120", "orders 0 500"),
             "recovery point below zero": edit(f"a/{points}", "orders 0 120", "orders 0 -1"),
+            "recovery point in an old segment": edit(f"a/{points}", "orders 0 120", "orders 0 50"),
             "recovery point of a partition that is not there": edit(f"a/{points}", "idle 0 0", "gone 7 3"),
             "log start beyond the end": edit(trimmed, "trimmed 0 40", "trimmed 0 500"),
             "log start at the end": edit(trimmed, "trimmed 0 40", "trimmed 0 120"),
@@ -369,6 +376,7 @@ def _directories() -> Iterator[Fault]:
             "disk b is a dangling link": (remove("b"), link("b", "nowhere")),
             "disk b is a link": (rename("b", "c"), link("b", "c")),
             "disk a empty": (remove("a"), directory("a")),
+            "disks mounted in each other's place": (rename("a", "c"), rename("b", "a"), rename("c", "b")),
             "disk a not mounted": remove("a"),
             "a partition is a file": (remove("a/orders-0"), write("a/orders-0", "")),
             "a partition is a dangling link": (remove("a/orders-0"), link("a/orders-0", "nowhere")),
@@ -467,6 +475,8 @@ def _foreign(p: str) -> dict[str, Action | tuple[Action, ...]]:
         "a compressed log": write(f"{p}/45.log.gz", "hello"),
         "a .lock file": write(f"{p}/.lock", ""),
         "a deleted segment": copy(f"{p}/45.log", f"{p}/20.log.deleted"),
+        "a pipe": fifo(f"{p}/pipe"),
+        "a pipe named like a segment": fifo(f"{p}/60.log"),
         "a file of a partition that is a dangling link": link(f"{p}/60.txnindex", "nowhere"),
         "a log that is a dangling link": (remove(f"{p}/45.log"), link(f"{p}/45.log", "nowhere")),
         "a log that is a link": (

@@ -38,6 +38,8 @@ MEETS_LATER = {
     "leader-epochs-order": "a follower, which truncates by leader epochs",
     "max-timestamp": "a consumer that looks up a time, and retention",
     "not-a-batch": "a consumer of the next records, which are written behind it",
+    "offset-index-order": "a consumer that seeks an offset",
+    "offset-index-position": "a consumer that seeks an offset",
     "offset-below-base": "a consumer that seeks an offset between the two names",
     "segment-overlap": "a consumer that seeks an offset in the overlap",
     "snapshot-beyond-end": "whoever misses the records that were there once",
@@ -46,6 +48,8 @@ MEETS_LATER = {
     "time-index-order": "a consumer that looks up a time",
     "transaction-index-missing": "a consumer of committed records, who gets aborted ones",
     "transaction-index-order": "a consumer of committed records, who gets aborted ones",
+    "unreadable": "a consumer that looks up a time, and retention: a time index that a start does not open",
+    "zero-tail": "a consumer of the next records, which are written behind it",
 }
 
 

@@ -35,8 +35,8 @@ def observe(starts: Starts, fault: Fault, node: Path) -> Answer:
     return answer
 
 
-def test_at_least_600_faults_are_recorded_and_each_can_be_planted(tmp_path: Path) -> None:
-    assert len(RECORDED) >= 600
+def test_at_least_750_faults_are_recorded_and_each_can_be_planted(tmp_path: Path) -> None:
+    assert len(RECORDED) >= 750
     assert not RACES & RECORDED.keys()
     for number, name in enumerate(list(RECORDED)[knobs.SEED % EVERY :: knobs.step(EVERY)]):
         FAULTS[name].plant(tmp_path / str(number))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from cordwood.common.types import Isolation
 from cordwood.fs.wrapped import CountedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.log.tail import find_tail
+from cordwood.storage.log.tail import PATIENCE_SECONDS, FollowedLog, Patience, find_tail
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
 
@@ -105,3 +108,56 @@ def test_a_last_batch_with_a_wrong_checksum_does_not_count(fs: MemoryFileSystem)
     assert tail.next_offset == 3 and "CRC-32C mismatch" in str(tail.damage)
     put(fs, batch(0) + batch(3))
     assert find_tail(view(fs), tail).next_offset == 6
+
+
+# ---- a followed log --------------------------------------------------------------------------------------------------
+
+OPEN: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+
+
+def test_damage_before_the_end_is_passed_once_no_append_takes_that_long(fs: MemoryFileSystem) -> None:
+    times = [0.0]
+    wrong = bytes(11) + b"\x09" + batch(3)[12:]  # its length is too small
+    put(fs, batch(0) + wrong + batch(6))
+    followed = FollowedLog(view(fs), 0, None, patience=Patience(lambda: times[0]))
+    for time, end, passes in ((1.0, 3, False), (PATIENCE_SECONDS, 3, False), (PATIENCE_SECONDS + 1, 9, True)):
+        times[0] = time
+        followed.look()
+        assert (followed.end_offset, followed.log.live) == (end, not passes)
+    followed.look()
+    assert followed.log.live, "the next bytes may be half of an append again"
+    put(fs, batch(0) + wrong + batch(6) + wrong)
+    followed.look()
+    assert followed.damage is None
+    times[0] += PATIENCE_SECONDS
+    followed.look()
+    assert followed.damage is not None and followed.damage.position == 3 * len(wrong)
+
+
+def test_records_deleted_inside_an_open_transaction_are_not_read_when_it_ends(fs: MemoryFileSystem) -> None:
+    put(fs, batch(0) + encode_batch([Record(at, 1000, b"k", b"v") for at in range(3, 6)], **OPEN))
+    followed = FollowedLog(view(fs), 0, Isolation.READ_COMMITTED)
+    followed.look()
+    assert (followed.end_offset, followed.next_offset) == (3, 0)
+    put(fs, b"0\n1\nt 0 5\n", "log-start-offset-checkpoint")
+    followed.look()
+    assert followed.next_offset == 5
+
+
+def test_a_topic_that_is_created_again_is_read_from_its_start(
+    fs: MemoryFileSystem,
+) -> None:
+    ids = [b"version: 0\ntopic_id: %s\n" % one for one in (b"agRvKBhqTb-sqxzWqdupEA", b"XXXXXXXXXXXXXXXXXXXXXg")]
+    put(fs, batch(0) + batch(3))
+    put(fs, ids[0], "t-0/partition.metadata")
+    followed = FollowedLog(view(fs), 0, None)
+    followed.look()
+    followed.next_offset = followed.end_offset
+    put(fs, batch(0) + batch(3) + batch(6))
+    followed.look()
+    assert followed.next_offset == 6
+    followed.next_offset = followed.end_offset
+    put(fs, ids[1], "t-0/partition.metadata")
+    put(fs, batch(0) + batch(3) + batch(6) + batch(9))
+    followed.look()
+    assert (followed.next_offset, followed.end_offset) == (0, 12)

@@ -256,6 +256,8 @@ class Dump:
         except NotFoundError:
             return self._fs.exists(followed.log.path)
         self._show_readable(followed)
+        if followed.damage is not None:
+            self._wrong_behind(followed.log, followed.damage)
         return True
 
     def _show_readable(self, followed: FollowedLog) -> None:

@@ -18,8 +18,9 @@ from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.properties import PartitionMetadata, encode_partition_metadata
 from cordwood.storage.log.files import write_file
+from cordwood.storage.log.tail import PATIENCE_SECONDS
 from cordwood.storage.log.view import LogView
-from cordwood.tables.source.following import _PATIENCE_SECONDS, Follower, count_between, within
+from cordwood.tables.source.following import Follower, count_between, within
 from cordwood.tables.source.offsets import EARLIEST, LATEST, ByPartition, Everywhere, Marks, Offsets, SinceTime
 from cordwood.tables.source.options import parse
 from cordwood.tables.source.schema import column_names
@@ -417,8 +418,8 @@ def test_bytes_that_stay_no_batch_end_a_query_or_are_passed_over() -> None:
                 Query(writer.fs, failOnDamage=fail).follower.final_ends()
         else:
             final = Query(writer.fs, failOnDamage=fail)
-            assert final.follower.final_ends() == {ONE: 9} and final.now >= _PATIENCE_SECONDS
-        query.now += _PATIENCE_SECONDS
+            assert final.follower.final_ends() == {ONE: 9} and final.now >= PATIENCE_SECONDS
+        query.now += PATIENCE_SECONDS
         if fail == "true":
             with pytest.raises(CorruptBatchError, match=f"in {path} at position {end}"):
                 query.batch()

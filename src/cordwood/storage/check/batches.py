@@ -251,8 +251,10 @@ class LogCheck:
 
     Attributes:
         first_offset: first offset of the first valid batch; None without one.
-        has_holes: offsets are missing in or between its batches, as after a clean.
+        has_holes: offsets are missing in its batches, as after a clean.
+        hole: the first offsets [first, behind) that are missing between its batches; None if none are.
         last_offset: last offset of the last valid batch; below the base offset without one.
+        end_position, ends_valid: end of the last batch, and whether that batch is valid.
         damaged: the log has errors, so other files cannot be compared with it.
     """
 
@@ -268,8 +270,10 @@ class LogCheck:
         self.batches = 0
         self.first_offset: int | None = None
         self.has_holes = False
+        self.hole: tuple[int, int] | None = None
         self.last_offset = place.base_offset - 1
         self.end_position = 0
+        self.ends_valid = True
         self.damaged = False
         self._records = RecordCheck(self._report)
         self._invalid: list[np.void] = []
@@ -335,6 +339,7 @@ class LogCheck:
         if self._invalid and followed:
             self._report_invalid(followed=True)
         good &= ~self._header_faults(batches, good)
+        self.ends_valid = bool(good[-1])
         batches = batches[good]
         if not batches.size:
             return
@@ -393,7 +398,12 @@ class LogCheck:
             ),
         ):
             for i in np.flatnonzero(mask).tolist():
-                fails = kind is Kind.OFFSET_BELOW_BASE and place.recovered and last[i] < place.base_offset
+                # A recovery splits a segment only if its last offset is too high for it, and else fails.
+                fails = place.recovered and (
+                    last[i] < place.base_offset
+                    if kind is Kind.OFFSET_BELOW_BASE
+                    else kind is Kind.OFFSET_TOO_HIGH and not high[-1]
+                )
                 self._batch(kind, batches[i], what, meaning=STOPS if fails else None)
         # The header of a wrapper of magic 0 or 1 does not contain its first offset.
         self.has_holes |= bool((batches["base_offset"] < 0).any())
@@ -402,9 +412,10 @@ class LogCheck:
         self.has_holes |= bool((fewer & (batches["magic"] == 2) & ~is_control(batches)).any())
         if self.first_offset is None:
             self.first_offset = int(first[0])
-            self.has_holes |= bool((first[1:] > last[:-1] + 1).any())
-        else:
-            self.has_holes |= bool((first > before + 1).any())
+            before[0] = self.first_offset - 1
+        if self.hole is None:
+            for i in np.flatnonzero(first > before + 1)[:1].tolist():
+                self.hole = int(before[i]) + 1, int(first[i])
         if self.batches == batches.size:
             before[0] = min(int(before[0]), int(first[0]) - 1)  # `below` covers the segment's first batch
         placed = below | high | overlap

@@ -428,7 +428,7 @@ class Check:
         )
         for first, behind, path in () if cleaned else check.holes:
             if behind > log.log_start_offset:
-                what = f"records {first:,} to {behind - 1:,} are missing in front of it, and the log was never cleaned"
+                what = f"records {first:,} to {behind - 1:,} are missing, and the log was never cleaned"
                 findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=Effect.RECORDS_MISSING)
         stated = None if directory is None else directory.log_start_offsets.get(name)
         begun = check.first_epoch_start if stated is None else stated

@@ -144,7 +144,11 @@ class IndexCheck:
 
 
 class OffsetIndexCheck(IndexCheck):
-    """Checks the offset index: each entry has the position of a batch, and its last offset."""
+    """Checks the offset index: each entry has the position of a batch, and its last offset.
+
+    Attributes:
+        end_offset: offset of its last entry; NONE without one.
+    """
 
     def __init__(self, index: offset_index.OffsetIndex, path: str, findings: Findings, handling: Handling) -> None:
         super().__init__(path, findings, handling)
@@ -159,6 +163,7 @@ class OffsetIndexCheck(IndexCheck):
         self._entries = np.flatnonzero(keep)
         self._offsets = index.offsets[self._entries]
         self._positions = np.maximum.accumulate(index.positions[self._entries]) if keep.any() else index.positions[:0]
+        self.end_offset = int(self._offsets[-1]) if self._offsets.size else NONE
         self._end = 0
         self._last_offset = index.base_offset - 1
         #: Indexes of entries whose offset is above the last offset of the batch at their position.
@@ -228,6 +233,7 @@ class TimeIndexCheck(IndexCheck):
 
     Attributes:
         largest_ms: the largest timestamp of the batches so far.
+        end_offset: offset of its last entry; NONE without one.
     """
 
     padding = "a broker takes the zeros for the newest time, 1970: retention by time deletes the segment, however new"
@@ -242,6 +248,7 @@ class TimeIndexCheck(IndexCheck):
         self._faulty = bool(self.report_faults(time_index.faults(index), Kind.TIME_INDEX_ORDER))
         count = index.entries - (1 if handling.live and handling.in_use else 0)
         self._index = index
+        self.end_offset = index.last_entry[1] if index.entries else NONE
         # If the entries are out of order, do not compare them with the log.
         self._count = 0 if self._faulty else count
         self._at = 0

@@ -7,7 +7,7 @@ next. After a damaged segment, state that depends on it is no longer compared, s
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cordwood.common.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.common.types import NONE, ControlType
@@ -52,8 +52,9 @@ class PartitionCheck:
         names_topic: after `run`: `partition.metadata` exists, readable or not.
         loaded_end: after `run`: end offset that a load finds from the last entry of the offset index; None if a load
             does not use that entry, or fails.
-        holes: after `run`: offsets [first, behind) missing in front of a segment's first batch, and the segment's path.
-        has_inner_holes: after `run`: offsets are missing in a segment, as after a clean.
+        holes: after `run`: offsets [first, behind) missing in front of a segment's first batch, or between batches of
+            the active segment, and the segment's path.
+        has_inner_holes: after `run`: offsets are missing in a closed segment, as after a clean.
         newest_ms: after `run`: largest timestamp of each segment's records, by base offset.
         first_epoch_start: after `run`: start offset of the first leader epoch. Retention moves it with the log's start.
         lost: after `run`: data that a recovery cuts off.
@@ -104,7 +105,12 @@ class PartitionCheck:
                 Kind.NO_SEGMENT,
                 self.log.path,
                 "there is no .log file in it",
-                severity=Severity.RECOVERY if self.stop.recovery_point == 0 else None,
+                severity=Severity.NOTE
+                if self.stop.set_aside
+                else Severity.RECOVERY
+                if self.stop.recovery_point == 0
+                else None,
+                meaning="a broker does not serve this directory" if self.stop.set_aside else None,
             )
         snapshots = state.SnapshotCheck([], self.findings) if only is not None else self._snapshots()
         for segment, following in zip(segments, (*segments[1:], None), strict=False):
@@ -160,7 +166,11 @@ class PartitionCheck:
             if file is not None and (index or file.kind in _FIXED_KINDS) and file.name == info.name:
                 what = "a directory where a file should be"
                 self.findings.add(
-                    Kind.UNREADABLE, f"{log.path}/{info.name}", what, offset=file.offset if index else None
+                    Kind.UNREADABLE,
+                    f"{log.path}/{info.name}",
+                    what,
+                    offset=file.offset if index else None,
+                    meaning=_OPENED_LATE if self._is_opened_late(file) else None,
                 )
         for action in log.recovery.actions:
             path = f"{log.path}/{action.file}"
@@ -182,6 +192,15 @@ class PartitionCheck:
             elif not (self.stop.clean and action.file.endswith(Temporary.DELETED)):
                 # A clean shutdown does not wait for scheduled deletions, so .deleted files are normal after it.
                 self.findings.add(Kind.LEFTOVER, path, action.why, offset=offset)
+
+    def _is_opened_late(self, file: PartitionFile) -> bool:
+        """Return whether a file is a time index that a load does not open.
+
+        Source: Kafka LogSegment.sanityCheck, LazyIndex.
+        """
+        older = [one.base_offset for one in self.log.segments[:-1] if FileKind.OFFSET_INDEX in one.files.indexes]
+        is_recovered = self._rebuilt_from is not None and file.offset >= self._rebuilt_from
+        return file.kind is FileKind.TIME_INDEX and file.offset in older and not is_recovered
 
     def _index_missing(self, path: str, offset: int | None) -> None:
         if offset is not None and self._sizes.get(offset, 0) > 0:  # an empty segment has no index before it is used
@@ -286,6 +305,8 @@ class PartitionCheck:
             if in_use and stop.clean and offsets is not None:
                 self._end_as_loaded(file, segment)
         self._hole(segment, check)
+        if in_use and stop.crashed:
+            self._compare_end(segment, check, [one.end_offset for one in (offsets, times) if one is not None])
         if times is not None:
             self.newest_ms[base] = times.largest_ms
         self.damaged |= check.damaged
@@ -310,6 +331,14 @@ class PartitionCheck:
             if not self.findings.worsen(segment.path, error.position, STOPS):
                 self.findings.add(Kind.NOT_A_BATCH, segment.path, error.what, position=error.position, meaning=STOPS)
 
+    def _compare_end(self, segment: Segment, check: LogCheck, ends: Sequence[int]) -> None:
+        """Report records that both indexes of the active segment point at, and that a crash took without a trace."""
+        end = check.last_offset + 1
+        is_whole = check.ends_valid and check.end_position == segment.size_bytes
+        if is_whole and len(ends) == 2 and ends[0] == ends[1] >= end:
+            what = f"its indexes point at offset {ends[0]}, but it ends at {end}"
+            self.findings.add(Kind.CHECKPOINT_BEYOND_END, segment.path, what, offset=end)
+
     def _hole(self, segment: Segment, check: LogCheck) -> None:
         """Note offsets that are missing in front of a segment, or in front of its first batch."""
         first = check.first_offset
@@ -318,6 +347,10 @@ class PartitionCheck:
         elif first is not None and first > max(segment.base_offset, self._segment_end or 0):
             self.holes.append((segment.base_offset, first, segment.path))
         self.has_inner_holes |= check.has_holes
+        if check.hole is not None and segment.following is None:
+            self.holes.append((*check.hole, segment.path))  # no clean has touched the active segment
+        elif check.hole is not None:
+            self.has_inner_holes = True
         self._segment_end = max(segment.base_offset, check.last_offset + 1)
 
     def _index_data(self, segment: Segment, kind: FileKind) -> tuple[str, bytes | None]:
@@ -357,6 +390,7 @@ class PartitionCheck:
 
 
 _FIXED_KINDS = (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE, FileKind.LOG_CONFIGS)
+_OPENED_LATE = "a look-up by time in it fails, and so does retention by time"
 _FIXED_NAMES = tuple(map(str, FIXED_KINDS))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import uuid
 
-from cordwood.common.errors import RequestError
+from cordwood.common.errors import CorruptFileError, RequestError
 from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
 from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats import filenames
@@ -17,6 +18,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
     parse_key_index,
 )
+from cordwood.storage.formats.properties import decode_partition_metadata
 
 #: Size limits of files that are read whole. Files named by an offset are indexes and producer snapshots: a segment of
 #: 2 GiB has no more batches than fit 256 MiB of index. The others are text files with about a line per partition.
@@ -37,6 +39,18 @@ def read_file(fs: Store, path: str) -> bytes:
         if size > _bytes_max(posixpath.basename(path)):
             raise OSError(errno.EFBIG, f"{size} bytes are more than such a file ever has", path)
         return file.read(0, size)
+
+
+def read_topic_id(fs: Store, partition: str) -> uuid.UUID | None:
+    """Read the topic id in the `partition.metadata` of a directory; return None if the file is missing or unreadable.
+
+    Brokers before 2.8 wrote no such file; `check` reports a bad one.
+    """
+    path = f"{partition}/{filenames.FileKind.PARTITION_METADATA}"
+    try:
+        return decode_partition_metadata(read_file(fs, path), path).topic_id
+    except (OSError, CorruptFileError):
+        return None
 
 
 def _bytes_max(name: str) -> int:

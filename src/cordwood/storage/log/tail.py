@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
+import uuid
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cordwood.common.errors import CorruptBatchError, CorruptFileError, NotFoundError
@@ -30,7 +33,7 @@ from cordwood.record.columns import BatchWindow, crc_error, is_valid
 from cordwood.storage.formats import producer_state, transaction_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import read_file, read_topic_id
 from cordwood.storage.log.segment import MAX_OFFSET, Cut, Segment, cut_before, gap_error, header_at
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions, steps
 from cordwood.storage.log.view import LogView
@@ -152,6 +155,8 @@ def _from_snapshot(log: LogView, end: int) -> Transactions:
 _ATTEMPTS = 5
 #: Number of earlier tails that are compared with a truncated log.
 _TAILS_MAX = 64
+#: Bytes that do not form a batch may belong to a batch that is being written, but not for longer than this.
+PATIENCE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +251,27 @@ def find_tail(log: LogView, known: Tail | None = None, *, search: bool = False) 
 
 
 @dataclass
+class Patience:
+    """Decides when bytes that do not form a batch are damage: no append takes this long.
+
+    Attributes:
+        damaged_since: when the present damage was first seen, by the clock; None without damage.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    damaged_since: float | None = None
+    _end: Cut | None = None
+
+    def is_over(self, tail: Tail) -> bool:
+        """Return whether the bytes after the last batch have been there for too long to be a part of an append."""
+        if tail.damage is None:
+            self.damaged_since = None
+        elif self.damaged_since is None or tail.end != self._end:
+            self.damaged_since, self._end = self.clock(), tail.end
+        return self.damaged_since is not None and self.clock() - self.damaged_since >= PATIENCE_SECONDS
+
+
+@dataclass
 class FollowedLog:
     """A log that grows while it is read, with at least one segment.
 
@@ -255,6 +281,7 @@ class FollowedLog:
         end_offset: end of the readable records at the last poll: the log's end, or its last stable offset.
         transactions: transactions below the log's end at the last poll, without aborted ones that end below
             `next_offset`.
+        damage: damage at the log's end, once it is too old to be a part of an append.
     """
 
     log: LogView
@@ -262,8 +289,16 @@ class FollowedLog:
     isolation: Isolation | None
     end_offset: int = 0
     transactions: Transactions = field(default_factory=Transactions)
+    patience: Patience = field(default_factory=Patience)
+    damage: CorruptBatchError | None = None
     _tails: deque[Tail] = field(default_factory=lambda: deque(maxlen=_TAILS_MAX))
     _resume: Cut | None = None
+    _topic_id: uuid.UUID | None = None
+
+    def __post_init__(self) -> None:
+        """Remember whether a broker appends, and the topic."""
+        self._is_live = self.log.live
+        self._topic_id = read_topic_id(self.log.fs, self.log.path)
 
     def look(self) -> None:
         """Update the end of the readable records.
@@ -280,7 +315,12 @@ class FollowedLog:
 
     def _look(self) -> None:
         known = self._tails[-1] if self._tails else None
-        tail = find_tail(self.log, known, search=not self.log.live)
+        tail = self._tail(known)
+        topic_id = self._topic_id if tail is known else read_topic_id(self.log.fs, self.log.path)
+        if topic_id != self._topic_id:
+            # Deleted and created again: nothing of the former log is left, whatever its batches look like.
+            self._tails.clear()
+            known, self._topic_id, self.next_offset, self._resume = None, topic_id, 0, None
         if known is None:
             self.transactions = Transactions(open=self.log.open_below_start())
         elif tail is not known and known.is_replaced(self.log):
@@ -288,12 +328,24 @@ class FollowedLog:
             self.transactions, self._resume = Transactions(open=self.log.open_below_start()), None
         if tail is not known:
             self._tails.append(tail)
+        if self.isolation is not None:
+            self.next_offset = max(self.next_offset, self.log.log_start_offset)  # records were deleted meanwhile
         self.end_offset = tail.next_offset
         if self.isolation == READ_COMMITTED:
             self.transactions.forget_below(self.next_offset)
             self._resume = follow(self.transactions, self.log, tail.next_offset, self._resume) or self._resume
             stable = self.transactions.last_stable_offset
             self.end_offset = tail.next_offset if stable is None else stable
+
+    def _tail(self, known: Tail | None) -> Tail:
+        """Find the log's end; past damage that is too old, so that what follows it is read and the damage reported."""
+        self.log.live, self.damage = self._is_live, None
+        tail = find_tail(self.log, known, search=not self._is_live)
+        if self._is_live and self.patience.is_over(tail):
+            self.log.live = False
+            tail = find_tail(self.log, known, search=True)
+            self.damage = tail.damage
+        return tail
 
     def _unchanged_end(self, known: Tail, tail: Tail) -> int:
         """Return the offset below which the log has the same records as before, after a batch was replaced.

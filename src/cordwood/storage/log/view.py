@@ -116,12 +116,13 @@ class LogView:
         )
 
     def list_again(self) -> None:
-        """List the files again, after one of them has vanished.
+        """List the files again, after one of them has vanished, and forget the log start offset that was read.
 
         Raises:
             NotFoundError: the log was deleted.
         """
         self._list()
+        self._checkpointed_start = None
 
     def __repr__(self) -> str:
         return f"LogView({self.path!r}, {len(self.segments)} segments, {self.size_bytes} bytes)"

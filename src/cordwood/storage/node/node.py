@@ -45,8 +45,7 @@ from cordwood.storage.formats.filenames import (
     Temporary,
 )
 from cordwood.storage.formats.log_configs import LogConfigs
-from cordwood.storage.formats.properties import decode_partition_metadata
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import read_file, read_topic_id
 from cordwood.storage.log.loaded import LoadedLog, as_loaded
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.log.view import LogView
@@ -77,12 +76,8 @@ class LocatedPartition:
         return None if self.name is None else self.name.topic_partition.topic
 
     def topic_id(self) -> uuid.UUID | None:
-        """Read the topic id in `partition.metadata`; return None if the file is missing or unreadable."""
-        path = f"{self.path}/{FileKind.PARTITION_METADATA}"
-        try:
-            return decode_partition_metadata(read_file(self.directory.fs, path), path).topic_id
-        except (OSError, CorruptFileError):
-            return None  # brokers before 2.8 wrote no such file; `check` reports a bad one
+        """Return the topic id in `partition.metadata`; see `read_topic_id`."""
+        return read_topic_id(self.directory.fs, self.path)
 
     def names_topic(self) -> bool:
         """Return whether there is a `partition.metadata`, readable or not."""

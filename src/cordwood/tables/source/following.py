@@ -23,7 +23,7 @@ from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.segment import Cut
-from cordwood.storage.log.tail import Tail, find_tail, follow
+from cordwood.storage.log.tail import PATIENCE_SECONDS, Patience, Tail, find_tail, follow
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -45,8 +45,6 @@ _LISTING_SECONDS = 5.0
 #: all the time, but the facts needed here hardly ever do.
 _METADATA_SECONDS = 60.0
 _METADATA_OF_NEW_SECONDS = 1.0
-#: Bytes that do not form a batch may belong to a batch that is being written, but not for longer than this.
-_PATIENCE_SECONDS = 10.0
 _CUTS_MAX = 64
 _MARKS_KEPT = 3
 _ATTEMPTS = 5
@@ -64,7 +62,6 @@ class _Followed:
         changed_ns: mtime of the directory at the last listing.
         cuts: positions of the last batches of earlier tails: a batch of the query begins near one of them.
         resume: a cut behind which `follow` reads the next headers.
-        damaged_since: when bytes that do not form a batch were first seen.
         topic_id: the topic id in `partition.metadata`, or None.
         marks: marks of the batches before the most recently used offsets, by offset.
     """
@@ -73,6 +70,7 @@ class _Followed:
     place: LocatedPartition
     identity: tuple[str, int, int]
     log: LogView
+    patience: Patience
     listed: float = 0.0
     changed_ns: int = 0
     tail: Tail | None = None
@@ -81,7 +79,6 @@ class _Followed:
     readable_end: int = 0
     transactions: Transactions | None = None
     resume: Cut | None = None
-    damaged_since: float | None = None
     topic_id: str | None = None
     marks: dict[int, str] = field(default_factory=dict)
 
@@ -153,8 +150,9 @@ class Follower:
         """Like `ends`, for a query that looks only once: wait until the last writes are complete or clearly damaged."""
         while True:
             ends = self.ends(now=True)
-            since = [one.damaged_since for one in self._followed.values() if one.damaged_since is not None]
-            if not since or self.clock() - max(since) >= _PATIENCE_SECONDS:
+            times = [one.patience.damaged_since for one in self._followed.values()]
+            since = [one for one in times if one is not None]
+            if not since or self.clock() - max(since) >= PATIENCE_SECONDS:
                 return ends
             self.sleep(_LOOK_SECONDS)
 
@@ -273,7 +271,7 @@ class Follower:
             log = LogView(place.path, fs=self._fs, live=True, log_start_offset=start)
             if one is None:
                 topic_id = place.topic_id()
-                one = _Followed(partition, place, identity, log)
+                one = _Followed(partition, place, identity, log, Patience(self.clock))
                 one.topic_id = None if topic_id is None else encode_id(topic_id)
             one.log, one.changed_ns, one.listed = log, info.mtime_ns, self.clock()
         one.place = place
@@ -282,14 +280,9 @@ class Follower:
 
     def _tail(self, followed: _Followed) -> Tail:
         tail = find_tail(followed.log, followed.tail)
-        if tail.damage is None:
-            followed.damaged_since = None
+        if not followed.patience.is_over(tail):
             return tail
-        if followed.damaged_since is None:
-            followed.damaged_since = self.clock()
-        if self.clock() - followed.damaged_since < _PATIENCE_SECONDS:
-            return tail
-        if self.options.fail_on_damage:
+        if self.options.fail_on_damage and tail.damage is not None:
             raise tail.damage
         return find_tail(followed.log, followed.tail, search=True)
 
