@@ -27,7 +27,7 @@ from cordwood.common.types import TopicPartition
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
-from cordwood.storage.log import recovered
+from cordwood.storage.log import loaded
 from cordwood.storage.log.view import LogView
 from tests.commands.trees import TOPICS, tree
 from tests.fixtures import copy_of, facts, fixture
@@ -70,7 +70,7 @@ def test_a_copy_has_what_cleaning_gives_and_all_else_as_it_was(
         expected = contents(partition)
         if partition.name != "__cluster_metadata-0":
             # A loader removes snapshots between segments.
-            for name in recovered.stray_snapshots(LogView(str(partition), fs=PosixFileSystem())):
+            for name in loaded.stray_snapshots(LogView(str(partition), fs=PosixFileSystem())):
                 del expected[name]
         if (planned := to_clean.get(str(partition))) is not None and planned.compaction is not None:
             outputs = tmp_path / partition.name

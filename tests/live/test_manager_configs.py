@@ -156,6 +156,19 @@ def test_a_damaged_file_deletes_nothing(tmp_path: Path, data: bytes, caplog: pyt
         assert remembered(manager.logs[ONE]) == {"cleanup.policy": "delete", "retention.ms": "1000"}
 
 
+def test_a_directory_in_the_place_of_the_file_leaves_the_log_directory_online(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as manager:
+        path = Path(filled(manager).directory, FileKind.LOG_CONFIGS)
+    path.mkdir()
+    with opened(tmp_path, *DELETES) as manager:
+        manager.update_topic_config("t", {"retention.ms": "2000"})
+        manager.logs[ONE].append({"k": "v"})
+        assert len(manager.live_log_dirs) == 1
+    assert "the configs of t-0 are not remembered" in caplog.text
+
+
 def test_a_file_is_read_as_it_was_written() -> None:
     texts = {
         "cleanup.policy": "compact,delete",

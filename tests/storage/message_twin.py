@@ -9,7 +9,8 @@ import struct
 from random import Random
 from typing import Any, NamedTuple
 
-from cordwood.storage.formats.messages import consumer_offsets, control_records
+from cordwood.storage.formats.messages.coordinator_records import ASSIGNMENT, SUBSCRIPTION
+from cordwood.storage.formats.messages.metadata_records import CONTROL_RECORDS
 from cordwood.storage.formats.messages.schema import UNKNOWN_TAGS, ZERO_UUID, Field, Message, uuid_text
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 
@@ -34,9 +35,9 @@ class Case(NamedTuple):
 def all_messages() -> list[Message]:
     """All keys and values of internal topics, of control records and of consumer groups' metadata."""
     records = [one for topic in INTERNAL_TOPICS.values() for one in topic.records.values()]
-    records += control_records.RECORDS.values()
+    records += CONTROL_RECORDS.values()
     found = [message for one in records for message in (one.key, one.value) if message is not None]
-    return [*found, consumer_offsets.SUBSCRIPTION, consumer_offsets.ASSIGNMENT]
+    return [*found, SUBSCRIPTION, ASSIGNMENT]
 
 
 CASES = [

@@ -115,6 +115,18 @@ def test_remembered_configs_that_cannot_be_read_are_a_note(data: bytes, tmp_path
     assert cordwood.check(str(partition)) == []
 
 
+def test_a_directory_in_the_place_of_remembered_configs_is_a_note(tmp_path: Path) -> None:
+    partition = site("orders", tmp_path)
+    (partition / "cordwood.properties").mkdir()
+    assert [finding.kind for finding in cordwood.check(str(partition))] == [Kind.LOG_CONFIGS_UNREADABLE]
+
+
+def test_an_empty_checkpoint_of_log_start_offsets_is_as_kafka_creates_it(tmp_path: Path) -> None:
+    directory = site("orders", tmp_path).parent
+    (directory / "log-start-offset-checkpoint").write_bytes(b"")
+    assert cordwood.check(str(directory)) == []
+
+
 # ---- crashes ---------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from cordwood.storage.changes.copy import copy_partition
 from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_name
 from cordwood.storage.log.files import read_file, write_file
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node

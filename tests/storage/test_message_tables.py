@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cordwood.common.types import ControlType
-from cordwood.storage.formats.messages import consumer_offsets, control_records
+from cordwood.storage.formats.messages.coordinator_records import ASSIGNMENT, SUBSCRIPTION
+from cordwood.storage.formats.messages.metadata_records import CONTROL_RECORDS
 from cordwood.storage.formats.messages.schema import NEVER, Field, read_table
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from tests.kafka_tools import jars
@@ -57,7 +58,7 @@ def test_record_types_have_the_numbers_and_names_of_their_topic() -> None:
     for topic in INTERNAL_TOPICS.values():
         assert [one.number for one in topic.records.values()] == list(topic.records)
         assert len({one.name for one in topic.records.values()}) == len(topic.records)
-    assert [ControlType(number) for number in control_records.RECORDS] == list(ControlType)[3:]
+    assert [ControlType(number) for number in CONTROL_RECORDS] == list(ControlType)[3:]
 
 
 # ---- Kafka's definitions ---------------------------------------------------------------------------------------------
@@ -75,9 +76,9 @@ OTHERS = {"ProducerSnapshot"}
 IN_CLIENTS = {
     one.name
     for one in (
-        consumer_offsets.SUBSCRIPTION,
-        consumer_offsets.ASSIGNMENT,
-        *(record.value for record in control_records.RECORDS.values()),
+        SUBSCRIPTION,
+        ASSIGNMENT,
+        *(record.value for record in CONTROL_RECORDS.values()),
     )
 }
 Definition = Mapping[str, Any]

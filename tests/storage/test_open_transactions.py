@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cordwood.common.types import TopicPartition
+from cordwood.storage.formats.messages.coordinator_records import TransactionStatus
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
-from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.transactions import (
     OpenInLog,
     OpenTransaction,

@@ -13,7 +13,7 @@ from cordwood.common.errors import DataError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import filenames, producer_state
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy

@@ -19,6 +19,7 @@ from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.cli.values import Decode, DecodedForm
 from cordwood.common.errors import CorruptMessageError
 from cordwood.common.types import ControlType
+from cordwood.storage.formats.messages.coordinator_records import TransactionStatus
 from cordwood.storage.formats.messages.topics import (
     INTERNAL_TOPICS,
     DecodedRecord,
@@ -26,7 +27,6 @@ from cordwood.storage.formats.messages.topics import (
     decode_control_record,
     decode_record,
 )
-from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 
 #: Name suffixes of fields that are times in milliseconds.
 _TIMES = ("timestamp", "timestamp_ms")

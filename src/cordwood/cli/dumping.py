@@ -43,7 +43,7 @@ from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.tail import FollowedLog
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
 from cordwood.storage.log.view import LogView, holds_nothing
-from cordwood.storage.log.windows import Gap, GapKind
+from cordwood.storage.log.windows import Gap
 from cordwood.storage.node.directory import LogDirectory, PathKind, is_wanted, look, nothing_selected
 
 #: Number of rows that are made into lines at once; then size in bytes at which lines are written.
@@ -353,9 +353,9 @@ class Dump:
     ) -> None:
         if isinstance(item, Gap):
             # Incomplete bytes at the end are normal after a crash, and while a broker appends.
-            if is_end and self.choice.follow and item.kind is not GapKind.DAMAGE:
+            if is_end and self.choice.follow and item.may_end_log(live=False):
                 return  # it may become a batch
-            if is_end and (live or item.kind is not GapKind.DAMAGE):
+            if is_end and item.may_end_log(live=live):
                 fields = {"position": item.position, "size": item.size_bytes, "what": item.what}
                 self.put(self.printer.entry("rest", fields))
             else:

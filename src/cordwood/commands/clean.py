@@ -87,7 +87,7 @@ from cordwood.storage.changes.copy import (
 from cordwood.storage.check.warnings import text, warnings
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node

@@ -47,7 +47,7 @@ from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.swap import check_apart, check_ownership
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.node.directory import LogDirectory, check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
 from cordwood.storage.recovery.in_place import recover_in_place

@@ -17,7 +17,7 @@ from cordwood.fs.base import Link, TargetStore, is_full
 from cordwood.fs.workspace import leftovers, mode_of, remove_tree
 from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
 from cordwood.storage.formats.filenames import DirectoryState
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.storage.recovery.into_copy import Recovered, recover_into_copy

@@ -18,7 +18,7 @@ from cordwood.fs.machine import memory_bytes
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.swap import check_apart, check_ownership
 from cordwood.storage.index.build import IndexResult, drop_indexes, index_partition
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.node.node import LocatedPartition, list_places
 
 #: An index build may use this machine's memory divided by this number for keys.

@@ -58,8 +58,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
-from cordwood.storage.log.loaded import LoadCut, LoadedLog, Stop, as_it_is, as_loaded
-from cordwood.storage.log.recovered import broker_would_load
+from cordwood.storage.log.loaded import LoadCut, LoadedLog, Stop, as_it_is, as_loaded, broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tasks.proof_room import proof_bytes

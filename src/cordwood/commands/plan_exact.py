@@ -33,7 +33,7 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
-from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
+from cordwood.storage.log.loaded import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.into_copy import Recovered

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from cordwood.live.metrics import LogStats
 from cordwood.live.scheduler import Scheduler
 from cordwood.storage.formats import log_configs
 from cordwood.storage.formats.filenames import FileKind
+
+_log = logging.getLogger(__name__)
 
 
 def check_partition(partition: object) -> None:
@@ -114,7 +117,11 @@ class LogPool:
             found = self.configs.to_remember(self.fs, log.directory, topic, self.clock())
             if found is not None:
                 path = f"{log.directory}/{FileKind.LOG_CONFIGS}"
-                self.fs.put(path, log_configs.encode(found), beside=f"{path}.tmp")
+                try:
+                    self.fs.put(path, log_configs.encode(found), beside=f"{path}.tmp")
+                except IsADirectoryError as error:
+                    # A directory under that name is not a failure of the disk, which would take all logs offline.
+                    _log.error("the configs of %s are not remembered: %s", log.name, error)
 
     def pop_all_in(self, path: str) -> list[Log]:
         """Remove and return the logs in a directory."""

@@ -39,7 +39,7 @@ from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.recovered import strays
+from cordwood.storage.log.loaded import strays
 from cordwood.storage.recovery.replay import (
     CompletedTransaction,
     Producer,

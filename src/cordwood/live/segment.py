@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cordwood.common.errors import LogSegmentOffsetOverflowError
 from cordwood.common.types import NONE, Clock
-from cordwood.fs.base import COPY_BUFFER_BYTES, Bytes, File
+from cordwood.fs.base import Bytes, File
 from cordwood.kernels.layout import (
     CODEC_MASK,
     HEADER,
@@ -36,7 +36,7 @@ from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
-from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader, read_headers
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader, only_zeros, read_headers
 
 #: Bytes that a search for a batch reads at once.
 _SEARCH_BYTES = 16 << 10
@@ -455,8 +455,7 @@ class LogSegment:
 
     def has_only_zeros_from(self, position: int) -> bool:
         """Return whether no byte from a position on is set, as in a preallocated file."""
-        starts = range(position, self.size_bytes, COPY_BUFFER_BYTES)
-        return not any(any(self.read_bytes(start, COPY_BUFFER_BYTES)) for start in starts)
+        return only_zeros(self._file, position, self.size_bytes)
 
     def _read_largest_timestamp(self) -> tuple[int, int]:
         largest = self.time_index.last_entry

@@ -45,7 +45,7 @@ from cordwood.kernels.layout import BATCH_ROW, BatchRows, concerns_transactions
 from cordwood.record.columns import RecordColumns
 from cordwood.storage.log.segment import gap_error
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
-from cordwood.storage.log.windows import Checks, Gap, GapKind, compute_crcs
+from cordwood.storage.log.windows import Checks, Gap, compute_crcs
 
 # ---- headers ---------------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ def read_segment_headers(task: SegmentTask) -> SegmentHeaders:
     end, next_offset, last_number = 0, task.base_offset, NONE
     for item in segment.headers_and_gaps(search=not task.log.source.live, ordered=True):
         if isinstance(item, Gap):
-            if task.is_last and (task.log.source.live or item.kind is not GapKind.DAMAGE):
+            if task.is_last and item.may_end_log(live=task.log.source.live):
                 break  # an incomplete write after a crash, or one that a broker has not finished
             raise gap_error(segment, item)
         transactional.append(item[concerns_transactions(item)])

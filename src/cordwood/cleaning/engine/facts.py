@@ -28,7 +28,7 @@ from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error, joined, part_numbers, parts_of
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, GapKind, read_headers
+from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, read_headers
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers, headers_from, newest_snapshot
 
@@ -280,8 +280,7 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
             for item in segment.headers_and_gaps(end=end, search=not log.live):
                 if not isinstance(item, Gap):
                     table.add(first + part_numbers(segment, item["position"]), item)
-                # At the log's end the gap may be a normal effect of a stop.
-                elif segment is not active or (item.kind is GapKind.DAMAGE and not log.live):
+                elif not log.is_end(segment, item):
                     table.damage[first] = table.damage[first] or str(gap_error(segment, item))
         except RequestError as error:
             table.damage[first] = str(error)

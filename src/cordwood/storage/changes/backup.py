@@ -39,7 +39,7 @@ from cordwood.fs.workspace import is_within, mode_of
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, is_component, parse_file
 from cordwood.storage.log.files import read_file
-from cordwood.storage.log.recovered import files_after_swaps
+from cordwood.storage.log.loaded import files_after_swaps
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 

@@ -27,7 +27,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.recovered import broker_would_load, files_after_recovery
+from cordwood.storage.log.loaded import broker_would_load, files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory

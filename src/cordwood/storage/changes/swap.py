@@ -329,17 +329,14 @@ def _complete(fs: LocalFileSystem, partition: str) -> None:
     execute(fs, _into_place(partition, names))
 
 
-# ---- ownership -------------------------------------------------------------------------------------------------------
-
-# Check that this user can give the outputs of a clean in place the owner and group of the files that they replace.
-#
-# A broker that cannot write to one of its files takes the whole log directory offline. So, before anything is written,
-# the owners of the old files are compared with the user of this process: only a privileged process can give a file to
-# another user, and an unprivileged user can give it only to a group that the user is in.
+# ---- before a change -------------------------------------------------------------------------------------------------
 
 
 def check_ownership(fs: LocalFileSystem, partitions: Iterable[str], user: User | None = None) -> None:
     """Raise RequestError if this user cannot replace the partitions' files by files of the same owner and group.
+
+    A broker that cannot write to one of its files takes the whole log directory offline. Only a privileged process can
+    give a file to another user, and an unprivileged user can give it only to a group that the user is in.
 
     Args:
         partitions: paths of partition directories. The checkpoints beside them are checked, too.

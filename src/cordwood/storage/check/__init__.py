@@ -1,11 +1,9 @@
 """Finds every inconsistency in Kafka's files, with its position and its consequence for a broker.
 
     findings    kinds of findings, with severity and meaning
-    batches     one .log file: batches and their order
-    records     the records in the batches
-    indexes     offset, time and transaction index against the log
+    batches     one .log file: batches, their order, and their records
+    indexes     offset, time, transaction and key index against the log
     state       producer snapshots and leader epochs against the log
-    key_indexes Cordwood's own files: key indexes
     partition   all files of one partition
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions

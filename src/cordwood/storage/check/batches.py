@@ -1,8 +1,9 @@
 """Checks one `.log` file: its batches, their order, and their records.
 
 The file is read once, in windows, as columns. Rules about a header are a table; rules about order compare adjacent
-batches; rules about records use the output of `columns.decode`. Observers (indexes, producer state, leader epochs) get
-the headers of the same pass, so nothing is read twice or kept in memory.
+batches; rules about records compare the output of `columns.decode` with the headers: offsets increase within the batch,
+the largest timestamp equals the header's, and the values of transaction markers are valid. Observers (indexes, producer
+state, leader epochs) get the headers of the same pass, so nothing is read twice or kept in memory.
 
 A batch with a wrong checksum or an impossible header is reported once, and excluded from all other checks.
 """
@@ -533,12 +534,6 @@ _FLUSHED_TAIL = (
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
-
-# Checks the records of a `.log` file against the headers of their batches.
-#
-# Records arrive as columns; the records of one batch may arrive in several parts. Offsets must increase and be within
-# the
-# batch, the largest timestamp must equal the header's, and the values of transaction markers must be valid.
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -541,9 +541,6 @@ class Check:
         data = self._read(directory, name, findings)
         if data is None:
             return
-        # While a broker runs, the file may be empty: a broker creates it so at its first start.
-        if not data and name == filenames.LOG_START_OFFSETS and not directory.live:
-            findings.add(Kind.CHECKPOINT_UNREADABLE, path, "an empty file", meaning=_WRONG_VALUE[name])
         try:
             offsets = checkpoints.decode(data, path)
         except CorruptFileError as error:

@@ -1,4 +1,4 @@
-"""Checks the index files of a segment against its log.
+"""Checks the index files of a segment against its log: Kafka's three, and Cordwood's key index.
 
 Each index is decoded before the log is read, and each entry is compared when its batch is read. So if the log grows
 meanwhile, it still contains the batches of all entries.
@@ -8,6 +8,11 @@ If the next load recovers the segment, it rebuilds its indexes, so errors in the
 Brokers before 4.0 wrote one offset index entry per append, with the last offset of all its batches (before 0.11 the
 first offset); newer brokers, and recovery, write the last offset of the batch itself. The check accepts all of these.
 An entry of the time index has the largest timestamp of all batches up to a batch, and an offset of that batch.
+
+A key index is Cordwood's own file and only saves time, so an error in it is never an error of the log: findings in it
+are notes. It is stale if its segment changed after it was written. A clean does not use a stale index, and writes a new
+one. Its batches are compared with all headers of the segment. Hashes of keys are not computed again: checksums cover
+them, and no record is dropped because of a hash in a file.
 """
 
 from __future__ import annotations
@@ -475,15 +480,6 @@ def _too_high(stable: int, limit: int) -> str:
 
 
 # ---- key indexes -----------------------------------------------------------------------------------------------------
-
-# Compares the key indexes of a partition with its segments.
-#
-# A key index is Cordwood's own file and only saves time, so an error in it is never an error of the log: all findings
-# here are notes. An index is stale if its segment changed after the index was written. A clean does not use a stale
-# index, and writes a new one.
-#
-# The check compares the batches in an index with all headers of the segment. It does not compute the hashes of keys
-# again: checksums cover them, and no record is dropped because of a hash in a file.
 
 #: Flags that follow from the headers of batches.
 _OF_HEADERS = Flag.CONTROL | Flag.TRANSACTIONAL | Flag.EMPTY_BATCHES | Flag.OLD_MAGIC

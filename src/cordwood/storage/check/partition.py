@@ -219,7 +219,7 @@ class PartitionCheck:
                 meaning = OFFLINE if error.kind is TextProblem.MALFORMED else STOPS
                 self.findings.add(Kind.PARTITION_METADATA, path, error.what, position=error.position, meaning=meaning)
         path = f"{self.log.path}/{FileKind.LOG_CONFIGS}"
-        data = self._read(path)
+        data = self._read(path, Kind.LOG_CONFIGS_UNREADABLE)
         if data is not None:
             try:
                 log_configs.decode(data, path)
@@ -251,22 +251,22 @@ class PartitionCheck:
         snapshots = state.decode_snapshots(files, self.findings, rebuilt_above=self._rebuilt_from)
         return state.SnapshotCheck(snapshots, self.findings)
 
-    def _read(self, path: str) -> bytes | None:
+    def _read(self, path: str, unreadable: Kind = Kind.UNREADABLE) -> bytes | None:
         """Read a small file; return None if it is missing or unreadable. Report an unreadable one."""
         if posixpath.basename(path) not in self._entries:
             return None
         try:
             data = read_file(self.log.fs, path)
         except OSError as error:
-            self._unreadable(path, error)
+            self._unreadable(path, error, unreadable)
             return None
         self.progress(len(data))
         return data
 
-    def _unreadable(self, path: str, error: OSError) -> None:
+    def _unreadable(self, path: str, error: OSError, kind: Kind = Kind.UNREADABLE) -> None:
         self._unread.add(path)
         if not (self.stop.live and isinstance(error, FileNotFoundError)):
-            self.findings.add(Kind.UNREADABLE, path, why_unreadable(error))
+            self.findings.add(kind, path, why_unreadable(error))
 
     # ---- segments ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from cordwood.common.config import Layer, Source, SourceKind
 from cordwood.common.errors import CorruptBatchError, CorruptMessageError, DataError
-from cordwood.storage.formats.messages import metadata_records, schema
+from cordwood.storage.formats.messages import schema
+from cordwood.storage.formats.messages.metadata_records import CLUSTER_RECORDS
 from cordwood.storage.formats.messages.schema import Message
 from cordwood.storage.formats.messages.topics import read_frame
 
@@ -30,7 +31,7 @@ TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 _UNCHANGED_LEADER = -2
 #: The record types that matter here, by number.
 RECORDS: Mapping[int, Message] = {
-    number: metadata_records.RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25)
+    number: CLUSTER_RECORDS[number].value for number in (0, 1, 2, 3, 4, 5, 9, 12, 17, 20, 23, 24, 25)
 }
 
 

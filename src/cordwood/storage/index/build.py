@@ -1,11 +1,12 @@
-"""Builds the key index of a segment.
+"""Builds key indexes: of a segment, of all segments of a partition, and of the copy of a partition.
 
     segment ──► windows ──► records of data batches ──► `Gatherer`: hashes and ordinals, 12 bytes per record
     a caller that has the keys ──► `IndexedKeys` ─────────────────►│
                                                             └─ finish ──► sorted by hash into the arrays of an index
 
 An index covers a segment up to the first bytes that are not a valid batch; without a valid batch at the start there is
-no index. Memory is bounded: at most 24 bytes per record. A segment with more records than fit gets no index.
+no index. All indexes of a partition have the same secret. Memory is bounded: at most 24 bytes per record. A
+segment with more records than fit gets no index.
 """
 
 from __future__ import annotations
@@ -280,9 +281,7 @@ class Gatherer:
         kernel.fill(sorted_hashes, sorted_ordinals, starts, coarse_bits, bits, index.starts, index.tags, index.ordinals)
 
 
-# ---- partition -------------------------------------------------------------------------------------------------------
-
-# Updates the key indexes of a partition: one per segment, all with the same secret.
+# ---- partitions ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,11 +325,11 @@ def index_partition(
     """
     segments = [segment for segment in log.segments if segment.size_bytes]
     before = {base_offset for base_offset, _ in indexes_in(fs, log.path, log.index_root)}
-    believed = dict(_believed(segments))
-    secret = next((header.secret for header in believed.values()), None) or new_secret()
+    headers = {each.base_offset: index.header for each in segments if (index := _valid_index(each)) is not None}
+    secret = next((header.secret for header in headers.values()), None) or new_secret()
     indexed, made, left_bytes = set(), 0, 1 << 62 if bytes_max is None else bytes_max
     for segment in segments:
-        header = believed.get(segment.base_offset)
+        header = headers.get(segment.base_offset)
         is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
         index = None if is_current else build(segment, secret, memory_bytes)
         if header is None or not is_current:
@@ -348,12 +347,11 @@ def index_partition(
     return _indexed(fs, log, len(indexed), made, len(before - indexed))
 
 
-def _believed(segments: list[Segment]) -> Iterator[tuple[int, Header]]:
-    for segment in segments:
-        try:
-            yield segment.base_offset, read_index(segment).header
-        except (OSError, CorruptFileError):
-            continue
+def _valid_index(segment: Segment) -> KeyIndex | None:
+    try:
+        return read_index(segment)
+    except (OSError, CorruptFileError):
+        return None
 
 
 def drop_indexes(fs: LocalFileSystem, log: LogView) -> IndexedPartition:
@@ -373,9 +371,7 @@ def _indexed(fs: LocalFileSystem, log: LogView, indexed: int, made: int, removed
     )
 
 
-# ---- copied ----------------------------------------------------------------------------------------------------------
-
-# The key indexes of a copy of a partition: new ones from the clean, and copies of the source's indexes.
+# ---- copies ----------------------------------------------------------------------------------------------------------
 
 
 def bring_indexes(
@@ -410,7 +406,9 @@ def bring_indexes(
         if base_offset in paths:
             taken += fs.stat(paths[base_offset]).size_bytes
         elif base_offset in segments:
-            index = _believed_copy(segments[base_offset], size_bytes)
+            index = _valid_index(segments[base_offset])
+            if index is not None and index.header.covered_bytes > size_bytes:
+                index = None  # a load cuts the segment within the index's range
             taken += 0 if index is None else index.header.file_bytes
         if bytes_max is not None and taken > bytes_max:
             return
@@ -420,15 +418,6 @@ def bring_indexes(
             fs.rename(paths[base_offset], new)
         elif index is not None and not _is_created(fs, new, index):
             return
-
-
-def _believed_copy(segment: Segment, size_bytes: int) -> KeyIndex | None:
-    """Return the index of a segment if it is valid and covers no more than the copied segment has, else None."""
-    try:
-        index = read_index(segment)
-    except (OSError, CorruptFileError):
-        return None
-    return index if index.header.covered_bytes <= size_bytes else None
 
 
 def _make_folder(fs: TargetStore, target: str) -> None:

@@ -281,13 +281,8 @@ def remove_indexes(fs: LocalFileSystem, partition: str, but: Collection[int] = (
     return len(gone)
 
 
-# ---- place -----------------------------------------------------------------------------------------------------------
-
-# The folder for key indexes outside the partitions' directories.
-
-
 def check_root(fs: Store, root: str | None, partitions: Collection[str]) -> None:
-    """Raise if the folder is within a log directory, or if two partitions would share a subfolder of it.
+    """Raise if the folder for indexes is within a log directory, or if two partitions would share a subfolder of it.
 
     Raises:
         RequestError: the folder cannot hold the indexes of all these partitions.

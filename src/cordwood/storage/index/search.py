@@ -3,6 +3,15 @@
 A result names candidates. The caller reads the batches that hold them, and compares the bytes of the keys, or a 128-bit
 hash with another secret than that of the index: anyone who can read the file has its secret, and can construct keys
 that share a tag.
+
+`SparseIndex` reads only the blocks of an index that a search needs, and verifies their checksums:
+
+    header, block checksums, batches     read on opening, to decide whether the index is valid
+    starts                               the blocks with the buckets of the keys
+    tags, ordinals                       the blocks with the entries of these buckets
+
+The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part of
+the arrays.
 """
 
 from __future__ import annotations
@@ -162,19 +171,6 @@ def windows_of(
     for start, end in (*ranges, (covered, None)):
         reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start, end=end)
         yield from in_order(iter(reader), segment.order(start))
-
-
-# ---- sparse ----------------------------------------------------------------------------------------------------------
-
-# Reads only those blocks of a key index that a search needs, and verifies their checksums.
-#
-#     header, block checksums, batches     read on opening, to decide whether the index is valid
-#     starts                               the blocks with the buckets of the keys
-#     tags, ordinals                       the blocks with the entries of these buckets
-#
-# The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part
-# of
-# the arrays.
 
 
 class SparseIndex:

@@ -2,6 +2,16 @@
 
 Nulls have the same meaning as in Kafka: a record without a key, a tombstone, a header without value. A negative
 timestamp, such as Kafka's -1 for "none", becomes null, too.
+
+Records of one type in Kafka's internal topics are decoded, into these columns:
+
+    partition, offset, timestamp     as for all records
+    version                          of the value; null for a null value, which deletes its key's record
+    key, value                       structs, with a column per field; topics without keys have no key
+    rest                             bytes after the known fields of a value, as in a later version; else null
+
+Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. Decoding takes
+some 20 µs per record, which is enough: these logs are compacted, and small compared with the topics that they describe.
 """
 
 from __future__ import annotations
@@ -154,18 +164,7 @@ def header_lists(
     return pa.Array.from_buffers(kind, counts.size, [bitmap, pa.py_buffer(offsets)], children=[headers])
 
 
-# ---- internal arrow --------------------------------------------------------------------------------------------------
-
-# Records of one type in Kafka's internal topics, as Arrow.
-#
-#     partition, offset, timestamp     as in `storage.log.arrow`
-#     version                          of the value; null for a null value, which deletes its key's record
-#     key, value                       structs, with a column per field; topics without keys have no key
-#     rest                             bytes after the known fields of a value, as in a later version; else null
-#
-# Arrays are lists, uuids are text as Kafka writes them. Fields that a version lacks have their defaults. Decoding takes
-# some 20 µs per record, which is enough: these logs are compacted, and small compared with the topics that they
-# describe.
+# ---- internal topics -------------------------------------------------------------------------------------------------
 
 _NUMBERS = {
     "bool": pa.bool_(),
@@ -177,9 +176,6 @@ _NUMBERS = {
     "float64": pa.float64(),
 }
 _KINDS = {**_NUMBERS, "uuid": pa.string(), "string": pa.string(), "bytes": pa.binary()}
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def internal_schema(record: RecordType) -> pa.Schema:

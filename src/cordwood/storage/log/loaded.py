@@ -1,4 +1,4 @@
-"""The log as a load would leave it: the kept part of each segment, its end, and its time for retention.
+"""The log as a load would leave it: its files, the kept part of each segment, its end, and its time for retention.
 
 `recovery` decides by names which files a load removes, renames or rebuilds. This module continues: it reads as much of
 the segments as is needed to predict their state once a broker, or a clean, has loaded them. Nothing on disk changes.
@@ -30,18 +30,30 @@ import numpy as np
 
 from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.common.types import NONE
+from cordwood.fs.base import FileInfo
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import offset_index, time_index
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.filenames import (
+    CLUSTER_METADATA_TOPIC,
+    DirectoryState,
+    FileKind,
+    PartitionDirectory,
+    PartitionFile,
+    parse_file,
+)
+from cordwood.storage.log.recovery import SEGMENT_KINDS, Verb
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, read_headers
+from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, only_zeros, read_headers
 
 #: Bytes at the end of a rebuilt segment in which checksums are verified; before them only headers are read. A load
 #: verifies all checksums, which takes seconds per segment; `check` does so, too.
 _CHECKED_BYTES = 16 << 20
 _SMALL_INDEX_BYTES = 4096
+
+#: Files about the records of a log; a load that empties the log replaces them.
+_OF_RECORDS = (*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT, FileKind.LEADER_EPOCHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +300,7 @@ def _in_use(segment: Segment) -> LoadedSegment:
 def ends_with_zeros(segment: Segment, position: int) -> bool:
     """Return whether a segment has only zeros from a position on."""
     with segment.open() as file:
-        item = next(read_headers(file, base_offset=segment.base_offset, start=position, search=False), None)
-    return isinstance(item, Gap) and item.kind is GapKind.ZEROS
+        return only_zeros(file, position, file.size())
 
 
 def _rebuilt(segment: Segment, now_ms: int) -> LoadedSegment:
@@ -337,3 +348,64 @@ def undamaged(windows: Iterable[BatchWindow | Gap]) -> Iterator[tuple[BatchWindo
             yield window, window.batches[: int(np.argmin(valid))]
             return
         yield window, window.batches
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def files_after_recovery(log: LogView) -> Iterator[tuple[str, str, PartitionFile | None]]:
+    """Yield the files of a partition that survive a load.
+
+    Yields:
+        (present name, name after the load, parsed name; None for a name that Kafka could not have given)
+    """
+    dropped = set(stray_snapshots(log))
+    emptied = log.ends_below_start
+    for info, name in files_after_swaps(log):
+        file = parse_file(name)
+        if info.name in dropped or (emptied and file is not None and file.kind in _OF_RECORDS):
+            continue
+        yield info.name, name, file
+
+
+def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
+    """Yield the regular files that remain after a partition's swaps are completed, each with its name then."""
+    dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
+    renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
+    for info in log.entries:
+        if not info.is_directory and info.name not in dropped:
+            yield info, renamed.get(info.name, info.name)
+
+
+def stray_snapshots(log: LogView) -> list[str]:
+    """Return the names of the producer snapshots that a load removes; see `strays`."""
+    snapshots = log.recovery.snapshots
+    return [snapshots[offset].name for offset in strays(snapshots, [one.base_offset for one in log.segments])]
+
+
+def strays(snapshots: Iterable[int], bases: Iterable[int]) -> list[int]:
+    """Return the offsets of producer snapshots that are not at the start of a segment, as a load removes them.
+
+    A clean that merges segments leaves such snapshots. The newest one is not a stray if no segment starts after it:
+    it is the snapshot of the log's end.
+
+    Args:
+        snapshots: offsets of all producer snapshots, ascending.
+        bases: base offsets of the segments.
+
+    Source: Kafka ProducerStateManager.removeStraySnapshots.
+    """
+    known = set(bases)
+    found = [offset for offset in snapshots if offset not in known]
+    if found and found[-1] >= max(known, default=0):
+        found.pop()
+    return found
+
+
+def broker_would_load(name: PartitionDirectory | None) -> bool:
+    """Return whether a broker loads and recovers a directory as a log; it loads KRaft's metadata log separately."""
+    return (
+        name is not None
+        and name.state is not DirectoryState.DELETED
+        and name.topic_partition.topic != CLUSTER_METADATA_TOPIC
+    )

@@ -1,4 +1,4 @@
-"""Find where the last records of a log start, by reading batch headers from the last segment backwards."""
+"""Find offsets in a log: of the first record since a time, as `offsetsForTimes`, and of the last records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,43 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 
 
+def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: int) -> int | None:
+    """Return the offset of the first record that is not older than a time; control records count as well.
+
+    Args:
+        start_offset, end_offset: offsets [start, end) to search.
+
+    Returns:
+        the offset, or None if no record is new enough. Damaged batches are skipped; reading the records reports them.
+
+    Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: the search continues after a segment without a record that
+    is new enough. Kafka can choose an emptied segment and stop there, as it uses the file's modification time as the
+    segment's largest timestamp.
+    """
+    for segment, lowest in log.segments_since(since_ms):
+        if segment.base_offset >= end_offset:
+            return None
+        for item in segment.windows(start_offset=max(lowest, start_offset), end_offset=end_offset):
+            if not isinstance(item, BatchWindow):
+                continue
+            new = item.batches[item.batches["max_timestamp"] >= since_ms]
+            if not new.size:
+                continue
+            window = BatchWindow(item.position, item.data, new, item.read)
+            for columns in decode(window, on_damage=lambda _: None):
+                offsets = columns.rows["offset"]
+                found = (columns.rows["timestamp"] >= since_ms) & (offsets >= start_offset) & (offsets < end_offset)
+                if found.any():
+                    return int(offsets[np.argmax(found)])
+    return None
+
+
 def start_of_last(
     log: LogView, count: int, first: int, end: int, isolation: Isolation | None, transactions: Transactions
 ) -> int:
     """Return the offset at which the last `count` records within [first, end) start; `first` if there are fewer.
 
+    Batch headers are read from the last segment backwards, and only the batches around the found offset are decoded.
     For a count of 0 this is `end`: `dump --tail 0 --follow` shows only records appended from now on.
 
     Args:
@@ -69,39 +101,3 @@ def _nth_last(
             offsets = np.concatenate([offsets, some[(some >= first) & (some < end)]])[-count:]
             del columns
     return int(offsets[0]) if offsets.size else first
-
-
-# ---- times -----------------------------------------------------------------------------------------------------------
-
-# Find a record by its time, as a consumer's `offsetsForTimes` does.
-
-
-def first_since(log: LogView, since_ms: int, *, start_offset: int, end_offset: int) -> int | None:
-    """Return the offset of the first record that is not older than a time; control records count as well.
-
-    Args:
-        start_offset, end_offset: offsets [start, end) to search.
-
-    Returns:
-        the offset, or None if no record is new enough. Damaged batches are skipped; reading the records reports them.
-
-    Source: Kafka UnifiedLog.fetchOffsetByTimestamp. Differs: the search continues after a segment without a record that
-    is new enough. Kafka can choose an emptied segment and stop there, as it uses the file's modification time as the
-    segment's largest timestamp.
-    """
-    for segment, lowest in log.segments_since(since_ms):
-        if segment.base_offset >= end_offset:
-            return None
-        for item in segment.windows(start_offset=max(lowest, start_offset), end_offset=end_offset):
-            if not isinstance(item, BatchWindow):
-                continue
-            new = item.batches[item.batches["max_timestamp"] >= since_ms]
-            if not new.size:
-                continue
-            window = BatchWindow(item.position, item.data, new, item.read)
-            for columns in decode(window, on_damage=lambda _: None):
-                offsets = columns.rows["offset"]
-                found = (columns.rows["timestamp"] >= since_ms) & (offsets >= start_offset) & (offsets < end_offset)
-                if found.any():
-                    return int(offsets[np.argmax(found)])
-    return None

@@ -36,7 +36,7 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.recovery import Recovery, plan_recovery
 from cordwood.storage.log.segment import MAX_OFFSET, Cut, Segment, gap_error, locate_damage, skip_gap
 from cordwood.storage.log.transactions import READ_COMMITTED, READ_UNCOMMITTED, Transactions
-from cordwood.storage.log.windows import Checks, Gap, GapKind, headers_in_order, read_headers
+from cordwood.storage.log.windows import Checks, Gap, headers_in_order, read_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -376,10 +376,8 @@ class LogView:
         raise NotFoundError(f"{self.path} is gone, or changes too fast to be read")
 
     def is_end(self, segment: Segment, gap: Gap) -> bool:
-        """Return whether a gap is normal at the log's end: zeros or a torn batch, or any gap while a broker writes."""
-        if segment.base_offset != self.segments[-1].base_offset:
-            return False
-        return gap.kind is not GapKind.DAMAGE or self.live
+        """Return whether a gap is a normal end of the log: in its last segment, and of a kind that may end a log."""
+        return segment.base_offset == self.segments[-1].base_offset and gap.may_end_log(live=self.live)
 
     def segments_since(self, since_ms: int) -> Iterator[tuple[Segment, int]]:
         """Yield the segments that may hold records from `since_ms` on, each with the lowest possible offset of such a
@@ -564,14 +562,9 @@ def _isolation(given: object) -> Isolation:
         raise ValueError(f"isolation is {' or '.join(Isolation)}, not {shown(given)}") from None
 
 
-# ---- source ----------------------------------------------------------------------------------------------------------
-
-# The location of a log as plain values, for a task that opens the log on another machine or in another process.
-
-
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """The location of a log that tasks read.
+    """The location of a log as plain values, for a task that opens it in another process or on another machine.
 
     Attributes:
         location: location of its store.

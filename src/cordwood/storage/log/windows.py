@@ -6,8 +6,20 @@ A window is some MiB of the file, or one batch if that is larger. Bytes that can
     torn      the file ends inside a batch, and nothing valid follows: normal after a crash
     damage    any other bytes; reading continues where valid batches start again
 
-This module does not decide whether a gap is bad. That depends on the segment's place in its log and on how the log was
-closed; see `recovery` and `check`.
+Whether a gap is bad depends on the segment's place in its log and on how the log was closed; see `LogView.is_end`,
+`recovery` and `check`.
+
+A valid batch is damage, too, if its offsets do not fit its place in the file. A leader sets a batch's base offset after
+the producer has computed the checksum, so no checksum covers the base offset: if one of its bits flips, the batch stays
+valid, but has other offsets. In a log each batch ends at a higher offset than the batch before it, and below the base
+offset of the next segment. `BatchOrder` turns a batch that violates this into a gap:
+
+    offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
+    offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second batch is wrong: 10–19 would fit before 20–29
+
+In a compacted log offsets are missing between batches, so a wrong base offset may fit, too; then it cannot be detected.
+Kafka also accepts a batch that starts below the end of the batch before it: a follower appends the batches of its
+leader unchecked.
 """
 
 from __future__ import annotations
@@ -78,7 +90,7 @@ class Gap:
     """Bytes that are no batch.
 
     Attributes:
-        what: why they are not a batch, or are a wrong one (see `order`).
+        what: why they are not a batch, or are a wrong one.
         between: the offsets [lowest, end) that they may hold, if known from the batches around them.
     """
 
@@ -92,6 +104,10 @@ class Gap:
     def end(self) -> int:
         """Position after the gap."""
         return self.position + self.size_bytes
+
+    def may_end_log(self, *, live: bool) -> bool:
+        """Return whether this is normal at a log's end: zeros or a torn batch, or anything while a broker writes."""
+        return live or self.kind is not GapKind.DAMAGE
 
 
 class Checks(Enum):
@@ -371,7 +387,7 @@ class WindowReader:
     def _gap(self, status: int, data: U8Array) -> Gap:
         """Return the gap from the present position to the next valid batch."""
         position, left = self._position, self._end - self._position
-        if _is_zero(self._file, position, self._end, self._piece_bytes):
+        if only_zeros(self._file, position, self._end, self._piece_bytes):
             return Gap(position, left, GapKind.ZEROS, f"{left} zero bytes")
         what = _describe(status, data, left)
         found = self._search(position + 1)
@@ -450,7 +466,8 @@ def _describe(status: int, data: U8Array, left: int) -> str:
     return f"a size field of {size} is too small for a batch of magic {magic}"
 
 
-def _is_zero(file: ReadableFile, position: int, end: int, piece_bytes: int) -> bool:
+def only_zeros(file: ReadableFile, position: int, end: int, piece_bytes: int = PIECE_BYTES) -> bool:
+    """Return whether all bytes of a part of a file are zero: preallocated, or lost in a power cut."""
     for at in range(position, end, piece_bytes):
         if read_cached(file, at, min(piece_bytes, end - at)).any():
             return False
@@ -458,22 +475,6 @@ def _is_zero(file: ReadableFile, position: int, end: int, piece_bytes: int) -> b
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
-
-# Find batches whose offsets do not fit their place in the file.
-#
-# A leader sets a batch's base offset after the producer has computed the checksum, so no checksum covers the base
-# offset:
-# if one of its bits flips, the batch stays valid, but has other offsets. In a log each batch ends at a higher offset
-# than
-# the batch before it, and below the base offset of the next segment. A batch that violates this is damage:
-#
-#     offsets   0–9 │ 10–19 │ 3–12 │ 30–39 │ 40–49        the third batch is wrong
-#     offsets   0–9 │ 90–99 │ 20–29 │ 30–39 │ 40–49       the second batch is wrong: 10–19 would fit before 20–29
-#
-# In a compacted log offsets are missing between batches, so a wrong base offset may fit, too; then it cannot be
-# detected.
-# Kafka also accepts a batch that starts below the end of the batch before it: a follower appends the batches of its
-# leader unchecked.
 
 _MAX = 2**63 - 1
 

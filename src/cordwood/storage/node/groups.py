@@ -23,7 +23,7 @@ from typing import Any
 from cordwood.common.errors import DataError
 from cordwood.common.text import Presentable, number
 from cordwood.common.types import NONE, TopicPartition
-from cordwood.storage.formats.messages.consumer_offsets import ASSIGNMENT, CONSUMER, read
+from cordwood.storage.formats.messages.coordinator_records import ASSIGNMENT, CONSUMER, read
 from cordwood.storage.formats.messages.topics import DecodedRecord
 
 

@@ -24,8 +24,8 @@ from cordwood.common.errors import DataError
 from cordwood.common.text import Presentable, number
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.record.batch import Marker
+from cordwood.storage.formats.messages.coordinator_records import TransactionStatus
 from cordwood.storage.formats.messages.topics import DecodedRecord
-from cordwood.storage.formats.messages.transaction_state import TransactionStatus
 from cordwood.storage.node.groups import Coverage
 
 
@@ -265,9 +265,7 @@ def _transaction(
     )
 
 
-# ---- transaction end -------------------------------------------------------------------------------------------------
-
-# Results of `abort-transaction`: hanging transactions, and the markers that end them.
+# ---- results of `abort-transaction` ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

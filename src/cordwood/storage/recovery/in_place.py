@@ -35,8 +35,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.files import chown_like, clear_work_folder, make_work_folder
-from cordwood.storage.log.loaded import LoadCut
-from cordwood.storage.log.recovered import stray_snapshots
+from cordwood.storage.log.loaded import LoadCut, stray_snapshots
 from cordwood.storage.log.recovery import INDEX_KINDS, SEGMENT_KINDS
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.into_copy import (

@@ -31,8 +31,7 @@ from cordwood.storage.formats import leader_epochs, producer_state
 from cordwood.storage.formats.filenames import FileKind, PartitionFile, Temporary, offset_name, parse_file
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.log.files import copy_file, read_file, write_file
-from cordwood.storage.log.loaded import LoadCut, ends_with_zeros
-from cordwood.storage.log.recovered import files_after_recovery
+from cordwood.storage.log.loaded import LoadCut, ends_with_zeros, files_after_recovery
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter

@@ -1,4 +1,6 @@
-"""The end of a log without a running broker, with the state that the next append needs.
+"""Append the marker of a transaction to a log without a running broker.
+
+First read the end of the log, with the state that the append needs:
 
     leader epochs   an appended batch has the last one
     producers       the newest snapshot and the batches after it; a clean shutdown leaves a snapshot at the end
@@ -6,6 +8,26 @@
 
 A reader skips damage. Here any damage is an error: if the damaged batch was a marker, its transaction would look open;
 and if the last batch is torn, the next recovery would cut it off together with a batch appended after it.
+
+Then the log is rolled, and a swap replaces the new, empty segment by a segment with the marker. So no file with a batch
+is changed, no batch can be torn, and a clean shutdown stays clean. Each step is durable before the next:
+
+    step                                                     a load after a crash at this point
+    1  work folder: the segment, and the snapshot after it   ignores the folder
+    2  leader-epoch-checkpoint, if the epoch begins here     drops an entry that begins at the log's end
+    3  an empty segment at the log's end                     loads it
+    4  the producer snapshot after the marker                removes it, as it is beyond the log's end
+    5  the segment with the marker, by the steps of a swap   has the log without the marker up to the swap's commit,
+                                                             and from then on with it
+
+The order preserves the producer state, which may exist only in the snapshot at the log's end: batches of the producers
+may be deleted, and after a clean shutdown a broker that finds no snapshot does not rebuild the state from the log. A
+load keeps snapshots at the starts of segments, and of all others only the newest, even if it is beyond the log's end.
+So step 3, which makes the log's end the start of a segment, precedes step 4. A load that completes the swap removes the
+snapshot at the log's end. So step 4 precedes step 5. The `.txnindex` is part of the swap; without it readers would
+take an aborted transaction for a committed one.
+
+Source: Kafka UnifiedLog.append, as the leader of a partition does it for a coordinator.
 """
 
 from __future__ import annotations
@@ -201,31 +223,7 @@ def _same_on_replicas(rows: BatchRows) -> bytes:
     return packed.tobytes()
 
 
-# ---- marker ----------------------------------------------------------------------------------------------------------
-
-# Append the marker of a transaction to a log without a running broker.
-#
-# The log is rolled, and a swap replaces the new, empty segment by a segment with the marker. So no file with a batch is
-# changed, no batch can be torn, and a clean shutdown stays clean. Each step is durable before the next:
-#
-#     step                                                     a load after a crash at this point
-#     1  work folder: the segment, and the snapshot after it   ignores the folder
-#     2  leader-epoch-checkpoint, if the epoch begins here     drops an entry that begins at the log's end
-#     3  an empty segment at the log's end                     loads it
-#     4  the producer snapshot after the marker                removes it, as it is beyond the log's end
-#     5  the segment with the marker, by the steps of a swap   has the log without the marker up to the swap's commit,
-#                                                              and from then on with it
-#
-# The order preserves the producer state, which may exist only in the snapshot at the log's end: batches of the
-# producers
-# may be deleted, and after a clean shutdown a broker that finds no snapshot does not rebuild the state from the log. A
-# load keeps snapshots at the starts of segments, and of all others only the newest, even if it is beyond the log's end.
-# So step 3, which makes the log's end the start of a segment, precedes step 4. A load that completes the swap removes
-# the
-# snapshot at the log's end. So step 4 precedes step 5. The `.txnindex` is part of the swap; without it readers would
-# take an aborted transaction for a committed one.
-#
-# Source: Kafka UnifiedLog.append, as the leader of a partition does it for a coordinator.
+# ---- the append ------------------------------------------------------------------------------------------------------
 
 #: Folder within the work folder for the new files, until they are renamed.
 _FOLDER = "marker"

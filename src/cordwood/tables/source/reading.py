@@ -29,7 +29,7 @@ from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, locate_
 from cordwood.storage.log.tail import contradicts
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
-from cordwood.storage.log.windows import Gap, GapKind
+from cordwood.storage.log.windows import Gap
 from cordwood.tables.decoders.plain import undecodable
 from cordwood.tables.source import filters
 from cordwood.tables.source.filters import NULL, BoolArray, Condition
@@ -192,9 +192,8 @@ class _Reader:
     def _gap(self, log: LogView, segment: Segment, gap: Gap) -> None:
         if self._reached >= self._slice.end_offset - 1 and not self._slice.to_end:
             return  # it is behind the slice
-        if segment.base_offset == log.segments[-1].base_offset and gap.kind is not GapKind.DAMAGE:
-            return  # a normal end: an incomplete write, or space preallocated by the broker
-        self._damaged(gap_error(segment, gap))
+        if not log.is_end(segment, gap):
+            self._damaged(gap_error(segment, gap))
 
     def _damaged(self, error: DataError) -> None:
         if self._plan.fail_on_damage:

@@ -1,14 +1,21 @@
-"""`__cluster_metadata`: the state of a KRaft cluster, as a history of changes.
+"""The records of a KRaft cluster's metadata log, and those about remote storage.
 
-`storage.formats.cluster_metadata` replays the records that concern logs. Types 6, 13 and 16 were abandoned before any
-release wrote them.
+__cluster_metadata          the state of the cluster, as a history of changes; `storage.formats.cluster_metadata`
+replays the records that concern logs. Types 6, 13 and 16 were abandoned before any
+release wrote them
+control records of KRaft    in the metadata log, between the others. Their value is a message that starts with its
+own version, in two bytes. Their numbers are those of `types.ControlType`; ABORT and
+COMMIT are markers, which `record` reads
+__remote_log_metadata       the segments of tiered topics in remote storage, and their states. The history of a
+segment is one RemoteLogSegmentMetadataRecord and an update for each change of its
+state. A snapshot record holds the result
 """
 
 from __future__ import annotations
 
 from cordwood.storage.formats.messages.schema import read_table
 
-RECORDS = read_table(
+CLUSTER_RECORDS = read_table(
     """
 RegisterBrokerRecord 0
   value 0-4 flexible 0+
@@ -200,6 +207,114 @@ RegisterControllerRecord 27
 ClearElrRecord 28
   value 0 flexible 0+
     topic_name              string
+""",
+    names=("", "{}"),
+)
+
+CONTROL_RECORDS = read_table(
+    """
+LeaderChangeMessage 2
+  value 0-1 flexible 0+
+    struct Voter
+      voter_id              int32
+      voter_directory_id    uuid      1+
+    version                 int16
+    leader_id               int32
+    voters                  []Voter
+    granting_voters         []Voter
+
+SnapshotHeaderRecord 3
+  value 0 flexible 0+
+    version                 int16
+    last_contained_log_timestamp int64
+
+SnapshotFooterRecord 4
+  value 0 flexible 0+
+    version                 int16
+
+KRaftVersionRecord 5
+  value 0 flexible 0+
+    version                 int16
+    kraft_version           int16
+
+VotersRecord 6
+  value 0 flexible 0+
+    version                 int16
+    voters                  []
+      voter_id              int32
+      voter_directory_id    uuid
+      endpoints             []
+        name                string
+        host                string
+        port                uint16
+      kraft_version_feature {}
+        min_supported_version int16
+        max_supported_version int16
+""",
+    names=("", "{}"),
+)
+
+REMOTE_LOG_RECORDS = read_table(
+    """
+RemoteLogSegmentMetadataRecord 0
+  value 0 flexible 0+
+    remote_log_segment_id   {}
+      topic_id_partition    {}
+        name                string
+        id                  uuid
+        partition           int32
+      id                    uuid
+    start_offset            int64
+    end_offset              int64
+    broker_id               int32
+    max_timestamp_ms        int64
+    event_timestamp_ms      int64
+    segment_leader_epochs   []
+      leader_epoch          int32
+      offset                int64
+    segment_size_in_bytes   int32
+    custom_metadata         bytes?    = null
+    remote_log_segment_state int8
+    txn_index_empty         bool      tag 0
+
+RemoteLogSegmentMetadataUpdateRecord 1
+  value 0 flexible 0+
+    remote_log_segment_id   {}
+      topic_id_partition    {}
+        name                string
+        id                  uuid
+        partition           int32
+      id                    uuid
+    broker_id               int32
+    event_timestamp_ms      int64
+    custom_metadata         bytes?    = null
+    remote_log_segment_state int8
+
+RemotePartitionDeleteMetadataRecord 2
+  value 0 flexible 0+
+    topic_id_partition      {}
+      name                  string
+      id                    uuid
+      partition             int32
+    broker_id               int32
+    event_timestamp_ms      int64
+    remote_partition_delete_state int8
+
+RemoteLogSegmentMetadataSnapshotRecord 3
+  value 0 flexible 0+
+    segment_id              uuid
+    start_offset            int64
+    end_offset              int64
+    broker_id               int32
+    max_timestamp_ms        int64
+    event_timestamp_ms      int64
+    segment_leader_epochs   []
+      leader_epoch          int32
+      offset                int64
+    segment_size_in_bytes   int32
+    custom_metadata         bytes?    = null
+    remote_log_segment_state int8
+    txn_index_empty         bool      tag 0
 """,
     names=("", "{}"),
 )

@@ -1,4 +1,4 @@
-"""The schema of a message: its fields in wire order, each with its versions.
+"""Kafka's messages: the schema of a message, read from a table, and the decoding of its bytes by it.
 
 A message has versions. A field is in all versions, in those from a first one on, or in those up to a last one; in the
 others it has its default. From some version on a message is *flexible*: lengths are varints, and every struct ends with
@@ -19,6 +19,21 @@ The tables of the topics are text, a line per field, in the order of the wire:
         members             []                      an array of structs, whose fields are indented below it
         endpoint            {}?                     a struct that may be null
         struct TaskIds                              a struct with a name, for fields of type []TaskIds
+
+The bytes, big-endian:
+
+    fixed        intN, uint16, bool, float64, uuid, of their size; a bool is true unless it is 0
+    string       i16 length (-1: null), UTF-8        in flexible versions: uvarint of the length + 1 (0: null), UTF-8
+    bytes        i32 length (-1: null), bytes                              uvarint of the length + 1 (0: null), bytes
+    array        i32 count (-1: null), items                               uvarint of the count + 1 (0: null), items
+    struct       its fields; in flexible versions then its tagged fields
+    struct?      i8 1 (negative: null), the struct; in a tagged field: uvarint 1 (0: null), the struct
+    tagged       uvarint count, then for each: uvarint tag, uvarint size, the field's bytes
+
+A uvarint has seven bits a byte, the lowest first; here at most 31 bits.
+
+No input is trusted: every length is compared with the remaining bytes before it is used, so the result is never larger
+than a small multiple of the input.
 """
 
 from __future__ import annotations
@@ -208,26 +223,7 @@ def _versions(text: str) -> tuple[int, int]:
     return int(first), int(last or first)
 
 
-# ---- codec -----------------------------------------------------------------------------------------------------------
-
-# Kafka's message format: bytes → fields, for one message.
-#
-#     fixed        intN, uint16, bool, float64, uuid: big-endian, of their size; a bool is true unless it is 0
-#     string       i16 length (-1: null), UTF-8        in flexible versions: uvarint of the length + 1 (0: null), UTF-8
-#     bytes        i32 length (-1: null), bytes                              uvarint of the length + 1 (0: null), bytes
-#     array        i32 count (-1: null), items                               uvarint of the count + 1 (0: null), items
-#     struct       its fields; in flexible versions then its tagged fields
-#     struct?      i8 1 (negative: null), the struct; in a tagged field: uvarint 1 (0: null), the struct
-#     tagged       uvarint count, then for each: uvarint tag, uvarint size, the field's bytes
-#
-# A uvarint has seven bits a byte, the lowest first; here at most 31 bits.
-#
-# No input is trusted: every length is compared with the remaining bytes before it is used, so the result is never
-# larger
-# than a small multiple of the input.
-#
-# A version of a message is compiled once, into a function per field that reads it into the dict of its struct. Adjacent
-# numbers of fixed size share one function, and one call of `struct`.
+# ---- decoding --------------------------------------------------------------------------------------------------------
 
 #: Key in a struct's dict for tagged fields that its message does not have, as tag to bytes. Absent without such fields.
 UNKNOWN_TAGS = "unknown_tags"

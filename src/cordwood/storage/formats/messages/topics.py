@@ -20,14 +20,14 @@ from typing import Any
 from cordwood.common.errors import CorruptMessageError
 from cordwood.common.types import ControlType
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC
-from cordwood.storage.formats.messages import (
-    consumer_offsets,
-    control_records,
-    metadata_records,
-    remote_log_metadata,
-    share_group_state,
-    transaction_state,
+from cordwood.storage.formats.messages.coordinator_records import (
+    GROUP_METADATA,
+    GROUP_RECORDS,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+    with_protocol,
 )
+from cordwood.storage.formats.messages.metadata_records import CLUSTER_RECORDS, CONTROL_RECORDS, REMOTE_LOG_RECORDS
 from cordwood.storage.formats.messages.schema import RecordType, decode, read_short, read_uvarint
 
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -63,16 +63,13 @@ class InternalTopic:
 INTERNAL_TOPICS: Mapping[str, InternalTopic] = {
     topic.name: topic
     for topic in (
-        InternalTopic(CONSUMER_OFFSETS, Framing.COORDINATOR, consumer_offsets.RECORDS),
-        InternalTopic(TRANSACTION_STATE, Framing.COORDINATOR, transaction_state.RECORDS),
-        InternalTopic(SHARE_GROUP_STATE, Framing.COORDINATOR, share_group_state.RECORDS),
-        InternalTopic(CLUSTER_METADATA_TOPIC, Framing.FRAMED, metadata_records.RECORDS),
-        InternalTopic(REMOTE_LOG_METADATA, Framing.FRAMED, remote_log_metadata.RECORDS),
+        InternalTopic(CONSUMER_OFFSETS, Framing.COORDINATOR, GROUP_RECORDS),
+        InternalTopic(TRANSACTION_STATE, Framing.COORDINATOR, TRANSACTION_RECORDS),
+        InternalTopic(SHARE_GROUP_STATE, Framing.COORDINATOR, SHARE_RECORDS),
+        InternalTopic(CLUSTER_METADATA_TOPIC, Framing.FRAMED, CLUSTER_RECORDS),
+        InternalTopic(REMOTE_LOG_METADATA, Framing.FRAMED, REMOTE_LOG_RECORDS),
     )
 }
-
-
-_GROUP_METADATA = consumer_offsets.RECORDS[consumer_offsets.GROUP_METADATA]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,8 @@ def decode_record(
         CorruptMessageError: the bytes are not a record of this topic.
     """
     decoded = _FRAMINGS[topic.framing](topic, key, value)
-    if read_protocol and decoded.type == _GROUP_METADATA.name and decoded.value is not None:
-        return replace(decoded, value=consumer_offsets.with_protocol(decoded.value))
+    if read_protocol and decoded.type == GROUP_METADATA.name and decoded.value is not None:
+        return replace(decoded, value=with_protocol(decoded.value))
     return decoded
 
 
@@ -162,7 +159,7 @@ def decode_control_record(kind: ControlType, value: bytes | memoryview | None) -
     Raises:
         CorruptMessageError: the bytes are not a record of that type.
     """
-    record = control_records.RECORDS.get(kind)
+    record = CONTROL_RECORDS.get(kind)
     if record is None:
         return DecodedRecord(None, kind, problem=f"control record type {int(kind)} is not known")
     data = _not_null(value, "value")

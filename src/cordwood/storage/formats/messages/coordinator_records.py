@@ -1,10 +1,15 @@
-"""`__consumer_offsets`: committed offsets, and groups of all kinds with their members and assignments.
+"""The records of Kafka's coordinators: of groups, transactions and share groups.
 
-    OffsetCommit, LegacyOffsetCommit    one committed offset of a group
-    GroupMetadata                       a classic group, with its members; their subscriptions are `consumer_protocol`s
-    ConsumerGroup…                      groups of the consumer protocol: the group, its members, each member's
-                                        planned (TargetAssignment) and present (CurrentMemberAssignment) partitions
-    ShareGroup…, StreamsGroup…          the same for share groups and streams groups
+    __consumer_offsets      committed offsets, and groups of all kinds with their members and assignments
+        OffsetCommit, LegacyOffsetCommit    one committed offset of a group
+        GroupMetadata                       a classic group, with its members
+        ConsumerGroup…                      groups of the consumer protocol: the group, its members, each member's
+                                            planned (TargetAssignment) and present (CurrentMemberAssignment) partitions
+        ShareGroup…, StreamsGroup…          the same for share groups and streams groups
+    __transaction_state     each transactional id with its producer, and its open or last transaction
+    __share_group_state     the progress of each share group in each partition
+        ShareSnapshot                       the whole state of a share partition
+        ShareUpdate                         a change of the previous state; -1 keeps a number unchanged
 
 A record's key holds its type and its subject; a null value deletes that entry.
 """
@@ -12,13 +17,14 @@ A record's key holds its type and its subject; a null value deletes that entry.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from struct import Struct
 from typing import Any
 
 from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.messages.schema import Message, decode, read_table
 
-RECORDS = read_table("""
+GROUP_RECORDS = read_table("""
 LegacyOffsetCommit 0
   key
     group                   string
@@ -291,20 +297,19 @@ StreamsGroupTopology 23
         repartition_source_topics []int16
 """)
 
-GROUP_METADATA = next(number for number, one in RECORDS.items() if one.name == "GroupMetadata")
+GROUP_METADATA = next(one for one in GROUP_RECORDS.values() if one.name == "GroupMetadata")
 
 
-# ---- consumer protocol -----------------------------------------------------------------------------------------------
+# ---- subscriptions and assignments of consumers ----------------------------------------------------------------------
 
-# The data that a consumer sends to its classic group: its subscription, and the assignment by the group's leader.
-#
-# The group's coordinator stores both as bytes that only clients decode. They begin with a two-byte version; a version
-# later than the latest supported one is decoded like the latest. `user_data` belongs to the assignor, and stays bytes.
+# A consumer sends its subscription to its classic group, and the group's leader sends the assignments. The coordinator
+# stores both as bytes in GroupMetadata. They begin with a two-byte version; a version later than the latest supported
+# one is decoded like the latest. `user_data` belongs to the assignor, and stays bytes.
 
 #: The protocol type of groups of consumers. Other types (Connect, schema registries) use other encodings.
 CONSUMER = "consumer"
 
-_RECORDS = read_table(
+_PROTOCOL = read_table(
     """
 ConsumerProtocolSubscription 0
   value 0-3
@@ -325,7 +330,7 @@ ConsumerProtocolAssignment 1
 """,
     names=("", "{}"),
 )
-SUBSCRIPTION, ASSIGNMENT = _RECORDS[0].value, _RECORDS[1].value
+SUBSCRIPTION, ASSIGNMENT = _PROTOCOL[0].value, _PROTOCOL[1].value
 _VERSION = Struct(">h")
 
 
@@ -354,3 +359,84 @@ def with_protocol(fields: Mapping[str, Any]) -> dict[str, Any]:
         for member in fields["members"]
     )
     return {**fields, "members": members}
+
+
+# ---- transactions ----------------------------------------------------------------------------------------------------
+
+TRANSACTION_RECORDS = read_table("""
+TransactionLog 0
+  key
+    transactional_id        string
+  value 0-1 flexible 1+
+    producer_id             int64
+    previous_producer_id    int64     1+  tag 0 = -1
+    next_producer_id        int64     1+  tag 1 = -1
+    producer_epoch          int16
+    next_producer_epoch     int16     1+  tag 3 = -1
+    transaction_timeout_ms  int32
+    transaction_status      int8
+    transaction_partitions  []?
+      topic                 string
+      partition_ids         []int32
+    transaction_last_update_timestamp_ms int64
+    transaction_start_timestamp_ms       int64
+    client_transaction_version           int16  1+  tag 2
+""")
+
+
+class TransactionStatus(IntEnum):
+    """The coordinator's state of a transaction: `transaction_status` of its record."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """Kafka's name, such as `PrepareCommit`."""
+        return self.name.title().replace("_", "")
+
+
+# ---- share groups ----------------------------------------------------------------------------------------------------
+
+SHARE_RECORDS = read_table("""
+ShareSnapshot 0
+  key
+    group_id                string
+    topic_id                uuid
+    partition               int32
+  value 0 flexible 0+
+    snapshot_epoch          int32
+    state_epoch             int32
+    leader_epoch            int32
+    start_offset            int64
+    delivery_complete_count int32     tag 0 = -1
+    create_timestamp        int64
+    write_timestamp         int64
+    state_batches           []
+      first_offset          int64
+      last_offset           int64
+      delivery_state        int8
+      delivery_count        int16
+
+ShareUpdate 1
+  key
+    group_id                string
+    topic_id                uuid
+    partition               int32
+  value 0 flexible 0+
+    snapshot_epoch          int32
+    leader_epoch            int32
+    start_offset            int64
+    delivery_complete_count int32     tag 0 = -1
+    state_batches           []
+      first_offset          int64
+      last_offset           int64
+      delivery_state        int8
+      delivery_count        int16
+""")
