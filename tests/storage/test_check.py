@@ -115,10 +115,12 @@ def test_remembered_configs_that_cannot_be_read_are_a_note(data: bytes, tmp_path
     assert cordwood.check(str(partition)) == []
 
 
-def test_a_directory_in_the_place_of_remembered_configs_is_a_note(tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_remembered_configs_is_no_damage(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     (partition / "cordwood.properties").mkdir()
-    assert [finding.kind for finding in cordwood.check(str(partition))] == [Kind.LOG_CONFIGS_UNREADABLE]
+    findings = cordwood.check(str(partition))
+    assert {finding.kind for finding in findings} == {Kind.FOREIGN_FILE, Kind.LOG_CONFIGS_UNREADABLE}
+    assert not findings.summary.damaged
 
 
 def test_an_empty_checkpoint_of_log_start_offsets_is_as_kafka_creates_it(tmp_path: Path) -> None:

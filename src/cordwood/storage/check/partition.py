@@ -164,9 +164,10 @@ class PartitionCheck:
             file = parse_file(info.name) if info.is_directory else None
             index = file is not None and file.kind in INDEX_KINDS and file.offset in self._sizes
             if file is not None and (index or file.kind in _FIXED_KINDS) and file.name == info.name:
+                kind = Kind.LOG_CONFIGS_UNREADABLE if file.kind is FileKind.LOG_CONFIGS else Kind.UNREADABLE
                 what = "a directory where a file should be"
                 self.findings.add(
-                    Kind.UNREADABLE,
+                    kind,
                     f"{log.path}/{info.name}",
                     what,
                     offset=file.offset if index else None,
