@@ -37,7 +37,7 @@ from typer.testing import CliRunner
 
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import VERBS, app
-from cordwood.commands.ls import open_log
+from cordwood.commands.opening import open_log
 from cordwood.common.errors import MissingCodecError
 from cordwood.common.types import Codec, ControlType
 from cordwood.record import compression

@@ -31,6 +31,7 @@ from cordwood.cleaning.proof.violations import Violation as Violation
 from cordwood.cleaning.rules.plan import Decision as Decision
 from cordwood.cleaning.rules.plan import PartitionPlan as PartitionPlan
 from cordwood.cleaning.rules.plan import Plan as Plan
+from cordwood.commands.check import check as check
 from cordwood.commands.cluster import AsOf as AsOf
 from cordwood.commands.cluster import BrokersListing as BrokersListing
 from cordwood.commands.cluster import ConfigEntry as ConfigEntry
@@ -38,11 +39,9 @@ from cordwood.commands.cluster import ConfigsListing as ConfigsListing
 from cordwood.commands.cluster import TopicsListing as TopicsListing
 from cordwood.commands.fetch import FetchResult as FetchResult
 from cordwood.commands.fetch import fetch as fetch
-from cordwood.commands.ls import check as check
-from cordwood.commands.ls import open_log as open_log
+from cordwood.commands.opening import open_log as open_log
 from cordwood.commands.spark import internal_dataframe as internal_dataframe
 from cordwood.commands.spark import internal_table as internal_table
-from cordwood.commands.spark import pack as pack
 from cordwood.commands.spark import register as register
 from cordwood.commands.undo import undo as undo
 from cordwood.commands.why.facts import Cause as Cause
@@ -111,5 +110,6 @@ from cordwood.tables.result import TableResult as TableResult
 from cordwood.tables.source.datasource import ReadCounter as ReadCounter
 from cordwood.tables.source.slices import ReadCounts as ReadCounts
 from cordwood.tasks.spark.environment import PackedEnvironment as PackedEnvironment
+from cordwood.tasks.spark.environment import pack as pack
 
 __all__: list[str]

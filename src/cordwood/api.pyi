@@ -90,7 +90,7 @@ def view_html(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
-        sample_bytes: Read so much of a log to count its keys, if no key index helps; and at most 64 times as much
+        sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
             in all. Default: 16m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
@@ -120,12 +120,12 @@ def get(
     """Find all records of some keys, and predict the next change of each.
 
     The directories are only read; a broker may be running. Segments with a key index are searched through it, all
-    others are read. If the number of partitions is known, the search for a key begins in the partition that Kafka's
-    partitioner writes it to, and continues in the others if that partition lacks it.
+    other segments are read. If the number of partitions is known, the search for a key begins in the partition that
+    Kafka's partitioner chooses, and continues in other partitions only if the key is not there.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.
-        keys: bytes, or text as `key_as` says.
+        keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of segments that were searched, and of all.
         fs: the file system; default: this machine's.
 
@@ -137,10 +137,10 @@ def get(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         last: Only the newest committed record of each key. Older segments may stay unread.
-        key_as: What keys are, as they are given and shown: utf8, json, bytes, hex, short, int, long, float, double,
-            uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text that begins with hex:
-            or base64: is those bytes in any case. Default: utf8.
-        value_as: What values are; the same choice. Default: utf8.
+        key_as: The type of keys, given and shown: utf8, json, bytes, hex, short, int, long, float, double, uuid; or
+            avro:DIR, protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always
+            stands for bytes. Default: utf8.
+        value_as: The type of values; the same choice. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
 
     Raises:
@@ -169,9 +169,9 @@ def erase_check(
     certificate as an HTML file.
 
     Args:
-        paths: directories of brokers, copies, folders of kept files: all that may have traces.
-        keys: bytes, or text as `key_as` says.
-        on_progress: called with the bytes of files that were looked at, and of all.
+        paths: all places that may have traces: directories of brokers, copies, folders of kept files.
+        keys: bytes, or text in the form that `key_as` names.
+        on_progress: called with the bytes of searched files, and of all files.
         fs: the file system; default: this machine's.
 
     Options:
@@ -181,14 +181,14 @@ def erase_check(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         values: Also look for the bytes of the keys within values and headers, and within other keys.
-        key_as: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
-            protobuf:DIR, jsonschema:DIR with schemas from a folder. Text that begins with hex: or base64: is those
-            bytes in any case. Default: utf8.
+        key_as: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+            protobuf:DIR, jsonschema:DIR with schemas from a folder. Text after hex: or base64: always stands for
+            bytes. Default: utf8.
         now_ms: Decide as of this time (ms since 1970). Default: now.
 
     Raises:
         NotFoundError: there is nothing at a path, or no file was selected.
-        RequestError: a path is a file; or a key is not what `key_as` says.
+        RequestError: a path is a file; or a key does not have the form that `key_as` names.
         ConfigError: Kafka would not accept a config.
     """
 
@@ -212,10 +212,10 @@ def index(
 
     Options:
         drop: Remove all key indexes.
-        index_dir: Folder for the indexes, with a folder for each partition; DIR is only read then, so a broker may
-            be running, and it may be in an object store. Default: in DIR.
-        index_max: Disk space for the indexes of a partition; those of its newest segments are left out. Default: a
-            tenth of its log.
+        index_dir: Folder for the indexes, with a folder for each partition; DIR is then only read, so a broker may
+            be running, and DIR may be in an object store. Default: in DIR.
+        index_max: Disk space for the indexes of a partition; the newest segments get none if it is too small.
+            Default: a tenth of its log.
         topics: Only topics with this name, or matching this glob.
         partitions: Only partitions with this number (3) or name (orders-3), or matching this glob.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
@@ -260,7 +260,7 @@ def transactions(
     metadata: AnyPath | None = None,
     now_ms: int | None = None,
 ) -> TransactionListing:
-    """List the open transactions in one broker's directories, and what they hold back.
+    """List the open transactions in one broker's directories, and the data that they hold back.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -375,7 +375,7 @@ def why(
 
     Args:
         paths: log directories, folders of several, or partition directories.
-        on_progress: called with how many partitions were looked at, and how many there are.
+        on_progress: called with the number of explained partitions, and of all.
         fs: the file system; default: this machine's.
 
     Options:
@@ -386,7 +386,7 @@ def why(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
-        sample_bytes: Read so much of a log to count its keys, if no key index helps; and at most 64 times as much
+        sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
             in all. Default: 16m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
@@ -417,7 +417,7 @@ def plan(
     read_all: bool = False,
     index_dir: AnyPath | None = None,
 ) -> Plan:
-    """Show what a clean of one broker's directories would do, without reading records or changing anything.
+    """Plan a clean of one broker's directories, without reading records or changing anything.
 
     Args:
         paths: log directories, folders of several, or partition directories.
@@ -582,8 +582,8 @@ def clean(
         read_all: Read the whole log, even where key indexes say that parts of it hold nothing to clean.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         link: Hard-link closed segments that do not change, instead of copying them.
-        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
-            of partitions that have some.
+        index: Make key indexes of cleaned segments, so that the next clean reads only records that may change.
+            Default: only in partitions that have some.
         index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
@@ -670,8 +670,8 @@ def clean_in_place(
         verify: Prove that new segments are right before they replace old ones.
         work_space: Disk space for new segments before old ones are removed. Default: all free space.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
-        index: Make key indexes of what is cleaned, so that the next clean reads only what may change. Default: only
-            of partitions that have some.
+        index: Make key indexes of cleaned segments, so that the next clean reads only records that may change.
+            Default: only in partitions that have some.
         index_max: Disk space for the key indexes of a partition. Default: a tenth of its log.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.
@@ -703,23 +703,23 @@ def abort_transaction(
     no_broker_elsewhere: bool = False,
     yes: bool = False,
 ) -> AbortResult:
-    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show what that would do.
+    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show the changes.
 
     Args:
-        paths: log directories of all brokers that have the partition, and of those that have `__transaction_state`.
-        topic: of the partitions.
-        producer_id: of the transaction.
+        paths: log directories of all brokers with replicas of the partition, or with `__transaction_state`.
+        topic: the topic of the partitions.
+        producer_id: the producer of the transaction.
         fs: the file system; default: this machine's.
 
     Options:
-        partition: Only in this partition. Default: in all in which the producer's transaction is open.
+        partition: Only in this partition. Default: in all partitions with an open transaction of the producer.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         overrides: Set a config, such as transaction.state.log.num.partitions=50 where no metadata log has the
             count.
         server_properties: The broker's server.properties file, for configs that topics do not set.
-        single_copy: I confirm that there is no other replica, whatever the metadata says, or where there is none.
+        single_copy: I confirm that there is no other replica, even if the metadata lists some, or without metadata.
         no_broker_elsewhere: I confirm that no broker on another machine uses this network disk.
-        yes: Do it. Without this, what would be done is shown, and nothing is changed.
+        yes: Make the changes. Without this, they are only shown.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such partition.
@@ -751,7 +751,7 @@ def verify(
     archive: AnyPath | None = None,
     task_timeout: int = 1800,
 ) -> VerifyResult:
-    """Prove that one state of log directories is what a clean may leave of another.
+    """Prove that a clean may turn one state of log directories into another.
 
     The configs are those of the state before. They decide which partitions may have been cleaned; where a topic's
     policy is unknown, they all may.
@@ -916,21 +916,21 @@ def latest_table(
         fs: the file system; default: that of the machine that a task runs on.
 
     Options:
-        topic: The topic. Default: the only one that is there.
+        topic: The topic. Default: the only topic in the directories.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
             time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+        deletes: Also deleted keys, with a column `deleted`. Changes always have them.
+        key: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
-            column `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
-            counts. Default: its checkpoint; the end where there is no other replica.
+        value: The type of values; the same choice. Default: utf8.
+        undecodable: For a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
+            Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
+        work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
+            for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
@@ -965,21 +965,21 @@ def table_offsets(
         fs: the file system; default: this machine's.
 
     Options:
-        topic: The topic. Default: the only one that is there.
+        topic: The topic. Default: the only topic in the directories.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
             time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+        deletes: Also deleted keys, with a column `deleted`. Changes always have them.
+        key: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
-            column `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
-            counts. Default: its checkpoint; the end where there is no other replica.
+        value: The type of values; the same choice. Default: utf8.
+        undecodable: For a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
+            Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
+        work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
+            for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
     Raises:
@@ -1023,23 +1023,23 @@ def write_table(
         fs: the file system; default: this machine's.
 
     Options:
-        topic: The topic. Default: the only one that is there.
+        topic: The topic. Default: the only topic in the directories.
         as_of: The table as of this point: an offset, which is not included; one per partition, as 0:120,1:95; or a
             time like 2026-11-21T09:25:45Z, up to the first record at or after it. Default: the last stable offset.
         since: Only the changes since an earlier table: the folder that it was written to.
-        deletes: Also the keys that were deleted, with a column `deleted`. Changes always have them.
-        key: What keys are: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
+        deletes: Also deleted keys, with a column `deleted`. Changes always have them.
+        key: The type of keys: utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR,
             protobuf:DIR, jsonschema:DIR with schemas from a folder. Default: utf8.
-        value: What values are; the same choice. Default: utf8.
-        undecodable: What to do with a key or value that cannot be decoded: fail, with its place; or null, with a
-            column `undecodable`. Default: fail.
-        high_watermark: The offset up to which all replicas have the log (end: all of it). Nothing from there on
-            counts. Default: its checkpoint; the end where there is no other replica.
+        value: The type of values; the same choice. Default: utf8.
+        undecodable: For a key or value that cannot be decoded: fail, with its place; or null, with a column
+            `undecodable`. Default: fail.
+        high_watermark: All replicas have the log up to this offset (end: all of it); later records do not count.
+            Default: its checkpoint, or the end without other replicas.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
-        work: Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for
-            temporary files.
+        work: Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder
+            for temporary files.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
-        format: What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.
+        format: The format of the files: parquet, csv, json, orc, or another format of Spark. Default: parquet.
         writer: An option of Spark's writer of this format, such as header=true for csv.
         engine: What runs the tasks: spark, or here, which is a pool of processes of this machine, without Java.
             Default: spark if it is installed, else here.

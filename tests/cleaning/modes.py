@@ -400,7 +400,8 @@ def by_stages(
         return [clean_one(through_a_pickle(task)) for task in tasks]
 
     task = PartitionTask(
-        location, log.path, log.log_start_offset, first_dirty, first_uncleanable, now_ms, settings, part=part,
+        location=location, path=log.path, log_start_offset=log.log_start_offset, first_dirty=first_dirty,
+        first_uncleanable=first_uncleanable, now_ms=now_ms, settings=settings, part=part,
         probing=_mode[0] in _PROBING, index_secret=index_secret, fresh_secret=_SECRET,
     )  # fmt: skip
     with mock.patch("cordwood.cleaning.engine.division.RUN_BYTES_MIN", 1):  # an index entry is enough for a run
@@ -446,7 +447,7 @@ def _clean_group(aside: str, producers: Producers, task: PartitionTask) -> Outpu
     again = LogView(task.path, fs=fs, log_start_offset=task.log_start_offset)
     try:
         with _making_indexes(fs, again, folder) as maker:
-            cleaned = clean_partition(fs, again, folder, replace(task.request, producers=producers), indexes=maker)
+            cleaned = clean_partition(fs, again, folder, replace(task, producers=producers), indexes=maker)
     except LostSectionError as error:
         fs.remove_directory(folder)
         return Failure(FailureKind.LOST, str(error), lost=error.where)

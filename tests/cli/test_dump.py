@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from cordwood.cli import large, texts, values
+from cordwood.cli import large, values
 from cordwood.cli.demo import write_log
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
@@ -210,7 +210,7 @@ def test_filters_show_what_filtering_the_full_dump_shows(where: str) -> None:
         since, until = sorted(random.choice(full.records)["timestamp"] for _ in range(2))
         if since >= 0:
             expected = full.chosen(lambda r, since=since, until=until: since <= r["timestamp"] < until)
-            assert lines(full.path, "--since", str(since), "--until", texts.time_text(until)) == expected
+            assert lines(full.path, "--since", str(since), "--until", values.time_text(until)) == expected
             expected = full.chosen(lambda r, since=since: since <= r["timestamp"])
             assert lines(full.path, "--since", str(since)) == expected
         key = random.choice(full.records)["key"]
@@ -448,7 +448,7 @@ def test_patterns_decode_control_records(tmp_path: Path) -> None:
 
 @given(st.binary())
 def test_text_for_people_loses_nothing(data: bytes) -> None:
-    shown = texts.quoted(data)
+    shown = values.quoted(data)
     assert shown.isprintable()
     back = re.sub(
         rb'\\(x[0-9a-f]{2}|[ntr"\\])',
@@ -580,8 +580,8 @@ def test_times_are_understood() -> None:
     assert parse_time("2023-11-14") == TIME - 80_000_000
     for age, ms in (("0s", 0), ("5m", 300_000), ("36h", 129_600_000), ("7d", 604_800_000), ("10ms", 10)):
         assert abs(system_clock() - ms - parse_time(age)) < 60_000
-    assert texts.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
-    assert [texts.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
+    assert values.time_text(TIME + 5) == "2023-11-14T22:13:20.005Z"
+    assert [values.time_text(ms) for ms in (-1, -2, 2**62)] == ["none", "1969-12-31T23:59:59.998Z", str(2**62)]
 
 
 WRONG = [

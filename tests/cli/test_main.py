@@ -113,7 +113,7 @@ def test_a_misspelt_word_is_answered_with_what_was_probably_meant(words: list[st
     assert hint in done.output
 
 
-def main() -> int:
+def broken() -> int:
     """A verb with a defect."""
     raise StopIteration
 

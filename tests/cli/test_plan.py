@@ -200,7 +200,7 @@ def test_wrong_use_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_a_plan_loads_neither_the_proof_nor_spark_nor_the_code_for_buckets() -> None:
-    program = "import sys, cordwood.cli.plan, cordwood.commands.plan; print(*sys.modules)"
+    program = "import sys, cordwood.cli.clean, cordwood.commands.plan; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     unneeded = {
         "cordwood.cleaning.proof.prove",

@@ -200,7 +200,8 @@ def test_a_key_is_looked_for_where_kafka_puts_it_then_everywhere(tmp_path: Path)
 
 def test_finding_a_key_needs_neither_spark_nor_arrow() -> None:
     code = (
-        "import sys; from cordwood.cli.get import get, GetOptions; get([sys.argv[1]], ['x'], GetOptions());"
+        "import sys; from cordwood.commands.get import get; from cordwood.commands.options import GetOptions;"
+        "get([sys.argv[1]], ['x'], GetOptions());"
         "print(*(one for one in ('pyspark', 'pyarrow', 'rich') if one in sys.modules))"
     )
     command = [sys.executable, "-c", code, str(fixture("kraft-before"))]

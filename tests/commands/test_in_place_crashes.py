@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 import cordwood
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
-from cordwood.commands.ls import check
+from cordwood.commands.check import check
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cordwood.cli import large, texts
+from cordwood.cli import large
+from cordwood.cli import values as values_module
 from cordwood.kernels.escape import ESCAPED_BYTES_MAX, escape
 
 #: Behind the target; bytes that the kernel must not touch.
@@ -43,7 +44,7 @@ def escaped(data: bytes, piece_bytes: int) -> bytes:
 
 
 def twin(data: bytes) -> bytes:
-    return texts.quoted(data)[1:-1].encode()
+    return values_module.quoted(data)[1:-1].encode()
 
 
 @given(values, st.integers(1, 40))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cordwood.cli import check
+from cordwood.cli.partitions import check
 from cordwood.common.errors import CordwoodError
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS
@@ -33,7 +33,7 @@ def forecast(node: Path) -> Forecast:
     """Run `cordwood check --json` on the disks. Return its `start`, with its findings of `damage` and `torn` tails."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
-            check.main([str(node / disk) for disk in ("a", "b")], as_json=True)
+            check([str(node / disk) for disk in ("a", "b")], as_json=True)
         except CordwoodError as error:
             # `check` refuses this node, so there is no forecast.
             return {"starts": True, "line": str(error), "events": [], "served": {}, "damage": [], "torn": []}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from cordwood.commands.ls import open_log
+from cordwood.commands.opening import open_log
 from cordwood.common.types import TopicPartition
 from cordwood.record.columns import decode
 from cordwood.record.record import Record

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood.commands.ls import open_log
+from cordwood.commands.opening import open_log
 from cordwood.common.errors import CorruptBatchError, DataError, NotFoundError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cordwood.commands.ls import check
+from cordwood.commands.check import check
 from cordwood.common.errors import RequestError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem

@@ -33,7 +33,16 @@ HERE = FS.location()
 
 
 def task(size_bytes: int = 0, path: str = "/nowhere/t-0") -> PartitionTask:
-    return PartitionTask(HERE, path, 0, 0, 1, 0, CleanSettings(), size_bytes)
+    return PartitionTask(
+        location=HERE,
+        path=path,
+        log_start_offset=0,
+        first_dirty=0,
+        first_uncleanable=1,
+        now_ms=0,
+        settings=CleanSettings(),
+        size_bytes=size_bytes,
+    )
 
 
 def folders(root: Path) -> tuple[str, str]:
@@ -124,7 +133,7 @@ def test_a_partition_that_is_gone_comes_back_as_a_failure(tmp_path: Path) -> Non
 
 def test_our_own_mistakes_come_back_with_the_place_in_the_code(tmp_path: Path) -> None:
     one = orders(fixture("kraft-before"))
-    wrong = PartitionTask(HERE, one.path, 0, "0", one.first_uncleanable, 0, one.settings)  # type: ignore[arg-type]
+    wrong = replace(one, first_dirty="0")  # type: ignore[arg-type]
     found = run_task(wrong, *folders(tmp_path))
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.BUG

@@ -26,7 +26,7 @@ import typer
 from cordwood.bench.beside_kafka import ratio_chart, shares_chart
 from cordwood.bench.generate import Shape, write_log
 from cordwood.bench.workloads import BY_SHARE, USUAL, WORKLOADS, BenchWorkload, SpeedTarget
-from cordwood.commands.ls import open_log
+from cordwood.commands.opening import open_log
 from cordwood.common.errors import RequestError
 from cordwood.common.text import Column, table
 from cordwood.common.types import Codec
@@ -71,12 +71,12 @@ class Figures:
     arrow_memory_mb: float
 
 
-def main(
+def bench(
     size: Annotated[
         int, typer.Option(min=1, help="MB of the largest log; with --against-kafka a quarter of it.")
     ] = 500,
     passes: Annotated[
-        int, typer.Option(min=1, help="Measured passes over each log, after one that is not; cleans have one more.")
+        int, typer.Option(min=1, help="Measured passes over each log, after an unmeasured pass; cleans have one more.")
     ] = 4,
     directory: Annotated[
         str | None, typer.Option("--dir", help="A folder for the logs meanwhile. Default: the temporary folder.")
@@ -99,7 +99,7 @@ def main(
         bool,
         typer.Option(
             "--by-share",
-            help="With --against-kafka: a log of which ever more is new, with key indexes and without.",
+            help="With --against-kafka: logs with a growing share of new data, with key indexes and without.",
         ),
     ] = False,
     threads: Annotated[
@@ -121,7 +121,7 @@ def main(
         ),
     ] = False,
     chart: Annotated[
-        str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: what was found as a chart.")
+        str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: also the results as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

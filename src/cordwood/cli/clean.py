@@ -1,38 +1,80 @@
-"""`cordwood clean`: clean logs as `cordwood plan` announces, into a copy or in place, and report the result."""
+"""`cordwood plan`, `clean`, `verify`, `undo`, `fetch`: clean logs, with the steps before and after a clean.
+
+The functions import their commands: loading these takes as long as starting Java, so they load while Java starts.
+"""
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.main import (
     EXIT_DAMAGE,
     EXIT_FULL,
     EXIT_MEMORY,
     EXIT_OK,
     EXIT_OUR_FAULT,
+    EXIT_REQUEST,
     named,
-    show,
+    show_result,
     tell_defect,
     tell_forecast,
 )
 from cordwood.cli.options import Directories, Json, Report, check_report, with_options, write_report
 from cordwood.cli.progress import Progress
-from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions
+from cordwood.commands.options import CopyOptions, InPlaceOptions, PlanOptions, TaskOptions, VerifyOptions
 from cordwood.common.arguments import option_fields
 from cordwood.common.errors import RequestError
+from cordwood.tasks.engines import EngineOptions
 
 if TYPE_CHECKING:
     from cordwood.cleaning.engine.results import CleanResult
 
 
 @with_options
-def main(
+def plan(
+    directories: Directories,
+    options: PlanOptions,
+    exact: Annotated[bool, typer.Option("--exact", help="Run the clean without writing, for exact figures.")] = False,
+    engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
+    as_json: Json = False,
+) -> int:
+    """Show the effect of a clean on each partition, or why the clean would leave it alone, and until when.
+
+    Changes nothing; a broker may be running. Records are not read, so the figures are upper bounds. With --exact,
+    everything is read and counted. Exit status 1 if a partition cannot be cleaned because it is damaged, 2 if one
+    cannot be read; all other partitions are planned.
+    """
+    paths = [named(directory) for directory in directories]
+    if exact:
+        return _plan_exactly(paths, options, engine, as_json=as_json)
+    # Not imported at the top: with --exact, this is loaded while the engine starts.
+    from cordwood.commands import plan as planning
+
+    planned = planning.plan(paths, options)
+    show_result(planned, as_json=as_json)
+    refused = planned.with_decision(Decision.REFUSE)
+    if any(not one.is_unreadable for one in refused):
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if refused else EXIT_OK
+
+
+def _plan_exactly(paths: Sequence[str], options: PlanOptions, engine: EngineOptions, *, as_json: bool) -> int:
+    with Progress() as progress, engine.where().begun():
+        # Loading this takes as long as starting Java, so load it while Java starts.
+        from cordwood.commands.plan_exact import plan_exact
+
+        exact = plan_exact(paths, options, engine, on_plan=progress.begin, on_progress=progress.update)
+    show_result(exact, as_json=as_json)
+    return exit_code_of(exact.result)
+
+
+@with_options
+def clean(
     directories: Directories,
     *,
     output: Annotated[
@@ -56,23 +98,23 @@ def main(
     and proved right. An interrupted clean keeps the groups that are finished; the rest is unchanged.
 
     Exit status 1 if a partition could not be cleaned, usually because it is damaged. It is left, or copied, unchanged;
-    the other partitions are cleaned.
+    all other partitions are cleaned.
     """
     _check_target(directories, output, in_place=in_place)
     _check_mode(copy, "--output", allowed=output is not None)
     _check_mode(replacing, "--in-place", allowed=in_place)
     check_report(report)
     paths = [named(directory) for directory in directories]
-    with Progress(enabled=sys.stderr.isatty()) as progress, tasks.where().begun():
+    with Progress() as progress, tasks.where().begun():
         # Loading these takes as long as starting Java, so load them while it starts.
-        from cordwood.commands.clean import clean
+        from cordwood.commands.clean import clean as clean_into_copy
         from cordwood.commands.clean_in_place import clean_in_place
 
         on_plan, on_progress = progress.begin, progress.update
         if output is None:
             result = clean_in_place(paths, options, replacing, tasks, on_plan=on_plan, on_progress=on_progress)
         else:
-            result = clean(
+            result = clean_into_copy(
                 paths,
                 output,
                 options,
@@ -83,7 +125,7 @@ def main(
                 on_progress=on_progress,
             )
     write_report(report, result)
-    show(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show_result(result, as_json=as_json)
     return exit_code_of(result)
 
 
@@ -119,3 +161,66 @@ def exit_code_of(result: CleanResult) -> int:
     }
     damaged = bool(failures) or any(partition.left_out_bytes for partition in result.partitions)
     return next((code for kind, code in codes.items() if kind in failures), EXIT_DAMAGE if damaged else EXIT_OK)
+
+
+@with_options
+def verify(
+    before: Annotated[
+        str, typer.Argument(metavar="BEFORE", help="The log before the clean: log directory or partition.")
+    ],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The log after the clean.")],
+    options: VerifyOptions,
+    report: Report = None,
+    as_json: Json = False,
+) -> int:
+    """Prove that a clean kept its guarantees, from the two states of a log alone, without the cleaner's code.
+
+    Changes nothing. Exit status 1 if there is any violation; each is listed with its key, offset and file.
+    """
+    check_report(report)
+    where = options.tasks.where()
+    with Progress() as progress, where.begun():
+        # Loading this takes as long as starting Java, so load it while Java starts.
+        from cordwood.commands import verify as proving
+
+        paths = named(before), named(after)
+        result = proving.verify(*paths, options, on_start=progress.begin, on_progress=progress.update)
+    write_report(report, result)
+    show_result(result, as_json=as_json)
+    return EXIT_OK if result.holds else EXIT_DAMAGE
+
+
+def undo(
+    folder: Annotated[str, typer.Argument(metavar="DIR3", help="The --keep-old folder of a clean in place.")],
+    as_json: Json = False,
+) -> int:
+    """Restore the segments, snapshots and checkpoints that a clean in place replaced and kept.
+
+    If anything was appended, cleaned or deleted since, lists it, changes nothing, and exits with status 1. DIR3 is
+    removed once everything is restored.
+    """
+    from cordwood.commands import undo as undoing
+
+    result = undoing.undo(folder)
+    show_result(result, as_json=as_json)
+    return EXIT_OK if result.done else EXIT_DAMAGE
+
+
+def fetch(
+    source: Annotated[
+        str, typer.Argument(metavar="URL", help="A directory in an object store: s3://, gs:// or az://.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="DIR", help="A new or empty directory.")],
+    as_json: Json = False,
+) -> int:
+    """Bring a broker's directory back from an object store, with the modification times of its files.
+
+    DIR appears at the end, complete, or not at all. Files of a copy that Cordwood made must have the checksums that its
+    manifest lists.
+    """
+    from cordwood.commands import fetch as fetching
+
+    with Progress() as progress:
+        result = fetching.fetch(source, target, on_forecast=tell_forecast, on_progress=progress.of)
+    show_result(result, as_json=as_json)
+    return EXIT_OK

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cordwood.cli.large import SHOWN_BYTES
-from cordwood.cli.texts import json_string, quoted, time_text
-from cordwood.cli.values import Decode, DecodedForm
+from cordwood.cli.values import Decode, DecodedForm, json_string, quoted, time_text
 from cordwood.common.errors import CorruptMessageError
 from cordwood.common.types import ControlType
 from cordwood.storage.formats.messages.coordinator_records import TransactionStatus

@@ -63,7 +63,7 @@ _ASKED = f"--server-properties {SETTINGS} --single-copy"
 _GONE, _NULL = "✗", "∅"
 
 
-def main(
+def demo(
     directory: Annotated[
         str | None,
         typer.Option("--dir", help="Keep the log here, before and after the clean, with the log of a real broker."),

@@ -1,4 +1,4 @@
-"""`cordwood dump`: prints logs and every other file that Kafka keeps beside them; see `cordwood.cli.dumping`."""
+"""`cordwood dump`: print logs and every other file that Kafka keeps beside them; see `cordwood.cli.dumping`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from cordwood.cli.dumping import Choice, Dump
-from cordwood.cli.formats import JsonPrinter, Printer, TextPrinter
+from cordwood.cli.formats import JsonPrinter, PatternPrinter, Printer, TextPrinter
 from cordwood.cli.large import SHOWN_BYTES
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, give_up_output, named
 from cordwood.cli.options import Partitions, Topics
-from cordwood.cli.patterns import PatternPrinter
-from cordwood.cli.values import Shown, ShownAs, ValueFormat, parse_bytes, parse_offsets
+from cordwood.cli.values import Shown, ShownAs, ValueFormat, json_string, parse_bytes, parse_offsets, quoted
 from cordwood.commands.options import DECODERS, parse_time
 from cordwood.common.errors import RequestError
 from cordwood.common.types import Isolation
@@ -24,7 +23,7 @@ from cordwood.tables.decoders.choice import schema_folder
 _TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 
 
-def main(
+def dump(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH...", help="Files, partitions, log directories.", show_default=False)
     ],
@@ -37,11 +36,11 @@ def main(
         typer.Option(
             min=0,
             metavar="N",
-            help="Only the last N records of each log. Other options look at these. With --follow and 0 only new ones.",
+            help="Only the last N records of each log; filters apply to these. 0 with --follow: only new records.",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is appended, until interrupted, or to --limit.")
+        bool, typer.Option("--follow", help="Keep printing appended data, until interrupted, or up to --limit.")
     ] = False,
     grep: Annotated[
         str | None,
@@ -71,7 +70,7 @@ def main(
     isolation: Annotated[
         Isolation | None,
         typer.Option(
-            help="Only what a consumer gets: no control records, nothing below the log start offset, and with "
+            help="Only records that a consumer gets: no control records, nothing below the log start offset, and with "
             "read_committed nothing from aborted or open transactions. Shows records only, unless --batches."
         ),
     ] = None,
@@ -81,9 +80,11 @@ def main(
     key_format: Annotated[ValueFormat | None, typer.Option(help="How to show keys. Default: utf8.")] = None,
     value_format: Annotated[ValueFormat | None, typer.Option(help="How to show values. Default: utf8.")] = None,
     key_as: Annotated[
-        str | None, typer.Option(metavar="DECODER", help=f"What keys are: {DECODERS}. In place of --key-format.")
+        str | None, typer.Option(metavar="DECODER", help=f"The type of keys: {DECODERS}. In place of --key-format.")
     ] = None,
-    value_as: Annotated[str | None, typer.Option(metavar="DECODER", help="What values are; the same choice.")] = None,
+    value_as: Annotated[
+        str | None, typer.Option(metavar="DECODER", help="The type of values; the same choice.")
+    ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +111,7 @@ def main(
         ),
     ] = False,
 ) -> int:
-    r"""Print what is in logs, and in any other file that Kafka keeps beside them.
+    r"""Print the contents of logs, and of all other files that Kafka keeps beside them.
 
     Batches and records of .log files (also .swap, .cleaned, .deleted) and KRaft .checkpoint files; entries of indexes,
     snapshots, checkpoints and the rest. With --key, --since or --until only batches with a matching record are shown.
@@ -130,8 +131,8 @@ def main(
     indexed_batch, indexed_key. A key or value is null, a string that holds its text (its hex or base64 digits, the JSON
     value or the number, if that is the format), or {"hex": "00ff"} where the format cannot show it. "headers" is a list
     of [name, value]. Records of control batches have "control", their type, and "coordinator_epoch". Records of
-    internal topics have "record" and "version", and objects as "key" and "value"; what cannot be read has a "problem".
-    -1 is Kafka's "there is none".
+    internal topics have "record" and "version", and objects as "key" and "value"; an unreadable record has a "problem".
+    -1 is Kafka's number for a missing value.
     """
     if pattern is not None and (as_json or batches):
         raise RequestError("--format prints records after a pattern; it does not go with --json or --batches")
@@ -177,14 +178,14 @@ def main(
         output.write(lines)
         output.flush()
 
-    dump = Dump(choice, printer, write, fs=fs, index_dir=index_dir)
+    dumping = Dump(choice, printer, write, fs=fs, index_dir=index_dir)
     try:
-        dump.run([named(path) for path in paths])
+        dumping.run([named(path) for path in paths])
     except BrokenPipeError:
         give_up_output()  # the output's reader has quit; damage shown before that still sets the exit status
-    if dump.damaged:
+    if dumping.damaged:
         return EXIT_DAMAGE
-    return EXIT_REQUEST if dump.unreadable else EXIT_OK
+    return EXIT_REQUEST if dumping.unreadable else EXIT_OK
 
 
 def _folders(*decoders: str | None) -> list[str]:
@@ -193,9 +194,33 @@ def _folders(*decoders: str | None) -> list[str]:
 
 
 def _shown(decoder: str | None, fs: Store, *, in_json: bool) -> Shown | None:
+    """Return how keys or values appear as a decoder renders them; schemas of a folder included.
+
+    A value that the decoder rejects appears as `hex:00ff`, in JSON as `{"hex": "00ff"}`, as in `cli.values`.
+    """
     if decoder is None:
         return None
-    # The import loads Arrow.
-    from cordwood.cli.decoder_values import shown_by
+    # These load Arrow.
+    import pyarrow as pa
 
-    return shown_by(decoder, fs, in_json=in_json)
+    from cordwood.common.json_text import json_text
+    from cordwood.tables.decoders.choice import decoder_of
+
+    chosen = decoder_of(decoder, fs)
+
+    def shown(data: memoryview | None) -> str:
+        if data is None:
+            return "null"
+        decoded = chosen.decode(pa.array([bytes(data)], pa.binary()))
+        if decoded.problems:
+            return f'{{"hex":"{data.hex()}"}}' if in_json else f"hex:{data.hex()}"
+        value = decoded.values[0].as_py()
+        if value is None:
+            return "null"
+        if chosen.is_json:
+            return str(value)
+        if isinstance(value, str):
+            return json_string(value) if in_json else quoted(value.encode())
+        return json_text(value)
+
+    return Shown(shown, None)

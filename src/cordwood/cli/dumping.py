@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.cli.formats import Control, LineOrigin, Printer
+from cordwood.cli.formats import Control, LineOrigin, PatternPrinter, Printer
 from cordwood.cli.main import named, tell
-from cordwood.cli.patterns import PatternPrinter
 from cordwood.cli.small_files import IN_LOG_DIRECTORY, READERS
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, RequestError
 from cordwood.common.types import ControlType, Isolation, TopicPartition

@@ -1,4 +1,4 @@
-"""Output formats of `dump`: a `Printer` turns batches, records and other entries into lines, as text or as JSON.
+"""Output formats of `dump`: a `Printer` turns batches, records and other entries into lines: text, JSON, or a pattern.
 
 A line with a key, value or header larger than `LARGE_BYTES` is made in pieces.
 """
@@ -10,13 +10,12 @@ import itertools
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from cordwood.cli import large
 from cordwood.cli.large import SHOWN_BYTES
-from cordwood.cli.texts import json_string, quoted, time_text
 from cordwood.cli.values import (
     BY_FORMAT,
     PIECES_FOR_PEOPLE,
@@ -28,8 +27,12 @@ from cordwood.cli.values import (
     ValueFormat,
     for_people,
     in_json,
+    json_string,
+    quoted,
     start_for_people,
+    time_text,
 )
+from cordwood.common.errors import RequestError
 from cordwood.common.types import NONE
 from cordwood.record.batch import Batch
 from cordwood.record.record import read_varint
@@ -99,7 +102,7 @@ class Printer(Protocol):
         ...
 
 
-def batch_fields(batch: Batch) -> dict[str, object]:
+def _batch_fields(batch: Batch) -> dict[str, object]:
     """Return the fields of a batch's header; null where its format lacks the field."""
     is_wrapper = batch.magic < 2 and batch.record_count < 0
     return {
@@ -127,7 +130,7 @@ def batch_fields(batch: Batch) -> dict[str, object]:
     }
 
 
-def key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
+def _key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memoryview | None]:
     """Return the bytes of a record's key and value."""
     _, _, _, key, key_size, value, value_size, _, _ = row
     return (
@@ -136,7 +139,7 @@ def key_and_value(data: memoryview, row: Row) -> tuple[memoryview | None, memory
     )
 
 
-def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
+def _header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
     """Yield the headers of a record without copying them."""
     at, count = row[-2:]
     for _ in range(count):
@@ -148,17 +151,17 @@ def header_views(data: memoryview, row: Row) -> Iterator[HeaderViews]:
         at += max(size, 0)
 
 
-def has_large_headers(data: memoryview, row: Row) -> bool:
+def _has_large_headers(data: memoryview, row: Row) -> bool:
     """Whether the headers of a record are too many or too large for one string."""
     size = 0
-    for number, (name, value) in enumerate(header_views(data, row)):
+    for number, (name, value) in enumerate(_header_views(data, row)):
         size += len(name) + (0 if value is None else len(value))
         if number >= _SHOWN_HEADERS or size > large.LARGE_BYTES:
             return True
     return False
 
 
-def header_name(data: memoryview) -> str:
+def _header_name(data: memoryview) -> str:
     """Decode the name of a header; replace bytes that are not UTF-8, as Kafka's clients do."""
     return str(data, "utf-8", "replace")
 
@@ -233,7 +236,7 @@ class JsonPrinter:
 
     def batch(self, batch: Batch) -> bytes:
         """See Printer."""
-        return _line({"type": "batch", **self._where, "file": self._file, **batch_fields(batch)})
+        return _line({"type": "batch", **self._where, "file": self._file, **_batch_fields(batch)})
 
     def records(
         self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
@@ -242,7 +245,7 @@ class JsonPrinter:
         of_batch = f'"timestamp_type":"{batch.timestamp_type.label}","leader_epoch":{batch.leader_epoch}'
         lines = _Lines()
         for i, row in enumerate(rows):
-            key, value = key_and_value(data, row)
+            key, value = _key_and_value(data, row)
             headers = self._headers(data, row, lines) if row[-1] else ""
             control = ""
             if controls:
@@ -264,17 +267,16 @@ class JsonPrinter:
         return _line({"type": kind, "file": self._file, **fields})
 
     def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
-        if has_large_headers(data, row):
+        if _has_large_headers(data, row):
             return lines.large_cell(self._header_pieces(data, row))
-        pairs = (
-            f"[{json_string(header_name(name))},{self._header.text(value)}]" for name, value in header_views(data, row)
-        )
+        views = _header_views(data, row)
+        pairs = (f"[{json_string(_header_name(name))},{self._header.text(value)}]" for name, value in views)
         return ",".join(pairs)
 
     def _header_pieces(self, data: memoryview, row: Row) -> Iterator[bytes]:
-        for number, (name, value) in enumerate(header_views(data, row)):
+        for number, (name, value) in enumerate(_header_views(data, row)):
             lines = _Lines()
-            lines.add(f"{',' if number else ''}[{json_string(header_name(name))},{lines.cell(self._header, value)}]")
+            lines.add(f"{',' if number else ''}[{json_string(_header_name(name))},{lines.cell(self._header, value)}]")
             yield from lines.take()
 
 
@@ -318,7 +320,7 @@ class TextPrinter:
 
     def batch(self, batch: Batch) -> bytes:
         """See Printer."""
-        fields = batch_fields(batch)
+        fields = _batch_fields(batch)
         cells = [f"{name}={_shown(name, fields[name])}".ljust(width) for name, width in _BATCH_CELLS.items()]
         if batch.producer_id != NONE:
             cells += [f"{name}={fields[name]}" for name in _PRODUCER_CELLS]
@@ -336,7 +338,7 @@ class TextPrinter:
         lines = _Lines(self._heading)
         self._heading = ""
         for i, row in enumerate(rows):
-            key, value = key_and_value(data, row)
+            key, value = _key_and_value(data, row)
             line = f"record {f'offset={row[0]}':<18} time={time_text(row[1]):<24}"
             if controls:
                 kind, epoch = controls[i]
@@ -354,22 +356,22 @@ class TextPrinter:
         yield from lines.take()
 
     def _headers(self, data: memoryview, row: Row, lines: _Lines) -> str:
-        if self._full and has_large_headers(data, row):
+        if self._full and _has_large_headers(data, row):
             return lines.large_cell(self._header_pieces(data, row))
-        views = itertools.islice(header_views(data, row), _SHOWN_HEADERS)
+        views = itertools.islice(_header_views(data, row), _SHOWN_HEADERS)
         more = f", … ({row[-1]:,} headers)" if row[-1] > _SHOWN_HEADERS else ""
         return ", ".join(f"{self._header_name(name)}={self._header.text(value)}" for name, value in views) + more
 
     def _header_pieces(self, data: memoryview, row: Row) -> Iterator[bytes]:
-        for number, (name, value) in enumerate(header_views(data, row)):
+        for number, (name, value) in enumerate(_header_views(data, row)):
             lines = _Lines()
             lines.add(f"{', ' if number else ''}{self._header_name(name)}={lines.cell(self._header, value)}")
             yield from lines.take()
 
     def _header_name(self, name: memoryview) -> str:
         if self._full or len(name) <= SHOWN_BYTES:
-            return quoted(header_name(name).encode())
-        return f"{quoted(header_name(large.start(name)).encode())}… ({len(name):,} bytes)"
+            return quoted(_header_name(name).encode())
+        return f"{quoted(_header_name(large.start(name)).encode())}… ({len(name):,} bytes)"
 
     def entry(self, kind: str, fields: Fields) -> bytes:
         """See Printer."""
@@ -418,3 +420,143 @@ def plain(text: str) -> str:
     """Return a name unchanged, or in quotes if it has spaces or unprintable characters."""
     harmless = text.isprintable() and not set(text) & {'"', "\\", " "}
     return text if harmless and text else quoted(text.encode("utf-8", "surrogateescape"))
+
+
+# ---- records by a pattern, as kcat prints them -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """The values that a pattern's letters can print."""
+
+    topic: bytes
+    partition: int
+    row: Row
+    data: memoryview
+    key: Callable[[memoryview | None], bytes | Iterator[bytes]]
+    value: Callable[[memoryview | None], bytes | Iterator[bytes]]
+    control: Control | None = None
+
+    def shown_key(self) -> bytes | Iterator[bytes]:
+        if self.control is not None and self.control[0] is not None:
+            return self.control[0].encode()
+        return self.key(_key_and_value(self.data, self.row)[0])
+
+    def shown_value(self) -> bytes | Iterator[bytes]:
+        if self.control is not None and self.control[1] is not None:
+            return b"coordinator_epoch=%d" % self.control[1]
+        return self.value(_key_and_value(self.data, self.row)[1])
+
+    def headers(self) -> bytes | Iterator[bytes]:
+        if _has_large_headers(self.data, self.row):
+            return self._header_pieces()
+        pairs = ((_header_name(name).encode(), value) for name, value in _header_views(self.data, self.row))
+        return b",".join(name + b"=" + (b"NULL" if value is None else value) for name, value in pairs)
+
+    def _header_pieces(self) -> Iterator[bytes]:
+        for number, (name, value) in enumerate(_header_views(self.data, self.row)):
+            yield (b"," if number else b"") + _header_name(name).encode() + b"="
+            yield from [b"NULL"] if value is None else large.raw(value)
+
+
+_LETTERS: Mapping[str, Callable[[_Record], bytes | Iterator[bytes]]] = {
+    "t": lambda record: record.topic,
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.row[0],
+    "k": _Record.shown_key,
+    "s": _Record.shown_value,
+    "K": lambda record: b"%d" % record.row[4],
+    "S": lambda record: b"%d" % record.row[6],
+    "R": lambda record: record.row[6].to_bytes(4, "big", signed=True),
+    "T": lambda record: b"%d" % record.row[1],
+    "h": _Record.headers,
+}
+_PIECES = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{1,2}|0[0-7]{0,3}|[1-9][0-9]{0,2}|.)|((?:[^%\\]|\\\Z)+)", re.DOTALL)
+_CONTROLS = {"n": b"\n", "r": b"\r", "t": b"\t"}
+#: Base of a number after a backslash, by its first character, as in C.
+_BASES = {"x": 16, "0": 8, **dict.fromkeys("123456789", 10)}
+
+
+class PatternPrinter:
+    """Prints records by kcat's pattern, with nothing between them; leaves out batches and other lines."""
+
+    def __init__(
+        self,
+        pattern: str,
+        key_format: ValueFormat | None,
+        value_format: ValueFormat | None,
+        *,
+        decode: bool = True,
+        shown: ShownAs = BY_FORMAT,
+    ) -> None:
+        self._decode = decode
+        self._pieces = [self._piece(match) for match in _PIECES.finditer(pattern)]
+        self._key, self._value = (
+            _text(other) if other is not None else _raw if own is None else _encoded(own)
+            for own, other in ((key_format, shown.key), (value_format, shown.value))
+        )
+
+    @staticmethod
+    def _piece(match: re.Match[str]) -> bytes | Callable[[_Record], bytes | Iterator[bytes]]:
+        letter, escape, text = match.groups()
+        if letter is not None:
+            if letter == "%":
+                return b"%"
+            if letter not in _LETTERS:
+                known = " ".join(f"%{one}" for one in _LETTERS)
+                raise RequestError(f"%{letter} is not known in --format; there are {known} and %%")
+            return _LETTERS[letter]
+        if escape is not None:
+            if escape[0] in _BASES and escape != "x":
+                return bytes([int(escape.lstrip("x"), _BASES[escape[0]]) & 0xFF])
+            return _CONTROLS.get(escape, escape.encode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
+
+    def begin(self, place: LineOrigin) -> None:
+        """See Printer."""
+        self._topic = (place.topic or "").encode("utf-8", "surrogateescape")
+        self._partition = NONE if place.partition is None else place.partition
+
+    def batch(self, batch: Batch) -> bytes:
+        """See Printer."""
+        return b""
+
+    def records(
+        self, data: memoryview, rows: Sequence[Row], batch: Batch, controls: Sequence[Control]
+    ) -> Iterator[bytes]:
+        """See Printer."""
+        made: list[bytes] = []
+        size = 0
+        for number, row in enumerate(rows):
+            control = controls[number] if controls and self._decode else None
+            record = _Record(self._topic, self._partition, row, data, self._key, self._value, control)
+            for piece in self._pieces:
+                shown = piece if isinstance(piece, bytes) else piece(record)
+                if isinstance(shown, bytes):
+                    made.append(shown)
+                    size += len(shown)
+                if size > large.LARGE_BYTES or not isinstance(shown, bytes):
+                    yield b"".join(made)
+                    made, size = [], 0
+                    if not isinstance(shown, bytes):
+                        yield from shown
+        yield b"".join(made)
+
+    def entry(self, kind: str, fields: Fields) -> bytes:
+        """See Printer."""
+        return b""
+
+
+def _raw(data: memoryview | None) -> bytes | Iterator[bytes]:
+    if data is None:
+        return b""
+    return bytes(data) if len(data) <= large.LARGE_BYTES else large.raw(data)
+
+
+def _text(shown: Shown) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:
+    return lambda data: shown.text(data).encode()
+
+
+def _encoded(value_format: ValueFormat) -> Callable[[memoryview | None], bytes | Iterator[bytes]]:
+    show, pieces = for_people(value_format), PIECES_FOR_PEOPLE[value_format]
+    return lambda data: show(data).encode() if data is None or len(data) <= large.LARGE_BYTES else pieces(data)

@@ -1,7 +1,8 @@
-"""Keys on a command line, or in a file."""
+"""`cordwood get`, `erase-check`, `index`: find the records of keys, prove that none is left, and index keys."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,21 @@ from typing import Annotated
 
 import typer
 
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, exit_code_of, named, show, show_result
+from cordwood.cli.options import Directories, Json, check_output, with_options, write_output
+from cordwood.cli.progress import Progress
+from cordwood.commands import erase_check as erasure
+from cordwood.commands import get as getting
+from cordwood.commands import index as indexing
+from cordwood.commands.options import EraseCheckOptions, GetOptions, IndexingOptions
+from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.base import Bytes
 from cordwood.fs.by_url import file_system_for
 
-Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key, as --key-as says. Repeatable.")]
+Keys = Annotated[
+    list[str] | None, typer.Option("--key", metavar="KEY", help="A key, in the form that --key-as names. Repeatable.")
+]
 KeysFile = Annotated[
     str | None, typer.Option("--keys", metavar="FILE", help="A file with a key on each line; - is the standard input.")
 ]
@@ -22,6 +33,99 @@ KeysFile = Annotated[
 _FILE_BYTES_MAX = 1 << 30
 #: First bytes of a file in UTF-16.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@with_options
+def get(
+    directories: Directories,
+    options: GetOptions,
+    key: Keys = None,
+    keys: KeysFile = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Show at most the N newest records of each key and partition; count older records by their next step.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Show all records of a key in order: where each is, how its transaction ended, and which clean will remove it.
+
+    Changes nothing in DIR; a broker may be running. Segments with a key index (cordwood index) are searched in
+    milliseconds; others are read. The table cuts long values off; --json does not. Exit status 2 if there is no record
+    of a key, 1 if there is damage.
+    """
+    wanted = given_keys(key, keys)
+    with Progress() as progress:
+        result = getting.get([named(one) for one in directories], wanted, options, on_progress=progress.of)
+    if as_json:
+        show(json.dumps(getting.document(result, limit), indent=1))
+    else:
+        show("\n".join(getting.lines(result, limit)))
+    return exit_code_of(result.problems) or (EXIT_REQUEST if result.unknown else EXIT_OK)
+
+
+@with_options
+def erase_check(
+    directories: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DIR...",
+            help="All places that may have traces: directories of brokers, copies, folders of kept files, buckets.",
+        ),
+    ],
+    options: EraseCheckOptions,
+    key: Keys = None,
+    keys: KeysFile = None,
+    certificate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--report",
+            "--certificate",
+            metavar="FILE",
+            help="Write the result to this file: as a page if its name ends with .html, else as JSON. Repeatable.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Look for traces of erased keys in all files of all directories, and list the steps that remain.
+
+    Reads every byte: records, superseded records and tombstones, key indexes, files that a broker or a clean left
+    behind, kept files. Changes nothing; a broker may be running. Exit status 1 if there is
+    a trace, or if a file could not be read completely.
+    """
+    wanted = given_keys(key, keys)
+    for path in certificate or ():
+        check_output(path, "the certificate")
+    with Progress() as progress:
+        result = erasure.erase_check([named(one) for one in directories], wanted, options, on_progress=progress.of)
+    for path in certificate or ():
+        write_output(path, _certificate(result, path))
+    show_result(result, as_json=as_json)
+    return EXIT_OK if result.verdict is ErasureVerdict.CLEAR else EXIT_DAMAGE
+
+
+def _certificate(result: ErasureResult, path: str) -> str:
+    if path.lower().endswith((".html", ".htm")):
+        return result.page()
+    return json.dumps(result.document(), indent=1) + "\n"
+
+
+@with_options
+def index(directories: Directories, options: IndexingOptions, as_json: Json = False) -> int:
+    """Make a key index of each segment: its keys, and the records that have them. No file of the log changes.
+
+    With an index, `cordwood get` and `cordwood dump --key` read only the batches that may have the key. An index takes
+    about 8.5 bytes per record. Indexes that are up to date stay; indexes of deleted segments are removed, and those of
+    changed segments are made again. A segment gets no index larger than a tenth of it.
+    """
+    show_result(indexing.index([named(one) for one in directories], options), as_json=as_json)
+    return EXIT_OK
+
+
+# ---- keys on the command line, or in a file -----------------------------------------------------------------------
 
 
 def given_keys(keys: Sequence[str] | None, path: str | None) -> list[str]:

@@ -1,17 +1,18 @@
-"""The command line: `cordwood VERB`. Each verb is a module, imported when the verb is used."""
+"""The command line: `cordwood VERB`. Each verb is a function with its name; its module is imported when it is used."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import io
+import json
 import logging
 import os
 import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 
 from cordwood.common.errors import CordwoodError, DataError, LockedError, NoSpaceError
-from cordwood.common.text import printable
+from cordwood.common.text import Presentable, printable
 from cordwood.common.threads import ending
 from cordwood.common.types import override
 from cordwood.fs import by_url
@@ -41,62 +42,53 @@ EXIT_TERMINATED = 143
 #: Exit codes of requests that fail for a specific reason.
 _REQUEST_CODES = {LockedError: EXIT_LOCKED, NoSpaceError: EXIT_FULL}
 
-#: Verb: (module with its `main`, one line of help). The help is here so that `--help` imports none of the modules.
-VERBS = {
-    "ls": ("cordwood.cli.ls", "List partitions: offsets, sizes, policy, dirty bytes and state."),
-    "dump": ("cordwood.cli.dump", "Print the contents of logs, segments, indexes, snapshots and checkpoints."),
-    "groups": ("cordwood.cli.groups", "List consumer groups: state, members, committed offsets and lag."),
-    "transactions": (
-        "cordwood.cli.transactions",
-        "List open, long and hanging transactions, and what they hold back.",
-    ),
-    "topics": ("cordwood.cli.topics", "List the topics of a cluster, as its metadata log has them at any time."),
-    "configs": ("cordwood.cli.configs", "List the configs that are set in a cluster, as its metadata log has them."),
-    "brokers": ("cordwood.cli.brokers", "List the brokers of a cluster, as its metadata log has them."),
-    "check": (
-        "cordwood.cli.check",
-        "Foretell a broker's start, and find every inconsistency; exit status 1 if anything is damaged.",
-    ),
-    "why": ("cordwood.cli.why", "Explain the size of partitions: what keeps each from being smaller, and what to do."),
-    "view": ("cordwood.cli.view", "Show disks, topics, what could go and why as pages in a browser, or as one file."),
-    "plan": ("cordwood.cli.plan", "Show what a clean would do to each partition, and why. Changes nothing."),
-    "clean": ("cordwood.cli.clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
-    "verify": ("cordwood.cli.verify", "Prove that a clean kept its guarantees, from the logs before and after it."),
-    "fetch": ("cordwood.cli.fetch", "Bring a directory back from an object store, complete and checked."),
-    "undo": ("cordwood.cli.undo", "Restore the files that a clean in place replaced and kept."),
-    "abort-transaction": (
-        "cordwood.cli.abort_transaction",
-        "End a hanging transaction in the logs of stopped brokers.",
-    ),
-    "index": ("cordwood.cli.index", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
-    "get": ("cordwood.cli.get", "Show what became of a key: all its records, and which clean will remove them."),
-    "erase-check": ("cordwood.cli.erase_check", "Look for traces of erased keys in all files, and certify it."),
-    "table": ("cordwood.cli.table", "Show or write the last value of each key: a topic as a table."),
-    "run": (
-        "cordwood.cli.run",
-        "Keep logs alive without a broker: compact them, delete what is old, report their health.",
-    ),
-    "simulate": ("cordwood.cli.simulate", "Predict the disk that a topic will take: months of a workload, in seconds."),
-    "explain": (
-        "cordwood.cli.explain",
-        "Predict the effect of other configs on a topic's log, now and over weeks.",
-    ),
-    "pack": ("cordwood.cli.pack", "Make an archive of this Python environment, for the executors of a Spark cluster."),
-    "cache": ("cordwood.cli.cache", "Show what is cached to save time, or remove it."),
-    "demo": ("cordwood.cli.demo", "Make a small log, clean it, and show which records were removed and why."),
-    "bench": ("cordwood.cli.bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),
-    "help": ("cordwood.cli.help", "Show a command's options, or list all commands."),
+#: Verbs by user goal, in the order of `--help`, each with its module in `cordwood.cli` and a line of help. The help is
+#: here so that `--help` imports none of the modules.
+GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Read": {
+        "ls": ("partitions", "List partitions: offsets, sizes, policy, dirty bytes and state."),
+        "dump": ("dump", "Print the contents of logs, segments, indexes, snapshots and checkpoints."),
+        "get": ("keys", "Show the history of a key: all its records, and the clean that will remove each."),
+        "table": ("table", "Show or write the last value of each key: a topic as a table."),
+        "groups": ("coordinators", "List consumer groups: state, members, committed offsets and lag."),
+        "transactions": ("coordinators", "List open, long and hanging transactions, and the data that they hold back."),
+        "topics": ("cluster", "List the topics of a cluster, from its metadata log, at any time."),
+        "configs": ("cluster", "List the configs that are set in a cluster, from its metadata log."),
+        "brokers": ("cluster", "List the brokers of a cluster, from its metadata log."),
+    },
+    "Explain and check": {
+        "why": ("partitions", "Explain the size of partitions: the data that could go, its causes, and the next step."),
+        "plan": ("clean", "Show the effect of a clean on each partition, with reasons. Changes nothing."),
+        "check": (
+            "partitions",
+            "Foretell a broker's start, and find every inconsistency; exit status 1 if anything is damaged.",
+        ),
+        "view": ("view", "Show disks, topics, removable data and its causes as pages in a browser, or as one file."),
+        "simulate": ("simulation", "Predict the disk that a topic will take: months of a workload, in seconds."),
+        "explain": ("simulation", "Predict the effect of other configs on a topic's log, now and over weeks."),
+    },
+    "Clean and change": {
+        "clean": ("clean", "Clean logs by the rules of Kafka's cleaner, into a copy or in place."),
+        "verify": ("clean", "Prove that a clean kept its guarantees, from the logs before and after it."),
+        "undo": ("clean", "Restore the files that a clean in place replaced and kept."),
+        "erase-check": ("keys", "Look for traces of erased keys in all files, and certify it."),
+        "index": ("keys", "Make key indexes of segments, which find a key in milliseconds, or remove them."),
+        "abort-transaction": ("coordinators", "End a hanging transaction in the logs of stopped brokers."),
+        "fetch": ("clean", "Bring a directory back from an object store, complete and checked."),
+    },
+    "Keep alive": {
+        "run": ("run", "Keep logs alive without a broker: compact them, delete old segments, report their health."),
+    },
+    "Others": {
+        "demo": ("demo", "Make a small log, clean it, and show which records were removed and why."),
+        "bench": ("bench", "Measure how fast this machine reads a log, or cleans one compared with Kafka."),
+        "cache": ("environment", "List the caches that save time, or remove them."),
+        "pack": ("environment", "Make an archive of this Python environment, for the executors of a Spark cluster."),
+        "help": ("main", "Show a command's options, or list all commands."),
+    },
 }
-
-#: Verbs by user goal, in the order of `--help`.
-GROUPS = {
-    "Read": ("ls", "dump", "get", "table", "groups", "transactions", "topics", "configs", "brokers"),
-    "Explain and check": ("why", "plan", "check", "view", "simulate", "explain"),
-    "Clean and change": ("clean", "verify", "undo", "erase-check", "index", "abort-transaction", "fetch"),
-    "Keep alive": ("run",),
-    "Others": ("demo", "bench", "cache", "pack", "help"),
-}
-assert sorted(VERBS) == sorted(name for names in GROUPS.values() for name in names)
+#: Verb: (module, one line of help).
+VERBS = {verb: (f"cordwood.cli.{module}", text) for verbs in GROUPS.values() for verb, (module, text) in verbs.items()}
 
 #: Minimum similarity of a misspelt word and a verb, from 0 to 1.
 _ALIKE = 0.65
@@ -152,7 +144,7 @@ class _Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(VERBS[cmd_name][0]).main
+        command = getattr(importlib.import_module(VERBS[cmd_name][0]), cmd_name.replace("-", "_"))
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
         app.command(cmd_name, cls=_Verb)(_guarded(command))
         return typer.main.get_command(app)
@@ -289,6 +281,18 @@ def show(text: str) -> bool:
     return True
 
 
+def show_result(result: Presentable, *, as_json: bool, lines: Iterable[str] | None = None) -> None:
+    """Print a result as text or as one JSON document.
+
+    Args:
+        lines: the text, if options change it.
+    """
+    if as_json:
+        show(json.dumps(result.document(), indent=1))
+    else:
+        show(result.text() if lines is None else "\n".join(lines))
+
+
 def tell(message: str) -> None:
     """Print a message on stderr."""
     print(f"cordwood: {printable(message)}", file=sys.stderr)
@@ -310,6 +314,15 @@ def named(path: str) -> str:
     """Return a path that ends with a name: whether `.` is a partition depends on the directory's name."""
     by_url.named(path)
     return path if Path(path).name not in ("", "..") else str(Path(path).resolve())
+
+
+def help(
+    command: Annotated[
+        str | None, typer.Argument(metavar="[COMMAND]", help="Which command. Default: all of them.")
+    ] = None,
+) -> None:
+    """Show what a command does and its options, or list all commands."""
+    app([*([] if command is None else [command]), "--help"], prog_name="cordwood")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -1,43 +1,33 @@
-"""Command-line options generated from the fields of options values; see `cordwood.common.arguments`."""
+"""Options of the command line: generated from options values, completed in a shell, and shared by commands.
+
+`with_options` makes them from the fields that `cordwood.common.arguments` describes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Annotated, Any, Literal, get_origin, get_type_hints
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
 
-from cordwood.cli import completion
 from cordwood.common.arguments import OptionField, build, option_fields
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.text import Paged
 from cordwood.fs.by_url import file_system_for
 
+if TYPE_CHECKING:
+    from cordwood.common.types import TopicPartition
+
 _COUNT = re.compile(r"([0-9]{1,15})([kmg]?)", re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
-Directories = Annotated[
-    list[str],
-    typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
-]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", autocompletion=completion.topics, help="Only this topic, or those that match this glob."),
-]
-Partitions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--partition",
-        autocompletion=completion.partitions,
-        help="Only this partition: its number, its name, or a glob of either.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 
 
 def with_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -80,7 +70,7 @@ def _parameter(field: OptionField) -> inspect.Parameter:
         help=text,
         rich_help_panel=field.panel or None,
         # A bare number needs no completion.
-        autocompletion=None if kind == (int | None) else completion.COMPLETIONS.get(field.flag),
+        autocompletion=None if kind == (int | None) else _COMPLETIONS.get(field.flag),
     )
     return inspect.Parameter(
         field.name,
@@ -157,10 +147,86 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
 }
 
 
-# ---- output file -----------------------------------------------------------------------------------------------------
+# ---- completion in a shell -------------------------------------------------------------------------------------------
 
-# Files that a command writes besides its standard output, such as a result as an HTML page.
 
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """List topics in the given directories whose names start with `incomplete`."""
+    return sorted({one.topic for one in _partitions_on_the_line(ctx) if one.topic.startswith(incomplete)})
+
+
+def _complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """List partitions in the given directories that start with `incomplete`, only of the chosen topics if any."""
+    globs = ctx.params.get("topic") or ctx.params.get("topics") or ()
+    found = {
+        one
+        for one in _partitions_on_the_line(ctx)
+        if str(one).startswith(incomplete) and (not globs or any(fnmatchcase(one.topic, glob) for glob in globs))
+    }
+    return [str(one) for one in sorted(found)]
+
+
+def _complete_configs(incomplete: str) -> list[str]:
+    """List configs whose names start with `incomplete`, after `TOPIC:` if it is present."""
+    # Import here: it takes longer than completing a topic.
+    from cordwood.common.config import BROKER_CONFIGS, TOPIC_CONFIGS
+
+    topic, colon, name = incomplete.rpartition(":")
+    known = TOPIC_CONFIGS if colon else {**TOPIC_CONFIGS, **BROKER_CONFIGS}
+    return sorted(f"{topic}{colon}{one}=" for one in known if one.startswith(name))
+
+
+def _partitions_on_the_line(ctx: typer.Context) -> Iterator[TopicPartition]:
+    # Typer has not parsed the arguments before an option that still lacks its value.
+    for path in (*(ctx.params.get("directories") or ctx.params.get("paths") or ()), *ctx.args):
+        yield from _partitions_in(path)
+
+
+def _partitions_in(path: str) -> Iterator[TopicPartition]:
+    """Yield the partitions in a directory or in its subdirectories."""
+    from cordwood.common.errors import BadNameError
+    from cordwood.storage.formats.filenames import parse_directory
+
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(path):
+            if not entry.is_dir():
+                continue
+            try:
+                yield parse_directory(entry.name).topic_partition
+            except BadNameError:
+                with contextlib.suppress(OSError, BadNameError):
+                    for name in os.listdir(entry.path):
+                        yield parse_directory(name).topic_partition
+
+
+#: Completion function by option.
+_COMPLETIONS: Mapping[str, Callable[..., list[str]]] = {
+    "--topic": complete_topics,
+    "--partition": _complete_partitions,
+    "--config": _complete_configs,
+    "--against": _complete_configs,
+}
+
+
+# ---- arguments and options of several commands -----------------------------------------------------------------------
+
+Directories = Annotated[
+    list[str],
+    typer.Argument(metavar="DIR...", help="Log directories of one broker, or partition directories."),
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", autocompletion=complete_topics, help="Only this topic, or topics that match this glob."),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        autocompletion=_complete_partitions,
+        help="Only this partition: its number, its name, or a glob of either.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with exact bytes and times.")]
 Report = Annotated[
     str | None,
     typer.Option("--report", metavar="FILE", help="Also write the result to this HTML file, which needs no network."),

@@ -1,4 +1,4 @@
-"""A progress line on a terminal during long work: the finished part and the remaining time."""
+"""A progress line during long work, if stderr is a terminal: the finished part and the remaining time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _AFTER_SECONDS = 2.0
 class Line:
     """A line that appears once work takes long, and disappears after the `with` block."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self) -> None:
+        self._enabled = sys.stderr.isatty()
         self._width = 0
         self._started = self._shown = time.monotonic()
 
@@ -57,8 +57,8 @@ class LogProgress(Line):
 class Progress(Line):
     """The line while a command works: bytes read and speed. It appears at once."""
 
-    def __init__(self, *, enabled: bool) -> None:
-        super().__init__(enabled=enabled)
+    def __init__(self) -> None:
+        super().__init__()
         self._total = 0
         self._started = self._shown = 0.0
 

@@ -43,7 +43,7 @@ _REASON_WIDTH_MAX = 100
 
 
 @with_options
-def main(
+def run(
     directories: Annotated[
         list[str] | None, typer.Argument(metavar="[DIR...]", help="Log directories of one broker that is stopped.")
     ] = None,
@@ -54,14 +54,14 @@ def main(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each log line as a JSON document.")] = False,
 ) -> int:
-    """Keep the logs in directories alive until told to stop: load them, compact them, delete what is old, as a broker.
+    """Keep the logs in directories alive until stopped: load them, compact them, delete old segments, as a broker does.
 
-    The directories are locked as a broker locks them, so no broker can run on them meanwhile. A topic is compacted or
-    deleted from only if its policy, and limits, are set explicitly: in the cluster's metadata, a server.properties or
-    with --config. A crash of the broker is recovered from first, as at its next start.
+    Locks the directories as a broker does, so no broker can run on them meanwhile. Compacts a topic, or deletes from
+    it, only if its policy and limits are set explicitly: in the cluster's metadata, a server.properties or with
+    --config. Recovers the logs first if the broker crashed, as its next start would.
 
-    On a terminal a table shows each log, and the cleaner's work on it or the reason that there is none; with --view,
-    pages in a browser show the same. These pages, metrics for Prometheus and health are served on 127.0.0.1. SIGTERM or
+    On a terminal, a table shows each log, and the cleaner's work on it or the reason for no work; with --view, pages in
+    a browser show the same. These pages, metrics for Prometheus and health are served on 127.0.0.1. SIGTERM or
     Ctrl-C ends it with a clean shutdown, after which a broker starts without recovery; SIGHUP rereads the configs.
     """
     gc.set_threshold(PYTHON_GC_THRESHOLD)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from cordwood.cli.main import EXIT_OK, named, show, tell
+from cordwood.cli.main import EXIT_OK, named, show_result, tell
 from cordwood.cli.options import Directories, with_options
 from cordwood.cli.progress import Progress
 from cordwood.commands import table_output as report
@@ -24,7 +23,7 @@ _SHOWN_ROWS = 50
 
 
 @with_options
-def main(
+def table(
     directories: Directories,
     options: TableOptions,
     output: Annotated[
@@ -33,10 +32,13 @@ def main(
     files: TableFileOptions = TableFileOptions(),  # noqa: B008 - a frozen value
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Show or write so many rows. Default: 50 on a terminal, else all."),
+        typer.Option(metavar="N", min=0, help="Show or write at most N rows. Default: 50 on a terminal, else all."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON lines to a terminal, too; with --output, what was written.")
+        bool,
+        typer.Option(
+            "--json", help="Print JSON lines to a terminal, too; with --output, the result as a JSON document."
+        ),
     ] = False,
     engine: EngineOptions = EngineOptions(),  # noqa: B008 - a frozen value
 ) -> int:
@@ -50,7 +52,7 @@ def main(
         if files != TableFileOptions():
             raise RequestError("--format and --writer-option are for files; give --output, too")
         return _show(paths, options, limit, engine, as_json=as_json or not sys.stdout.isatty())
-    with Progress(enabled=sys.stderr.isatty()) as progress:
+    with Progress() as progress:
         result = write_table(
             paths,
             output,
@@ -61,7 +63,7 @@ def main(
             on_progress=progress.update,
             limit=limit,
         )
-    show(json.dumps(result.document(), indent=1) if as_json else result.text())
+    show_result(result, as_json=as_json)
     return EXIT_OK
 
 
@@ -76,7 +78,7 @@ def _show(
                 itertools.islice(shown.rows, limit), [name for name, one in decoders.items() if one.is_json]
             )
         else:
-            found = report.lines(shown.rows, schema.names, _SHOWN_ROWS if limit is None else limit)
+            found = report.row_lines(shown.rows, schema.names, _SHOWN_ROWS if limit is None else limit)
         for line in found:
             print(line)
         for note in shown.point.notes:

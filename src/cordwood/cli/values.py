@@ -24,15 +24,21 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from enum import Enum, StrEnum
-from json.encoder import encode_basestring_ascii
+from functools import lru_cache
+from json.encoder import encode_basestring, encode_basestring_ascii
 
 from cordwood.cli import large
 from cordwood.cli.large import SHOWN_BYTES, Pieces
-from cordwood.cli.texts import json_string, quoted
 from cordwood.common.errors import RequestError
+from cordwood.common.types import NONE
 
 Show = Callable[[memoryview | None], str]
+
+#: Decodes a record's key, its value and the type of a control record. Returns the decoded record or None, and the text
+#: that the line shows of a problem.
+Decode = Callable[[memoryview | None, memoryview | None, str | None], tuple[str | None, str]]
 
 #: Size above which a value is not parsed as JSON: parsing takes many times its size in memory.
 JSON_BYTES_MAX = 16 << 20
@@ -48,7 +54,58 @@ class ValueFormat(StrEnum):
     INT = "int"
 
 
-# ---- bytes as text ---------------------------------------------------------------------------------------------------
+class DecodedForm(Enum):
+    """How `dump` shows records of internal topics: shortened or in full for people, or as JSON."""
+
+    START = "start"
+    FULL = "full"
+    JSON = "json"
+
+
+# ---- texts, numbers and times ----------------------------------------------------------------------------------------
+
+
+def quoted(data: memoryview | bytes) -> str:
+    r"""Quote bytes as text; escape all but printable UTF-8 as \n, \t, \r or byte by byte as \xNN."""
+    text = str(data, "utf-8", "surrogateescape")
+    if not text.isprintable() or '"' in text or "\\" in text:
+        text = "".join(map(_escaped, text))
+    return f'"{text}"'
+
+
+@lru_cache(1024)
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def json_string(text: str) -> str:
+    """Encode a text as JSON; escape non-ASCII characters unless all are harmless on a terminal."""
+    return encode_basestring(text) if text.isprintable() else encode_basestring_ascii(text)
+
+
+def time_text(timestamp: int) -> str:
+    """Format milliseconds since the epoch as ISO time in UTC; outside of the calendar, as the bare number."""
+    day, millis = divmod(timestamp, 86_400_000)
+    name = _day(day)
+    if timestamp == NONE or not name:
+        return "none" if timestamp == NONE else str(timestamp)
+    seconds, millis = divmod(millis, 1000)
+    return f"{name}T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{millis:03}Z"
+
+
+@lru_cache(1024)
+def _day(day: int) -> str:
+    try:
+        return date.fromordinal(day + date(1970, 1, 1).toordinal()).isoformat()
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _utf8(data: memoryview) -> str | None:
@@ -218,20 +275,3 @@ def parse_offsets(text: str) -> tuple[int | None, int | None]:
     if match is None or not text or text == ":":
         raise RequestError(f"{text!r} is not a range of offsets like 100 (and all after it) or 100:200 (200 left out)")
     return tuple(None if number is None else int(number) for number in match.group(1, 3))  # type: ignore[return-value]
-
-
-# ---- decoded form ----------------------------------------------------------------------------------------------------
-
-# How `dump` shows records of internal topics. The decoders are in another module, loaded for such topics only.
-
-#: Decodes a record's key, its value and the type of a control record. Returns the decoded record or None, and the text
-#: that the line shows of a problem.
-Decode = Callable[[memoryview | None, memoryview | None, str | None], tuple[str | None, str]]
-
-
-class DecodedForm(Enum):
-    """Shortened for people, in full for people, or JSON."""
-
-    START = "start"
-    FULL = "full"
-    JSON = "json"

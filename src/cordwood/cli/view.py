@@ -32,7 +32,7 @@ _LINES_BYTES_MAX = 16 << 20
 
 
 @with_options
-def main(
+def view(
     directories: Directories,
     *,
     options: WhyOptions,
@@ -51,10 +51,10 @@ def main(
         bool, typer.Option("--no-browser", help="Do not open a browser; one is opened where there is a desktop.")
     ] = False,
 ) -> int:
-    """Show disks, topics, what could go and why, what is wrong, consumer groups and transactions as pages.
+    """Show disks, topics, removable data and its causes, damage, consumer groups and transactions as pages.
 
     In a browser, on 127.0.0.1, until interrupted; or with --output as one HTML file. Changes nothing; a broker may be
-    running. The pages show how far the first look has come, and are looked up again when they are loaded later.
+    running. The pages show the progress of the first scan; loading a page again scans the directories again.
     """
     paths = [named(directory) for directory in directories]
     if output is not None:
@@ -92,7 +92,7 @@ def dump_lines(path: str, *, batches: bool, offset: int, limit: int) -> bytes:
 
 
 def _write(paths: Sequence[str], options: WhyOptions, output: str) -> int:
-    with LogProgress(enabled=sys.stderr.isatty()) as progress:
+    with LogProgress() as progress:
         text = view_html(paths, options, on_progress=progress.update)
     write_output(output, text)
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""`abort-transaction`: ends a hanging transaction in the logs of stopped brokers, as Kafka's tool does on running ones.
+"""`abort-transaction`: end a hanging transaction in the logs of stopped brokers; Kafka's tool needs running brokers.
 
     replicas   open all directories of the partition; each must be stopped, cleanly shut down, and locked by this run
     logs       each log must be intact from the transaction's start to its end, and equal on all replicas
@@ -70,12 +70,12 @@ def abort_transaction(
     fs: LocalFileSystem | None = None,
     clock: Clock = system_clock,
 ) -> AbortResult:
-    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show what that would do.
+    """Abort a hanging transaction in the logs of stopped brokers; without `yes`, only show the changes.
 
     Args:
-        paths: log directories of all brokers that have the partition, and of those that have `__transaction_state`.
-        topic: of the partitions.
-        producer_id: of the transaction.
+        paths: log directories of all brokers with replicas of the partition, or with `__transaction_state`.
+        topic: the topic of the partitions.
+        producer_id: the producer of the transaction.
 
     Raises:
         NotFoundError: there is nothing at a path, or no such partition.
@@ -391,17 +391,14 @@ def _who(transaction: OpenTransaction) -> str:
     return f"{who} ({known.transactional_id}, state {known.state}, timeout {timeout})"
 
 
-# ---- abort transaction -----------------------------------------------------------------------------------------------
-
-# Aborted hanging transactions for people and as JSON: the transactions, and the markers that end them.
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 
-def document(result: AbortResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
-    return {"done": result.done, "transactions": [_document(end) for end in result.ends]}
+def _document(result: AbortResult) -> dict[str, Any]:
+    return {"done": result.done, "transactions": [_end_document(end) for end in result.ends]}
 
 
-def _document(end: TransactionEnd) -> dict[str, Any]:
+def _end_document(end: TransactionEnd) -> dict[str, Any]:
     found, marker, known = end.open_in_log, end.marker, end.known
     return {
         "topic": found.partition.topic,
@@ -429,10 +426,9 @@ def _document(end: TransactionEnd) -> dict[str, Any]:
     }
 
 
-def lines(result: AbortResult) -> Iterator[str]:
-    """Yield lines for people: the changes, done or planned."""
+def _lines(result: AbortResult) -> Iterator[str]:
     for end in result.ends:
-        yield from map(printable, _lines(end, done=result.done))
+        yield from map(printable, _end_lines(end, done=result.done))
         yield ""
     if result.done:
         yield f"{number(len(result.ends), 'transaction')} aborted"
@@ -440,7 +436,7 @@ def lines(result: AbortResult) -> Iterator[str]:
         yield "Nothing was changed. To abort, give --yes"
 
 
-def _lines(end: TransactionEnd, *, done: bool) -> Iterator[str]:
+def _end_lines(end: TransactionEnd, *, done: bool) -> Iterator[str]:
     found, marker = end.open_in_log, end.marker
     began = "" if found.start_timestamp_ms is None else f", {time_text(found.start_timestamp_ms)} UTC"
     yield f"{found.partition}: the transaction of producer {marker.producer_id} hangs"
@@ -474,4 +470,4 @@ def _why(end: TransactionEnd) -> str:
     return f"its coordinator has {known.transactional_id} as {known.state}, and writes no marker to this partition"
 
 
-register(AbortResult, lines=lines, document=document)
+register(AbortResult, lines=_lines, document=_document)

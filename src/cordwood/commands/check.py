@@ -1,6 +1,6 @@
-"""Findings of `check` for people, and as JSON lines.
+"""`check`: the findings of `storage.check`, as a value, as text, or as JSON lines.
 
-For people findings are grouped by severity, then by directory. If many files have the same finding, the first few are
+The text groups findings by severity, then by directory. If many files have the same finding, the first few are
 named and further files only counted. The meaning of a finding for a broker appears once per kind.
 """
 
@@ -9,23 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from cordwood.common.arguments import AnyPath, no_path, text_paths
 from cordwood.common.text import bytes_text, number, printable, register
-from cordwood.storage.check import Behind, CheckResult, Finding, Kind, Severity, Summary
+from cordwood.fs.base import Store
+from cordwood.fs.by_url import file_system_for
+from cordwood.storage.check import Behind, Check, CheckResult, Finding, Kind, Severity, Summary
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.node.start import Start
 
-_TITLES = {
-    Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",
-    Severity.RECOVERY: "REPAIRED ON START: left by a crash or a shutdown; a broker repairs it when it starts",
-    Severity.NOTE: "NOTES: unusual, but harmless",
-}
+
+def check(*paths: AnyPath, fs: Store | None = None) -> CheckResult:
+    """Find every inconsistency in the files at some paths. Damage has `Severity.DAMAGE`.
+
+    Args:
+        paths: log directories, folders of several, partitions' directories, or files.
+
+    Raises:
+        NotFoundError: there is nothing to check at a path.
+        TypeError: no path is given.
+    """
+    given = text_paths(paths)
+    if not given:
+        raise no_path("check")
+    found = Check(fs or file_system_for(given))
+    return CheckResult(list(found.run(given)), found.summary, found.start)
+
+
+# ---- findings as JSON ------------------------------------------------------------------------------------------------
+
+
 _STATES = {
     DirectoryState.DELETED: "to be deleted",
     DirectoryState.FUTURE: "being moved",
     DirectoryState.STRAY: "stray",
 }
-#: Maximum number of files named per kind and directory; damaged files are always named.
-_FILES_SHOWN = 3
 
 
 def finding_document(finding: Finding) -> dict[str, object]:
@@ -46,7 +63,7 @@ def finding_document(finding: Finding) -> dict[str, object]:
     }
 
 
-def start_document(start: Start) -> dict[str, object]:
+def _start_document(start: Start) -> dict[str, object]:
     """Return a broker's actions at start as one JSON value."""
     return {
         "starts": start.starts,
@@ -74,13 +91,30 @@ def summary_document(summary: Summary, start: Start) -> dict[str, object]:
     """Return the summary as one JSON value."""
     return {
         "type": "summary",
-        "start": start_document(start),
+        "start": _start_document(start),
         "partitions": summary.partitions.total(),
         **{state.value.removeprefix("-"): summary.partitions[state] for state in _STATES},
         "files": summary.files,
         "size_bytes": summary.size_bytes,
         **{severity.value: summary.findings[severity] for severity in Severity},
     }
+
+
+def _document(result: CheckResult) -> dict[str, Any]:
+    findings = [finding_document(one) for one in result]
+    return {"findings": findings, "summary": summary_document(result.summary, result.start)}
+
+
+# ---- findings as text ------------------------------------------------------------------------------------------------
+
+
+_TITLES = {
+    Severity.DAMAGE: "ERRORS: a broker would reject, lose or misread data, or not start",
+    Severity.RECOVERY: "REPAIRED ON START: left by a crash or a shutdown; a broker repairs it when it starts",
+    Severity.NOTE: "NOTES: unusual, but harmless",
+}
+#: Maximum number of files named per kind and directory; damaged files are always named.
+_FILES_SHOWN = 3
 
 
 def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterator[str]:
@@ -148,11 +182,6 @@ def summary_line(summary: Summary) -> str:
 def megabytes(size_bytes: int) -> str:
     """Return a size in megabytes, or in bytes if it is small."""
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 50_000 else f"{size_bytes:,} bytes"
-
-
-def _document(result: CheckResult) -> dict[str, Any]:
-    findings = [finding_document(one) for one in result]
-    return {"findings": findings, "summary": summary_document(result.summary, result.start)}
 
 
 register(CheckResult, lines=lambda result: lines(result, result.summary, result.start), document=_document)

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import (
     CleanResult,
-    ExactPlan,
     Fate,
     InPlace,
     PartitionResult,
@@ -39,18 +38,17 @@ from cordwood.cleaning.engine.results import (
 from cordwood.cleaning.engine.task import Failure, Indexes, Output
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.cleaning.rules.rewrite import Counts
-from cordwood.commands import plan
 from cordwood.commands.copies import (
     explain_full_disk,
     left_by_another_run,
     left_out_bytes,
     name_source,
-    not_recovered,
-    plan_recovered,
-    recover_crashed,
+    not_loaded,
+    plan_loaded,
     run_tasks,
     with_retention,
 )
+from cordwood.commands.load import Loaded, load_into_copies
 from cordwood.commands.opening import open_node, recovery_settings, select_partitions
 from cordwood.commands.options import CopyOptions, IndexOptions, PlanOptions, TaskOptions
 from cordwood.common.errors import MemoryNeed
@@ -91,7 +89,7 @@ from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.storage.recovery.into_copy import Recovered, complete_indexes, start_anew
+from cordwood.storage.recovery.into_copy import complete_indexes, start_anew
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,16 +143,16 @@ def clean(
     copies = lay_out(fs, node, sources, work.data)
     with explain_full_disk(fs, output), _with_space(fs, copies, work, link=linked):
         fs = throttled(fs, Limit.of(tasks.rate, fs, work.progress))
-        restored = recover_crashed(fs, node, copies, work.data, now_ms, link=linked)
-        plan = plan_recovered(fs, node, copies, restored, options)
+        loaded = load_into_copies(fs, node, copies, work.data, now_ms, link=linked)
+        plan = plan_loaded(fs, node, copies, loaded, options)
         made = _indexes_to_make(fs, copies, work, copy.indexes, link=linked)
         with tasks.jobs(fs, _progress_folder(fs, work, tasks, spark), spark, on_progress) as jobs:
-            failed = dict(not_recovered(copies, restored))
+            failed = not_loaded(copies, loaded)
             outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, indexes=made, index_root=root)
         if options.choices.retention:
-            plan = with_retention(fs, node, copies, restored, plan, outcomes)
+            plan = with_retention(fs, node, copies, loaded, plan, outcomes)
 
-        built = _build(fs, copies, plan, outcomes, restored, node, now_ms, link=linked)
+        built = _build(fs, copies, plan, outcomes, loaded, node, now_ms, link=linked)
         _retain(fs, built)
         if made is not Indexes.NONE:
             _bring_indexes(fs, built, root, copy.indexes.index_max)
@@ -240,7 +238,7 @@ def _build(
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
-    restored: Mapping[str, Mapping[str, Recovered]],
+    loaded: Loaded,
     node: Node,
     now_ms: int,
     *,
@@ -252,21 +250,20 @@ def _build(
 
     def one(item: tuple[DirectoryCopy, LocatedPartition]) -> _Built:
         copy, place = item
-        loaded = restored.get(copy.path)
-        path = place.path if loaded is None else copy.target_of(place)
+        is_loaded = copy.path in loaded.copies
+        path = copy.target_of(place) if is_loaded else place.path
         outcome = outcomes.get(path)
         output = outcome if isinstance(outcome, Output) else None
         replacement = None if output is None else output.replacement
         log = place.log()
-        if loaded is not None:
+        if is_loaded:
             if replacement is not None:
                 replace_segments(fs, path, replacement)
         else:
             _copy(fs, node, copy, place, log, replacement, now_ms, link=link)
-        came = None if loaded is None else loaded.get(place.path)
-        result = result_of(place, plans.get(path), outcome, () if came is None else came.notes)
+        result = result_of(place, plans.get(path), outcome, loaded.notes(place))
         why = name_source(result.why, copy, place)
-        result = replace(result, why=why, left_out_bytes=left_out_bytes(place, log, came))
+        result = replace(result, why=why, left_out_bytes=left_out_bytes(place, log, loaded))
         if log.ends_below_start and broker_would_load(place.name):
             result = replace(result, notes=(*result.notes, _emptied(log)))
         return _Built(copy, place, plans.get(path), result, log, output)
@@ -277,7 +274,7 @@ def _build(
         if name is not None and end is not None:
             partition.copy.cleaner_offsets[name] = end
     for copy in copies:
-        if copy.path not in restored:
+        if copy.path not in loaded.copies:
             copy.copy_files(fs)
         copy.write_checkpoints(fs)
     return built
@@ -353,11 +350,7 @@ def _measured(fs: TargetStore, built: _Built) -> PartitionResult:
     )
 
 
-# ---- clean -----------------------------------------------------------------------------------------------------------
-
-# The result of a clean, for people: a line per cleaned partition, then notes on the others.
-#
-# The figures of a line add up: each record read was kept, or dropped for one of the reasons.
+# ---- the result as text and HTML -------------------------------------------------------------------------------------
 
 #: Reasons for dropped records: title of the column, words in the summary, value.
 REASONS: Sequence[tuple[str, str, Callable[[Counts], int]]] = (
@@ -404,10 +397,10 @@ def lines(result: CleanResult) -> Iterator[str]:
     if cleaned:
         yield from table(*cells_of(COLUMNS, cleaned))
         yield ""
-    yield from _failed(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
+    yield from failed_lines(result, "NOT CLEANED, copied unchanged" if result.in_place is None else "NOT CLEANED")
     unchanged = [*_unchanged(result)]
     yield from unchanged
-    notes = [*_notes(result, "deleted")]
+    notes = [*note_lines(result, "deleted")]
     yield from notes
     if unchanged or notes or result.with_fate(Fate.FAILED):
         yield ""
@@ -420,112 +413,8 @@ def _unchanged(result: CleanResult) -> Iterator[str]:
             yield f"{what}: {names_text(names)}\n  {printable(why)}"
 
 
-def exact_lines(found: ExactPlan) -> Iterator[str]:
-    """Yield the plan and the clean's exact result as lines for people."""
-    yield from plan.lines(found.plan, exact=True)
-    yield ""
-    cleaned = found.result.with_fate(Fate.CLEANED)
-    if cleaned:
-        yield "exactly:"
-        yield from table(*cells_of(COLUMNS, cleaned))
-        rows = [(one.name, part) for one in cleaned for part in one.segments]
-        if rows:
-            yield ""
-            yield from table(
-                [Column("PARTITION"), *(column for column, _ in SEGMENT_COLUMNS)],
-                [[printable(name), *(cell(part) for _, cell in SEGMENT_COLUMNS)] for name, part in rows],
-            )
-        yield ""
-    yield from _failed(found.result, "cannot be cleaned")
-    yield from _notes(found.result, "would delete")
-    yield from summary(found.result)
-    if cleaned:
-        work = found.work
-        yield (
-            f"files: {number(work.segments_kept, 'segment')} kept, {work.segments_replaced} to be written anew as "
-            f"{work.segments_written}; {bytes_text(work.bytes_read)} to read, {bytes_text(work.bytes_written)} to write"
-        )
-
-
-def document(result: CleanResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
-    return {
-        "target": result.target,
-        "now_ms": result.now_ms,
-        "cleaned": len(result.with_fate(Fate.CLEANED)),
-        "copied": len(result.with_fate(Fate.COPIED)),
-        "left_alone": len(result.with_fate(Fate.LEFT)),
-        "failed": len(result.with_fate(Fate.FAILED)),
-        **_counts_document(result.counts),
-        "bytes_before": sum(one.bytes_before for one in result.partitions),
-        "bytes_after": sum(one.bytes_after for one in result.partitions),
-        "seconds": round(result.seconds, 3),
-        "clean_seconds": round(result.clean_seconds, 3),
-        "bytes_per_second": round(result.bytes_per_second),
-        "notes": list(result.notes),
-        "in_place": None if result.in_place is None else asdict(result.in_place),
-        "partitions": [_partition_document(one) for one in result.partitions],
-    }
-
-
-def exact_document(exact: ExactPlan) -> dict[str, Any]:
-    """Return the plan and the clean's exact result as one JSON value."""
-    return {**plan.document(exact.plan), "exact": {**document(exact.result), "work": asdict(exact.work)}}
-
-
-def _partition_document(partition: PartitionResult) -> dict[str, Any]:
-    name = partition.topic_partition
-    return {
-        "path": partition.path,
-        "topic": None if name is None else name.topic,
-        "partition": None if name is None else name.partition,
-        "result": partition.fate,
-        "why": partition.why,
-        **_counts_document(partition.counts),
-        "bytes_before": partition.bytes_before,
-        "bytes_after": partition.bytes_after,
-        "first_dirty_offset": partition.end_offset,
-        "probed": partition.probed,
-        "segments_retained_away": partition.segments_retained_away,
-        "bytes_retained_away": partition.bytes_retained_away,
-        "segments": [_segment_document(one) for one in partition.segments],
-        "left_out_bytes": partition.left_out_bytes,
-        "notes": list(partition.notes),
-        "failure": None if partition.failure is None else partition.failure.kind,
-        "memory": None if partition.failure is None else _memory_document(partition.failure.memory),
-    }
-
-
-def _segment_document(segment: SegmentResult) -> dict[str, Any]:
-    return {
-        "base_offset": segment.base_offset,
-        "outputs": list(segment.outputs),
-        **_counts_document(segment.counts),
-    }
-
-
-def _memory_document(need: MemoryNeed | None) -> dict[str, int | None] | None:
-    if need is None:
-        return None
-    return {**asdict(need), "memory_min": need.memory_min, "memory_enough": need.memory_enough}
-
-
-def _counts_document(counts: Counts) -> dict[str, int]:
-    return {one.name: getattr(counts, one.name) for one in fields(counts)}
-
-
-def html(result: CleanResult) -> str:
-    """Return the table of cleaned partitions, for a notebook."""
-    *_, last = summary(result)
-    return html_table(*cells_of(COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
-
-
-def exact_html(found: ExactPlan) -> str:
-    """Return the tables of the plan and of its exact result, for a notebook."""
-    return f"{plan.html(found.plan)}\n{html(found.result)}"
-
-
-def _failed(result: CleanResult, what: str) -> Iterator[str]:
+def failed_lines(result: CleanResult, what: str) -> Iterator[str]:
+    """Yield the failed partitions by failure; `what` is the heading of each."""
     groups: dict[tuple[str, str], list[PartitionResult]] = {}
     for one in result.with_fate(Fate.FAILED):
         assert one.failure is not None, "it failed"
@@ -549,7 +438,8 @@ def _needs(same: Sequence[PartitionResult]) -> str:
     return f"each takes up to {between} at once ({sum(needed):,} B all together), and "
 
 
-def _notes(result: CleanResult, deletes: str) -> Iterator[str]:
+def note_lines(result: CleanResult, deletes: str) -> Iterator[str]:
+    """Yield the notes of each partition, then those on the whole; `deletes` is the verb for retention."""
     for one in result.partitions:
         yield from (f"{printable(one.name)}: {printable(note)}" for note in one.notes)
         if one.left_out_bytes:
@@ -664,5 +554,75 @@ def _kept_for_replicas(counts: Counts) -> Iterator[str]:
         yield f"{what}; if there are none, use --single-copy"
 
 
+def html(result: CleanResult) -> str:
+    """Return the table of cleaned partitions, for a notebook."""
+    *_, last = summary(result)
+    return html_table(*cells_of(COLUMNS, result.with_fate(Fate.CLEANED)), f"{_fates(result)}; {last}")
+
+
+# ---- the result as JSON ----------------------------------------------------------------------------------------------
+
+
+def document(result: CleanResult) -> dict[str, Any]:
+    """Return the result as one JSON value."""
+    return {
+        "target": result.target,
+        "now_ms": result.now_ms,
+        "cleaned": len(result.with_fate(Fate.CLEANED)),
+        "copied": len(result.with_fate(Fate.COPIED)),
+        "left_alone": len(result.with_fate(Fate.LEFT)),
+        "failed": len(result.with_fate(Fate.FAILED)),
+        **_counts_document(result.counts),
+        "bytes_before": sum(one.bytes_before for one in result.partitions),
+        "bytes_after": sum(one.bytes_after for one in result.partitions),
+        "seconds": round(result.seconds, 3),
+        "clean_seconds": round(result.clean_seconds, 3),
+        "bytes_per_second": round(result.bytes_per_second),
+        "notes": list(result.notes),
+        "in_place": None if result.in_place is None else asdict(result.in_place),
+        "partitions": [_partition_document(one) for one in result.partitions],
+    }
+
+
+def _partition_document(partition: PartitionResult) -> dict[str, Any]:
+    name = partition.topic_partition
+    return {
+        "path": partition.path,
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "result": partition.fate,
+        "why": partition.why,
+        **_counts_document(partition.counts),
+        "bytes_before": partition.bytes_before,
+        "bytes_after": partition.bytes_after,
+        "first_dirty_offset": partition.end_offset,
+        "probed": partition.probed,
+        "segments_retained_away": partition.segments_retained_away,
+        "bytes_retained_away": partition.bytes_retained_away,
+        "segments": [_segment_document(one) for one in partition.segments],
+        "left_out_bytes": partition.left_out_bytes,
+        "notes": list(partition.notes),
+        "failure": None if partition.failure is None else partition.failure.kind,
+        "memory": None if partition.failure is None else _memory_document(partition.failure.memory),
+    }
+
+
+def _segment_document(segment: SegmentResult) -> dict[str, Any]:
+    return {
+        "base_offset": segment.base_offset,
+        "outputs": list(segment.outputs),
+        **_counts_document(segment.counts),
+    }
+
+
+def _memory_document(need: MemoryNeed | None) -> dict[str, int | None] | None:
+    if need is None:
+        return None
+    return {**asdict(need), "memory_min": need.memory_min, "memory_enough": need.memory_enough}
+
+
+def _counts_document(counts: Counts) -> dict[str, int]:
+    return {one.name: getattr(counts, one.name) for one in fields(counts)}
+
+
 register(CleanResult, lines=lines, document=document, html=html)
-register(ExactPlan, lines=exact_lines, document=exact_document, html=exact_html)

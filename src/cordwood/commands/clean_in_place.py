@@ -19,122 +19,40 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import cordwood.commands.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.results import CleanResult, Fate, InPlace, PartitionResult, result_of
 from cordwood.cleaning.engine.task import Failure, FailureKind
+from cordwood.cleaning.proof.retention import RetentionLimits, retention_faults
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.cleaning.rules.waves import Waves
-from cordwood.commands.in_place.retain import retain
 from cordwood.commands.in_place.room import plan_waves, refuse_full_disks
 from cordwood.commands.in_place.wave import run_wave
 from cordwood.commands.in_place.work import InPlaceWork, Ledger, LockedDirectories
-from cordwood.commands.opening import open_node, recovery_settings, select_partitions
+from cordwood.commands.load import Loaded, load_in_place
+from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import InPlaceOptions, PlanOptions, TaskOptions
-from cordwood.commands.plan import plan_node
-from cordwood.common.errors import DataError
+from cordwood.commands.plan import plan_node, retain_after
+from cordwood.common.config import TopicConfig
 from cordwood.common.threads import in_parallel
-from cordwood.common.types import Clock, system_clock
+from cordwood.common.types import NONE, Clock, system_clock
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.locks import check_local, directories_to_lock
 from cordwood.fs.paced import Limit, throttled
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import KeepFolder
-from cordwood.storage.changes.swap import check_apart, check_ownership
-from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import DirectoryState, FileKind
+from cordwood.storage.changes.swap import check_apart, check_ownership, drop_segments
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.loaded import broker_would_load
-from cordwood.storage.node.directory import LogDirectory, check_outside_logs
+from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
-from cordwood.storage.recovery.in_place import recover_in_place
-from cordwood.storage.recovery.into_copy import Recovered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# ---- load ------------------------------------------------------------------------------------------------------------
-
-# The first step of a clean in place: bring partitions into the state that a broker's start would produce.
-
-_NOT_RECORDED = "its clean could not be recorded"
-_WITHOUT = (
-    "Correct that file, or move it away: then logs begin at their first segments, and a recovery reads them whole"
-)
-_MOVE_AWAY = "Move that file away, and cleaners start over from the log's start"
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The result of loading.
-
-    Attributes:
-        size_before: log size before loading in bytes, by path.
-    """
-
-    recovered: Mapping[str, Recovered]
-    size_before: Mapping[str, int]
-
-    @property
-    def failures(self) -> dict[str, Failure]:
-        """The partitions that cannot be loaded, by path."""
-        return {
-            path: Failure(FailureKind.DAMAGE, one.notes[0]) for path, one in self.recovered.items() if not one.complete
-        }
-
-
-def load(site: LockedDirectories) -> Loaded:
-    """Load all partitions; write recovery points for directories that were not shut down cleanly."""
-    logs = {place.path: place.log() for place in site.places}
-    size_before = {path: log.size_bytes for path, log in logs.items()}
-
-    def recover(place: LocatedPartition) -> Recovered:
-        assert place.name is not None and place.topic is not None, "or it would not be loaded"
-        directory = place.directory
-        current = place.name.state is DirectoryState.CURRENT
-        if directory.cleaner_failure is not None:
-            return Recovered(0, (f"{_NOT_RECORDED}: {directory.cleaner_failure}. {_MOVE_AWAY}",), complete=False)
-        if directory.failure is not None:
-            return Recovered(0, (f"it cannot be recovered: {directory.failure}. {_WITHOUT}",), complete=False)
-        try:
-            return recover_in_place(
-                site.fs,
-                logs[place.path],
-                crashed=directory.crashed,
-                recovery_point=directory.recovery_points.get(place.name.topic_partition, 0) if current else 0,
-                now_ms=site.now_ms,
-                settings=recovery_settings(site.node, place.topic),
-                keep=site.keep,
-            )
-        except DataError as error:
-            return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
-
-    recovered = in_parallel(site.fs.concurrency, recover, site.places)
-    loaded = Loaded({place.path: one for place, one in zip(site.places, recovered, strict=True)}, size_before)
-    for directory in site.node.directories:
-        if directory.crashed:
-            _record_recovery(site, directory, loaded)
-    return loaded
-
-
-def _record_recovery(site: LockedDirectories, directory: LogDirectory, loaded: Loaded) -> None:
-    """Record the recovery points of a directory's logs, and a clean shutdown if all of them were recovered."""
-    complete = {path for path, one in loaded.recovered.items() if one.complete}
-    ends = {
-        place.name.topic_partition: loaded.recovered[place.path].next_offset
-        for place in site.places
-        if place.directory is directory
-        and place.path in complete
-        and place.name is not None
-        and place.name.state is DirectoryState.CURRENT
-    }
-    marks = {name: end for name, end in ends.items() if directory.high_watermarks.get(name, 0) > end}
-    whole = all(one.path in complete for one in directory.partitions if broker_would_load(one.name))
-    offsets = {filenames.RECOVERY_POINTS: ends, filenames.HIGH_WATERMARKS: marks}
-    site.record(directory, offsets, clean_shutdown=whole)
 
 
 def clean_in_place(
@@ -173,7 +91,9 @@ def clean_in_place(
         ledger = Ledger()
         try:
             site.confirm_locks()
-            loaded = load(site)
+            logs = {place.path: place.log() for place in site.places}
+            bytes_before = {path: log.size_bytes for path, log in logs.items()}
+            loaded = load_in_place(site, logs)
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
             root = options.index_place.root(fs, [place.path for place in site.places])
@@ -190,11 +110,11 @@ def clean_in_place(
                 for wave in waves.waves:
                     run_wave(site, jobs, work, wave, ledger, verify=in_place.verify)
             if options.choices.retention:
-                plan = retain(site, plan, ledger, verify=in_place.verify)
+                plan = _retain(site, plan, ledger, verify=in_place.verify)
             return CleanResult(
                 target="",
                 now_ms=now_ms,
-                partitions=_partitions(site, plan, loaded, ledger),
+                partitions=_partitions(site, plan, loaded, ledger, bytes_before),
                 seconds=time.monotonic() - started,
                 clean_seconds=jobs.seconds,
                 notes=tuple(_notes(site)),
@@ -263,17 +183,28 @@ def _in_place(site: LockedDirectories, work: InPlaceWork, waves: Waves, ledger: 
     )
 
 
-def _partitions(site: LockedDirectories, plan: Plan, loaded: Loaded, ledger: Ledger) -> tuple[PartitionResult, ...]:
+def _partitions(
+    site: LockedDirectories, plan: Plan, loaded: Loaded, ledger: Ledger, bytes_before: Mapping[str, int]
+) -> tuple[PartitionResult, ...]:
     plans = {one.path: one for one in plan.partitions}
-    return tuple(_partition(site, place, plans.get(place.path), loaded, ledger) for place in site.places)
+    return tuple(
+        replace(
+            _partition(site, place, plans.get(place.path), loaded.notes(place), ledger),
+            bytes_before=bytes_before[place.path],
+        )
+        for place in site.places
+    )
 
 
 def _partition(
-    site: LockedDirectories, place: LocatedPartition, plan: PartitionPlan | None, loaded: Loaded, ledger: Ledger
+    site: LockedDirectories,
+    place: LocatedPartition,
+    plan: PartitionPlan | None,
+    notes: tuple[str, ...],
+    ledger: Ledger,
 ) -> PartitionResult:
     path = place.path
     failure, progress = ledger.failures.get(path), ledger.progress.get(path)
-    notes = tuple(loaded.recovered[path].notes)
     outcome = failure or (None if progress is None else progress.cleaned)
     result = result_of(place, plan, outcome, notes, otherwise=Fate.LEFT)
     if failure is not None and progress is not None and progress.done:
@@ -281,8 +212,54 @@ def _partition(
         result = replace(result, notes=(*result.notes, note))
     return replace(
         result,
-        bytes_before=loaded.size_before[path],
         bytes_after=sum(info.size_bytes for info in site.fs.list(path) if info.name.endswith(FileKind.LOG)),
         segments_retained_away=0 if plan is None else len(plan.retained_away),
         bytes_retained_away=0 if plan is None else plan.bytes_retained_away,
     )
+
+
+# ---- retain ----------------------------------------------------------------------------------------------------------
+
+
+def _retain(site: LockedDirectories, plan: Plan, ledger: Ledger, *, verify: bool) -> Plan:
+    """Delete old segments, as retention requires; return the plan with the deletions.
+
+    Args:
+        ledger: failed partitions are left alone; a partition is added if a deletion cannot be proved right.
+        verify: whether to prove each deletion first.
+    """
+    node = site.node.listed_again()
+    places = {place.path: place for place in node.places}
+    loaded = {place.path for place in site.places}.difference(ledger.failures)
+
+    def retain_one(found: PartitionPlan) -> PartitionPlan:
+        path = found.path
+        if path not in loaded:
+            return found
+        place = places[path]
+        log = place.log()
+        taken = retain_after(node, place, log, found, (), (), site.now_ms)
+        if not taken.retained_away:
+            return taken
+        if verify:
+            assert taken.high_watermark is not None and place.topic is not None, "or nothing would be taken"
+            limits = _limits(node.config_of(place.topic), taken.high_watermark.offset, site.now_ms)
+            fault = next(retention_faults(log, taken.retained_away, limits), None)
+            if fault is not None:
+                what = f"{path}: what retention would delete cannot be proved right, so nothing is deleted: {fault}"
+                ledger.failures[path] = Failure(FailureKind.BUG, what)
+                return found
+        drop_segments(site.fs, path, taken.retained_away, found.log_end_offset, keep=site.keep)
+        return taken
+
+    partitions = tuple(in_parallel(site.fs.concurrency, retain_one, plan.partitions))
+    return replace(plan, partitions=partitions, choices=replace(plan.choices, retention=True))
+
+
+def _limits(config: TopicConfig, high_watermark: int, now_ms: int) -> RetentionLimits:
+    """Return the explicitly set limits; a default deletes nothing."""
+
+    def limit(name: str) -> int:
+        return config.integer(name) if "delete" in config.policy and config[name].explicit else NONE
+
+    return RetentionLimits(high_watermark, now_ms, limit("retention.bytes"), limit("retention.ms"))

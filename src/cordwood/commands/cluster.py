@@ -230,9 +230,7 @@ def _point(log: LogView, at: str | None) -> tuple[int | None, int | None]:
     return end, last_ms
 
 
-# ---- cluster ---------------------------------------------------------------------------------------------------------
-
-# Topics, configs and brokers of a cluster, for people and as JSON.
+# ---- listings as text and JSON ---------------------------------------------------------------------------------------
 
 
 def _head(as_of: AsOf) -> Iterator[str]:

@@ -1,12 +1,15 @@
-"""Shared by `groups` and `transactions`: the logs of Kafka's coordinators, and the data logs beside them."""
+"""The logs of Kafka's coordinators, and the data logs beside them, for `groups` and `transactions`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
+from typing import Any
 
 from cordwood.commands.opening import broker_config
 from cordwood.common.errors import CorruptMessageError, DataError, NotFoundError
+from cordwood.common.text import number, printable
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import properties
 from cordwood.storage.formats.filenames import DirectoryState
@@ -162,3 +165,53 @@ def coverage_of(node: Node, topic: str, here: tuple[int, ...]) -> Coverage:
         return Coverage(topic, here, count, source)
     whole = here == tuple(range(count))
     return Coverage(topic, here, count if whole else None, f"{name}={count}, Kafka's default" if whole else "")
+
+
+# ---- text and JSON ---------------------------------------------------------------------------------------------------
+
+#: Maximum number of unreadable records or files shown.
+_PROBLEMS_SHOWN = 5
+
+
+def partitions_text(partitions: Iterable[TopicPartition]) -> str:
+    """List partitions by topic: `orders-0,1 payments-2`."""
+    by_topic = groupby(sorted(partitions), key=lambda one: one.topic)
+    return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
+
+
+def coverage_text(coverage: Coverage) -> str:
+    """Describe how many of a topic's partitions are present."""
+    if coverage.partition_count is None:
+        known = number(len(coverage.partitions), "partition")
+        why = coverage.count_is or "without a metadata log it is not known whether these are all"
+        return f"{known}; {why}"
+    source = f" ({coverage.count_is})" if coverage.count_is else ""
+    if coverage.is_whole:
+        whole = (
+            "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
+        )
+        return f"{whole}{source}"
+    count = number(coverage.partition_count, "partition")
+    return f"{len(coverage.partitions):,} of {count}{source}; the others are on other brokers"
+
+
+def problem_lines(problems: Sequence[DataError | OSError]) -> Iterator[str]:
+    """Yield the first problems, and the number of the others."""
+    for error in problems[:_PROBLEMS_SHOWN]:
+        yield f"not read: {printable(str(error))}"
+    if len(problems) > _PROBLEMS_SHOWN:
+        yield f"and {len(problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+
+
+def coverage_document(coverage: Coverage) -> dict[str, Any]:
+    """Return the coverage of a topic as a JSON value."""
+    return {
+        "topic": coverage.topic,
+        "partitions": list(coverage.partitions),
+        "partition_count": coverage.partition_count,
+    }
+
+
+def partition_document(topic_partition: TopicPartition) -> dict[str, Any]:
+    """Return a partition as a JSON value."""
+    return {"topic": topic_partition.topic, "partition": topic_partition.partition}

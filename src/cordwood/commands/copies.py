@@ -1,4 +1,4 @@
-"""Steps that `clean` and `plan_exact` share: recover crashed directories, plan, run tasks, apply retention."""
+"""Steps that `clean` and `plan_exact` share after the load: plan, run tasks, apply retention."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cordwood.cleaning.engine.task import Failure, FailureKind, Indexes, Output, tasks_of
+from cordwood.cleaning.engine.task import Failure, Indexes, Output, tasks_of
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
-from cordwood.commands.opening import recovery_settings
+from cordwood.commands.load import Loaded
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.plan import plan, retain_after
-from cordwood.common.errors import DataError, NoSpaceError
-from cordwood.common.threads import in_parallel
-from cordwood.fs.base import Link, TargetStore, is_full
-from cordwood.fs.workspace import leftovers, mode_of, remove_tree
-from cordwood.storage.changes.copy import DirectoryCopy, copy_unchanged
-from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.commands.plan import plan, plan_node, retain_after
+from cordwood.common.errors import NoSpaceError
+from cordwood.fs.base import TargetStore, is_full
+from cordwood.fs.workspace import leftovers
+from cordwood.storage.changes.copy import DirectoryCopy
 from cordwood.storage.log.loaded import broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.storage.recovery.into_copy import Recovered, recover_into_copy
 from cordwood.tasks.tasks import Jobs, stop_if_lost
 
 
-def plan_recovered(
-    fs: TargetStore,
-    node: Node,
-    copies: Sequence[DirectoryCopy],
-    restored: Mapping[str, object],
-    options: PlanOptions,
+def plan_loaded(
+    fs: TargetStore, node: Node, copies: Sequence[DirectoryCopy], loaded: Loaded, options: PlanOptions
 ) -> Plan:
-    """Plan a clean; retention is computed after it."""
+    """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean."""
+    if not loaded.copies:
+        return plan_node(node, node.paths, options.without_retention(), with_causes=True)
+    paths = []
+    for copy in copies:
+        if copy.path in loaded.copies:
+            paths += [copy.path] if copy.whole else [copy.target_of(place) for place in copy.places]
+        else:
+            paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
-    known = replace(options.without_retention(), selection=selection)
-    return plan(_loaded_paths(copies, restored), known, fs=fs)
+    return plan(paths, replace(options.without_retention(), selection=selection), fs=fs)
 
 
 @contextlib.contextmanager
@@ -59,110 +59,17 @@ def left_by_another_run(path: str) -> str:
     return f"{path} was left by a run that was killed; remove it, unless another run is making the same directory now"
 
 
-# ---- load ------------------------------------------------------------------------------------------------------------
-
-
-def needs_recovery(copy: DirectoryCopy) -> bool:
-    """Whether a directory was not shut down cleanly, and no process holds its lock."""
-    return copy.source.crashed and copy.source.fs.lock_holder(copy.source.path) is None
-
-
-def recover_crashed(
-    fs: TargetStore,
-    node: Node,
-    copies: Sequence[DirectoryCopy],
-    root: str,
-    now_ms: int,
-    *,
-    link: Link | None,
-) -> dict[str, dict[str, Recovered]]:
-    """Recover crashed directories into their copies; return the results by path of the copy and of the partition."""
-    for copy in copies:
-        if copy.path != root:
-            fs.make_directory(copy.path, mode=mode_of(fs, copy.source.path))
-    return {copy.path: _load(fs, node, copy, now_ms, link=link) for copy in copies if needs_recovery(copy)}
-
-
-def _load(fs: TargetStore, node: Node, copy: DirectoryCopy, now_ms: int, *, link: Link | None) -> dict[str, Recovered]:
-    """Fill the copy of a directory with the state that a broker's next start would produce.
-
-    Returns:
-        the recovered partitions by the path of their source.
-    """
-
-    def one(place: LocatedPartition) -> Recovered | None:
-        target = copy.target_of(place)
-        fs.make_directory(target, mode=mode_of(fs, place.path))
-        if not broker_would_load(place.name):
-            copy_unchanged(fs, place.path, target)
-            return None
-        assert place.name is not None and place.topic is not None, "or it would not be loaded"
-        try:
-            if copy.source.failure is not None:
-                raise copy.source.failure
-            return recover_into_copy(
-                fs,
-                place.log(),
-                target,
-                recovery_point=copy.source.recovery_points.get(place.name.topic_partition, 0),
-                now_ms=now_ms,
-                settings=recovery_settings(node, place.topic),
-                link=link,
-            )
-        except DataError as error:
-            remove_tree(fs, target)
-            fs.make_directory(target, mode=mode_of(fs, place.path))
-            copy_unchanged(fs, place.path, target)
-            return Recovered(0, (f"it cannot be recovered: {error}",), complete=False)
-
-    restored: dict[str, Recovered] = {}
-    for place, came in zip(copy.places, in_parallel(fs.concurrency, one, copy.places), strict=True):
-        if came is None or place.name is None:
-            continue
-        restored[place.path] = came
-        if came.complete and place.name.state is DirectoryState.CURRENT:
-            name = place.name.topic_partition
-            copy.recovery_points[name] = came.next_offset
-            mark = copy.high_watermarks.get(name, copy.source.high_watermarks.get(name, 0))
-            if mark > came.next_offset:
-                copy.high_watermarks[name] = came.next_offset
-    copy.clean_shutdown = all(came.complete for came in restored.values())
-    copy.copy_files(fs)
-    copy.write_checkpoints(fs)
-    return restored
-
-
-def left_out_bytes(place: LocatedPartition, log: LogView, came: Recovered | None) -> int:
-    """Return the bytes of whole batches that the copy of a partition lacks.
-
-    Args:
-        came: the result of its recovery, or None if it needed no recovery.
-    """
-    if came is not None:
-        return came.left_out_bytes
+def left_out_bytes(place: LocatedPartition, log: LogView, loaded: Loaded) -> int:
+    """Return the bytes of whole batches that the copy of a partition lacks."""
+    if (found := loaded.recovered.get(place.path)) is not None:
+        return found.left_out_bytes
     return log.size_bytes if log.ends_below_start and broker_would_load(place.name) else 0
 
 
-def not_recovered(
-    copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
-) -> Iterator[tuple[str, Failure]]:
-    """Yield the partitions whose recovery failed, by the path of their copy; they are not cleaned either."""
-    for copy in copies:
-        for place in copy.places:
-            came = restored.get(copy.path, {}).get(place.path)
-            if came is not None and not came.complete:
-                yield copy.target_of(place), Failure(FailureKind.DAMAGE, came.notes[0])
-
-
-def _loaded_paths(copies: Sequence[DirectoryCopy], restored: Mapping[str, object]) -> list[str]:
-    """Return the directories to plan on: the sources, or their copies after a recovery."""
-    paths = []
-    for copy in copies:
-        if copy.path in restored:
-            paths += [copy.path] if copy.whole else [copy.target_of(place) for place in copy.places]
-        else:
-            paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
-    return paths
+def not_loaded(copies: Sequence[DirectoryCopy], loaded: Loaded) -> dict[str, Failure]:
+    """Return the partitions that cannot be loaded, and so not cleaned, by the path of their copy."""
+    targets = {place.path: copy.target_of(place) for copy in copies for place in copy.places}
+    return {targets[path]: failure for path, failure in loaded.failures.items()}
 
 
 # ---- run -------------------------------------------------------------------------------------------------------------
@@ -205,12 +112,12 @@ def with_retention(
     fs: TargetStore,
     node: Node,
     copies: Sequence[DirectoryCopy],
-    restored: Mapping[str, Mapping[str, Recovered]],
+    loaded: Loaded,
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
 ) -> Plan:
     """Add the deletions by retention to the plan, computed from sizes and times after the clean."""
-    places = {path: (place, log) for _, place, path, log in recovered_partitions(fs, copies, restored)}
+    places = {path: (place, log) for _, place, path, log in loaded_partitions(fs, copies, loaded)}
 
     def one(found: PartitionPlan) -> PartitionPlan:
         outcome = outcomes.get(found.path)
@@ -223,13 +130,13 @@ def with_retention(
     return replace(plan, partitions=tuple(map(one, plan.partitions)), choices=replace(plan.choices, retention=True))
 
 
-def recovered_partitions(
-    fs: TargetStore, copies: Sequence[DirectoryCopy], restored: Mapping[str, Mapping[str, Recovered]]
+def loaded_partitions(
+    fs: TargetStore, copies: Sequence[DirectoryCopy], loaded: Loaded
 ) -> Iterator[tuple[DirectoryCopy, LocatedPartition, str, LogView]]:
     """Yield every partition with the path and log to read: its source, or a recovered copy."""
     for copy in copies:
         for place in copy.places:
-            if copy.path in restored:
+            if copy.path in loaded.copies:
                 path = copy.target_of(place)
                 start = place.log().log_start_offset
                 yield copy, place, path, LogView(path, fs=fs, log_start_offset=start)

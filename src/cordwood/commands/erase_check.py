@@ -1,8 +1,8 @@
-"""`erase-check`: whether any trace of some keys remains in directories of brokers, copies or backups.
+"""`erase-check`: search directories of brokers, copies and backups for any trace of some keys.
 
     every file ──► is searched, whatever its type ──► traces ──► the step that removes each trace
                        │                                  ▲
-                       size, SHA-256                      the log of the record: superseded, and which clean removes it
+                       size, SHA-256                      the record's log: superseded, and the clean that removes it
 
 The check trusts no index or checkpoint: it reads all bytes of all files, including files that brokers ignore. Files
 that appear or change during the check are searched again.
@@ -56,7 +56,7 @@ from cordwood.tables.decoders.choice import Coder, schema_folder
 
 _ROUNDS = 4
 #: Called with the bytes searched so far, and the bytes of all files.
-OnProgress = Callable[[int, int], None]
+_OnProgress = Callable[[int, int], None]
 
 
 def erase_check(
@@ -74,13 +74,13 @@ def erase_check(
     certificate as an HTML file.
 
     Args:
-        paths: directories of brokers, copies, folders of kept files: all that may have traces.
-        keys: bytes, or text as `key_as` says.
-        on_progress: called with the bytes of files that were looked at, and of all.
+        paths: all places that may have traces: directories of brokers, copies, folders of kept files.
+        keys: bytes, or text in the form that `key_as` names.
+        on_progress: called with the bytes of searched files, and of all files.
 
     Raises:
         NotFoundError: there is nothing at a path, or no file was selected.
-        RequestError: a path is a file; or a key is not what `key_as` says.
+        RequestError: a path is a file; or a key does not have the form that `key_as` names.
         ConfigError: Kafka would not accept a config.
     """
     chosen = options.selection
@@ -94,7 +94,7 @@ def erase_check(
     search = TraceSearch(fs, raw, values=options.values, ranks=KEEP_RULE.ranks)
     nodes = [_node(fs, path, chosen) for path in paths]
     files, looked_at, unknown = _look_at_all(fs, paths, chosen, search, on_progress)
-    judge = StepChooser(
+    judge = _StepChooser(
         fs, [node for node in nodes if node is not None], started_ms if options.now_ms is None else options.now_ms
     )
     judge.judge_logs(files, looked_at)
@@ -135,7 +135,7 @@ def _digest(keys: Sequence[bytes]) -> str:
 
 
 def _checked(
-    files: Iterable[FileToCheck], looked_at: Mapping[str, SearchedFile], traces: Iterable[FoundTrace]
+    files: Iterable[_FileToCheck], looked_at: Mapping[str, SearchedFile], traces: Iterable[FoundTrace]
 ) -> Iterator[CheckedFile]:
     """Yield the files with their traces by kind; a record counts as superseded only if its trace has a description."""
     superseded: Counter[tuple[str, TraceKind]] = Counter()
@@ -155,14 +155,14 @@ def _checked(
 
 
 def _look_at_all(
-    fs: Store, paths: Sequence[str], chosen: Selection, search: TraceSearch, on_progress: OnProgress | None
-) -> tuple[list[FileToCheck], dict[str, SearchedFile], list[str]]:
+    fs: Store, paths: Sequence[str], chosen: Selection, search: TraceSearch, on_progress: _OnProgress | None
+) -> tuple[list[_FileToCheck], dict[str, SearchedFile], list[str]]:
     """Search all files, and changed files again; the third value has notes on files that kept changing."""
     states: dict[str, tuple[int, int, int]] = {}
     done: dict[str, SearchedFile] = {}
     mutex, progress = Lock(), [0, 0]
 
-    def look_at(file: FileToCheck) -> None:
+    def look_at(file: _FileToCheck) -> None:
         try:
             found = SearchedFile(file.path, problems=[file.problem]) if file.problem else search.look_at(file.path)
         except FileNotFoundError:
@@ -173,10 +173,10 @@ def _look_at_all(
             if on_progress is not None:
                 on_progress(*progress)
 
-    files: list[FileToCheck] = []
-    changed: list[FileToCheck] = []
+    files: list[_FileToCheck] = []
+    changed: list[_FileToCheck] = []
     for _ in range(_ROUNDS):
-        files = [file for path in paths for file in files_in(fs, path.rstrip("/") or "/", chosen)]
+        files = [file for path in paths for file in _files_in(fs, path.rstrip("/") or "/", chosen)]
         changed = [file for file in files if states.get(file.path) != file.state]
         if not changed:
             break
@@ -207,9 +207,118 @@ def _never_known(keys: Sequence[bytes], options: EraseCheckOptions) -> Iterator[
         yield f"{short} keys of fewer than {KEY_BYTES_MIN} bytes were looked for as keys of records only, not as bytes"
 
 
-# ---- what removes a trace --------------------------------------------------------------------------------------------
+# ---- the files to search ---------------------------------------------------------------------------------------------
 
-# Determines the step that removes a trace of a key, from its log and configs.
+
+@dataclass(frozen=True, slots=True)
+class _FileToCheck:
+    """A file to search.
+
+    Attributes:
+        directory: directory of the file's partition, in any state; None outside partitions.
+        partition: the parsed name of that directory.
+        problem: the error if this is a directory that cannot be listed; else empty.
+    """
+
+    path: str
+    info: FileInfo
+    role: Role
+    directory: str | None
+    partition: PartitionDirectory | None
+    problem: str = ""
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """A value that changes whenever the file does."""
+        return self.info.inode, self.info.size_bytes, self.info.mtime_ns
+
+
+def _files_in(fs: Store, root: str, chosen: Selection) -> Iterator[_FileToCheck]:
+    """Yield all selected files in a directory and its subdirectories.
+
+    Raises:
+        NotFoundError: the directory does not exist.
+    """
+    if not fs.exists(root):
+        raise NotFoundError(f"{root} does not exist")
+    #: Visited directories, each alone and with the names of the partitions through which they were visited.
+    seen: set[tuple[int, int] | tuple[int, int, str]] = set()
+    is_kept = _is_within_kept(fs, root)
+
+    def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[_FileToCheck]:
+        try:
+            listed, dead = fs.list(path), fs.dead_links(path)
+        except FileNotFoundError:
+            return  # removed or renamed meanwhile
+        except OSError as error:
+            yield _FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
+            return
+        kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
+        if not work and filenames.parsed_directory(path) is not None:
+            directory = path
+        what = None if directory is None else filenames.parsed_directory(directory)
+        for name in dead:
+            below, info = f"{path.rstrip('/')}/{name}", FileInfo(name, 0, 0, is_directory=False)
+            yield _FileToCheck(below, info, Role.OTHER, directory, what, "it is a link whose target is missing")
+        # Visit links last: their target often has its own name here too, which identifies the partition.
+        paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
+        for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
+            if info.is_directory:
+                identity = info.device, info.inode
+                partition = below if filenames.parsed_directory(below) is not None else directory
+                name = "" if partition is None or work else posixpath.basename(partition)
+                if info.inode and ((*identity, name) if name else identity) in seen:
+                    continue  # a symlink to a parent, or to a directory that was already visited
+                seen.update((identity, (*identity, name)))
+                yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
+            elif info.name != filenames.LOCK:
+                yield _FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
+
+    if not fs.stat(root).is_directory:
+        raise RequestError(f"{root} is a file, not a directory")
+    for file in walk(root, None, kept=is_kept, work=f"/{WORK_FOLDER}/" in f"{root}/"):
+        if file.problem or _is_asked_for(file.partition, chosen):
+            yield file
+
+
+def _is_within_kept(fs: Store, root: str) -> bool:
+    """Whether a directory is within a folder of kept files: a log directory's part of it, or a partition's."""
+    if fs.path_on_disk(root) is None:
+        return False  # only a clean in place keeps files
+    parent = posixpath.dirname(fs.absolute_path(root))
+    return any(fs.exists(f"{path}/{MANIFEST}") for path in (parent, posixpath.dirname(parent)))
+
+
+def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bool:
+    if not chosen.topics and not chosen.partitions:
+        return True
+    if partition is None:
+        return False
+    if is_wanted(partition.topic_partition, chosen.topics, chosen.partitions):
+        return True
+    # The name of a directory that a broker is about to delete may lack the end of its topic.
+    is_cut = partition.state is not DirectoryState.CURRENT and len(partition.name) >= DIRECTORY_NAME_LENGTH_MAX
+    start = partition.topic_partition.topic
+    return is_cut and any(topic.startswith(start) or fnmatchcase(start, topic) for topic in chosen.topics)
+
+
+def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: bool) -> Role:
+    name = posixpath.basename(path)
+    if kept:
+        return Role.KEPT
+    if parse_key_index(name) is not None:
+        return Role.KEY_INDEX
+    if work:
+        return Role.WORK
+    file = parse_file(name)
+    if partition is None or file is None:
+        return Role.OTHER
+    if partition.state is not DirectoryState.CURRENT or file.temporary is not Temporary.NONE:
+        return Role.LEFTOVER
+    return Role.LOG if file.kind is FileKind.LOG else Role.OTHER
+
+
+# ---- the step that removes a trace -----------------------------------------------------------------------------------
 
 #: Kinds of records before their whole log has been judged.
 _OF_RECORDS = (TraceKind.RECORD, TraceKind.TOMBSTONE)
@@ -233,7 +342,7 @@ def _described(record: KeyRecord | None) -> TraceRecord | None:
 
 
 @dataclass
-class StepChooser:
+class _StepChooser:
     """Decides which step removes each trace.
 
     Attributes:
@@ -249,7 +358,7 @@ class StepChooser:
 
     _places: dict[str, tuple[Node, LocatedPartition]] = field(default_factory=dict)
 
-    def traces(self, file: FileToCheck, found: SearchedFile) -> Iterator[FoundTrace]:
+    def traces(self, file: _FileToCheck, found: SearchedFile) -> Iterator[FoundTrace]:
         """Yield the traces in a file, each with the step that removes it."""
         of_log = self._records.get(file.directory or "", {}) if file.role is Role.LOG else {}
         for trace in found.traces:
@@ -263,7 +372,7 @@ class StepChooser:
                     kind = TraceKind.SUPERSEDED
             yield FoundTrace(file.path, file.role, kind, trace.key, trace.position, _described(record), step)
 
-    def _step(self, file: FileToCheck, trace: Trace) -> NextStep:
+    def _step(self, file: _FileToCheck, trace: Trace) -> NextStep:
         if file.role is Role.LEFTOVER:
             return self._of_leftover(file)
         if file.role is not Role.LOG:
@@ -276,7 +385,7 @@ class StepChooser:
             return NextStep(StepKind.KEPT, "not known: its log could not be followed")
         return NextStep(StepKind.KEPT, "not in a record that can be read: only a repair, or its removal, takes it")
 
-    def _of_leftover(self, file: FileToCheck) -> NextStep:
+    def _of_leftover(self, file: _FileToCheck) -> NextStep:
         state = DirectoryState.CURRENT if file.partition is None else file.partition.state
         if state in _OF_STATES:
             return NextStep(StepKind.KEPT, _OF_STATES[state])
@@ -306,7 +415,7 @@ class StepChooser:
             self._places.update((self.fs.absolute_path(place.path), (node, place)) for node, place in pairs)
         return None if directory is None else self._places.get(self.fs.absolute_path(directory))
 
-    def judge_logs(self, files: Sequence[FileToCheck], looked_at: Mapping[str, SearchedFile]) -> None:
+    def judge_logs(self, files: Sequence[_FileToCheck], looked_at: Mapping[str, SearchedFile]) -> None:
         """Judge the records of each log, before `traces` needs them."""
         by_log: dict[str, list[SearchedFile]] = {}
         for file in files:
@@ -353,9 +462,7 @@ def _explained(record: KeyRecord, step: NextStep, log: LogView) -> NextStep:
     return step
 
 
-# ---- erasure ---------------------------------------------------------------------------------------------------------
-
-# The traces of keys that remain, for people and as JSON.
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 #: Maximum number of rows on a terminal.
 _SHOWN_ROWS = 50
@@ -408,8 +515,7 @@ def _looked_at(result: ErasureResult) -> str:
     return f"{number(result.keys, 'key')} looked for in {what}, {utc(result.started_ms)} to {utc(result.ended_ms)}"
 
 
-def lines(result: ErasureResult) -> Iterator[str]:
-    """Yield lines for people: the traces, the searched files, and the limits of the search."""
+def _lines(result: ErasureResult) -> Iterator[str]:
     if result.traces:
         yield from table(*cells_of(TRACES, result.traces[:_SHOWN_ROWS]))
         yield ""
@@ -427,8 +533,7 @@ def lines(result: ErasureResult) -> Iterator[str]:
     yield f"{result.verdict.upper()}{'' if not found else ' (' + counts_text(result.counts) + ')'}"
 
 
-def document(result: ErasureResult) -> dict[str, Any]:
-    """Return the certificate as one JSON value."""
+def _document(result: ErasureResult) -> dict[str, Any]:
     return {
         "verdict": result.verdict,
         "cordwood": result.version,
@@ -485,117 +590,4 @@ def _notebook(result: ErasureResult) -> str:
     return html_table(*cells_of(TRACES, result.traces), f"{result}, {utc(result.ended_ms)}")
 
 
-register(ErasureResult, lines=lines, document=document, html=_notebook)
-
-
-# ---- trace files -----------------------------------------------------------------------------------------------------
-
-# Finds the files for `erase-check`, and their roles: log, leftover, kept file, Cordwood's own, or other.
-
-
-@dataclass(frozen=True, slots=True)
-class FileToCheck:
-    """A file to search.
-
-    Attributes:
-        directory: directory of the file's partition, in any state; None outside partitions.
-        partition: the parsed name of that directory.
-        problem: the error if this is a directory that cannot be listed; else empty.
-    """
-
-    path: str
-    info: FileInfo
-    role: Role
-    directory: str | None
-    partition: PartitionDirectory | None
-    problem: str = ""
-
-    @property
-    def state(self) -> tuple[int, int, int]:
-        """A value that changes whenever the file does."""
-        return self.info.inode, self.info.size_bytes, self.info.mtime_ns
-
-
-def files_in(fs: Store, root: str, chosen: Selection) -> Iterator[FileToCheck]:
-    """Yield all selected files in a directory and its subdirectories.
-
-    Raises:
-        NotFoundError: the directory does not exist.
-    """
-    if not fs.exists(root):
-        raise NotFoundError(f"{root} does not exist")
-    #: Visited directories, each alone and with the names of the partitions through which they were visited.
-    seen: set[tuple[int, int] | tuple[int, int, str]] = set()
-    is_kept = _is_within_kept(fs, root)
-
-    def walk(path: str, directory: str | None, *, kept: bool, work: bool) -> Iterator[FileToCheck]:
-        try:
-            listed, dead = fs.list(path), fs.dead_links(path)
-        except FileNotFoundError:
-            return  # removed or renamed meanwhile
-        except OSError as error:
-            yield FileToCheck(path, fs.stat(path), Role.OTHER, directory, None, why_unreadable(error))
-            return
-        kept = kept or any(info.name == MANIFEST and not info.is_directory for info in listed)
-        if not work and filenames.parsed_directory(path) is not None:
-            directory = path
-        what = None if directory is None else filenames.parsed_directory(directory)
-        for name in dead:
-            below, info = f"{path.rstrip('/')}/{name}", FileInfo(name, 0, 0, is_directory=False)
-            yield FileToCheck(below, info, Role.OTHER, directory, what, "it is a link whose target is missing")
-        # Visit links last: their target often has its own name here too, which identifies the partition.
-        paths = [(f"{path.rstrip('/')}/{info.name}", info) for info in listed]
-        for below, info in sorted(paths, key=lambda found: found[1].is_directory and fs.is_link(found[0])):
-            if info.is_directory:
-                identity = info.device, info.inode
-                partition = below if filenames.parsed_directory(below) is not None else directory
-                name = "" if partition is None or work else posixpath.basename(partition)
-                if info.inode and ((*identity, name) if name else identity) in seen:
-                    continue  # a symlink to a parent, or to a directory that was already visited
-                seen.update((identity, (*identity, name)))
-                yield from walk(below, directory, kept=kept, work=work or info.name == WORK_FOLDER)
-            elif info.name != filenames.LOCK:
-                yield FileToCheck(below, info, _role(below, what, kept=kept, work=work), directory, what)
-
-    if not fs.stat(root).is_directory:
-        raise RequestError(f"{root} is a file, not a directory")
-    for file in walk(root, None, kept=is_kept, work=f"/{WORK_FOLDER}/" in f"{root}/"):
-        if file.problem or _is_asked_for(file.partition, chosen):
-            yield file
-
-
-def _is_within_kept(fs: Store, root: str) -> bool:
-    """Whether a directory is within a folder of kept files: a log directory's part of it, or a partition's."""
-    if fs.path_on_disk(root) is None:
-        return False  # only a clean in place keeps files
-    parent = posixpath.dirname(fs.absolute_path(root))
-    return any(fs.exists(f"{path}/{MANIFEST}") for path in (parent, posixpath.dirname(parent)))
-
-
-def _is_asked_for(partition: PartitionDirectory | None, chosen: Selection) -> bool:
-    if not chosen.topics and not chosen.partitions:
-        return True
-    if partition is None:
-        return False
-    if is_wanted(partition.topic_partition, chosen.topics, chosen.partitions):
-        return True
-    # The name of a directory that a broker is about to delete may lack the end of its topic.
-    is_cut = partition.state is not DirectoryState.CURRENT and len(partition.name) >= DIRECTORY_NAME_LENGTH_MAX
-    start = partition.topic_partition.topic
-    return is_cut and any(topic.startswith(start) or fnmatchcase(start, topic) for topic in chosen.topics)
-
-
-def _role(path: str, partition: PartitionDirectory | None, *, kept: bool, work: bool) -> Role:
-    name = posixpath.basename(path)
-    if kept:
-        return Role.KEPT
-    if parse_key_index(name) is not None:
-        return Role.KEY_INDEX
-    if work:
-        return Role.WORK
-    file = parse_file(name)
-    if partition is None or file is None:
-        return Role.OTHER
-    if partition.state is not DirectoryState.CURRENT or file.temporary is not Temporary.NONE:
-        return Role.LEFTOVER
-    return Role.LOG if file.kind is FileKind.LOG else Role.OTHER
+register(ErasureResult, lines=_lines, document=_document, html=_notebook)

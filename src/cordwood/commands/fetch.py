@@ -1,4 +1,4 @@
-"""`fetch`: downloads a broker's directory from an object store."""
+"""`fetch`: download a broker's directory from an object store."""
 
 from __future__ import annotations
 
@@ -119,13 +119,13 @@ def fetch(
 ) -> FetchResult:
     """Bring a directory from an object store to this machine; it appears at the end, complete, or not at all.
 
-    Every file gets its modification time back, by which Kafka's retention goes where records have no timestamps.
+    Every file gets its modification time back, which Kafka's retention uses for records without timestamps.
 
     Args:
         source: URL of a broker's log directory, or of any directory in it.
         target: a new or empty directory.
-        on_forecast: called first with what keeps a broker from serving all of the source, a line each.
-        on_progress: called with the number of bytes copied so far, and the number there are.
+        on_forecast: called first with a line for each obstacle to a broker that would serve the source.
+        on_progress: called with the number of bytes copied so far, and of all.
 
     Raises:
         NotFoundError: there is nothing at the source.
@@ -155,22 +155,18 @@ def fetch(
         )
 
 
-# ---- fetch -----------------------------------------------------------------------------------------------------------
-
-# The result of a fetch, for people and as JSON.
-
-
-def lines(result: FetchResult) -> Iterator[str]:
-    """Yield the fetched files and the facts known about them."""
-    return map(printable, _lines(result))
-
-
-def document(result: FetchResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
-    return {**asdict(result), "source": printable(result.source), "target": printable(result.target)}
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 
 def _lines(result: FetchResult) -> Iterator[str]:
+    return map(printable, _sentences(result))
+
+
+def _document(result: FetchResult) -> dict[str, Any]:
+    return {**asdict(result), "source": printable(result.source), "target": printable(result.target)}
+
+
+def _sentences(result: FetchResult) -> Iterator[str]:
     size = bytes_text(result.size_bytes)
     yield f"{result.target}: {number(result.files, 'file')}, {size}, in {result.seconds:.1f} s"
     if result.has_checksums:
@@ -179,4 +175,4 @@ def _lines(result: FetchResult) -> Iterator[str]:
         yield f"{result.source} has no manifest, so only lengths were compared; next: cordwood check {result.target}"
 
 
-register(FetchResult, lines=lines, document=document)
+register(FetchResult, lines=_lines, document=_document)

@@ -1,7 +1,7 @@
-"""`get`: all records of a key in a log, and the fate of each of them.
+"""`get`: all records of a key in a log, and the fate of each record.
 
 By default a producer writes all records of a key to one partition, which Kafka's partitioner computes from the key and
-the number of partitions. `get` searches that partition first, and the others only if the key is not in it, so it
+the number of partitions. `get` searches that partition first, and other partitions only if the key is not in it, so it
 usually reads one partition of many.
 """
 
@@ -33,7 +33,7 @@ from cordwood.storage.node.node import LocatedPartition, Node
 from cordwood.tables.decoders.choice import Coder, schema_folder
 
 #: Called with the bytes of logs searched so far, and the total as far as it is known.
-OnProgress = Callable[[int, int], None]
+_OnProgress = Callable[[int, int], None]
 
 
 def get(
@@ -48,12 +48,12 @@ def get(
     """Find all records of some keys, and predict the next change of each.
 
     The directories are only read; a broker may be running. Segments with a key index are searched through it, all
-    others are read. If the number of partitions is known, the search for a key begins in the partition that Kafka's
-    partitioner writes it to, and continues in the others if that partition lacks it.
+    other segments are read. If the number of partitions is known, the search for a key begins in the partition that
+    Kafka's partitioner chooses, and continues in other partitions only if the key is not there.
 
     Args:
         paths: log directories of one broker, folders of several, or partition directories.
-        keys: bytes, or text as `key_as` says.
+        keys: bytes, or text in the form that `key_as` names.
         on_progress: called with the bytes of segments that were searched, and of all.
 
     Raises:
@@ -110,7 +110,7 @@ class _Search:
     options: GetOptions
     now_ms: int
     index_root: str | None
-    on_progress: OnProgress | None
+    on_progress: _OnProgress | None
     found: list[tuple[LocatedPartition, KeyRecord, NextStep]] = field(default_factory=list)
     searched: list[SearchedLog] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Search:
             return
         by_number: dict[int, list[bytes]] = {}
         for key in keys:
-            by_number.setdefault(partition_of(key, count), []).append(key)
+            by_number.setdefault(_partition_of(key, count), []).append(key)
         of_kafka = [(place, by_number.get(_number(place), [])) for place in places]
         self._logs([(place, some) for place, some in of_kafka if some])
         known = {record.key for place, record, _ in self.found if place in places}
@@ -182,17 +182,16 @@ def _number(place: LocatedPartition) -> int:
 
 # ---- the partition of a key ------------------------------------------------------------------------------------------
 
-# Computes the partition that Kafka's default partitioner chooses for a key.
-#
-# Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
-
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _U32 = 0xFFFFFFFF
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of a key in a topic with this many partitions."""
+def _partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's default partitioner chooses for a key.
+
+    Source: Kafka BuiltInPartitioner.partitionForKey, Utils.murmur2, Utils.toPositive.
+    """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
@@ -210,9 +209,7 @@ def murmur2(data: bytes) -> int:
     return found ^ found >> 15
 
 
-# ---- get -------------------------------------------------------------------------------------------------------------
-
-# The records of some keys and their fate, for people and as JSON.
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 #: Maximum number of characters in a cell on a terminal.
 _CELL_MAX = 40

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import Any
 
-from cordwood.commands.coordinators import Beside, OnLogs
+from cordwood.commands.coordinators import (
+    Beside,
+    OnLogs,
+    coverage_document,
+    coverage_text,
+    partition_document,
+    partitions_text,
+    problem_lines,
+)
 from cordwood.commands.options import GroupOptions
 from cordwood.common.errors import DataError, NotFoundError
 from cordwood.common.text import Cells, Column, cells_of, number, printable, register, table, time_text
-from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.formats.messages.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from cordwood.storage.node.groups import (
     SHARE_UPDATE,
     CommittedOffset,
-    Coverage,
     EndSource,
     Group,
     GroupBuilder,
@@ -74,92 +79,10 @@ def groups_of_node(
     return GroupListing(tuple(listed), offsets_topic, share_topic, tuple(problems))
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------------
+# ---- the listing as text ---------------------------------------------------------------------------------------------
 
-# Consumer groups for people and as JSON: a line per group, per member, or per partition.
-
-# ---- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def document(listing: GroupListing) -> dict[str, Any]:
-    """Return the listing as one JSON value; null means not applicable or unknown."""
-    return {
-        "groups": [group_document(one) for one in listing.groups],
-        "topics": [_coverage(one) for one in (listing.offsets_topic, listing.share_topic)],
-        "problems": [str(error) for error in listing.problems],
-    }
-
-
-def group_document(group: Group) -> dict[str, Any]:
-    """Return a group as one JSON value."""
-    return {
-        "group": group.group_id,
-        "type": group.type,
-        "state": group.state,
-        "coordinator": group.coordinator,
-        "protocol_type": group.protocol_type,
-        "assignor": group.assignor,
-        "epoch": group.epoch,
-        "target_epoch": group.target_epoch,
-        "leader": group.leader,
-        "lag": group.lag,
-        "members": [_member(each) for each in group.members],
-        "offsets": [_offset(each) for each in group.offsets],
-        "pending": [_offset(each) for each in group.pending],
-    }
-
-
-def _member(member: GroupMember) -> dict[str, Any]:
-    return {
-        "member": member.member_id,
-        "client": member.client_id,
-        "host": member.client_host,
-        "instance": member.instance_id,
-        "rack": member.rack_id,
-        "epoch": member.epoch,
-        "subscribed": None if member.subscribed is None else list(member.subscribed),
-        "assigned": [_partition(each) for each in member.assigned],
-        "target": None if member.target is None else [_partition(each) for each in member.target],
-        "tasks": {kind: list(tasks) for kind, tasks in member.tasks.items()},
-        "problem": member.problem or None,
-    }
-
-
-def _partition(topic_partition: TopicPartition) -> dict[str, Any]:
-    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
-
-
-def _offset(committed: CommittedOffset) -> dict[str, Any]:
-    return {
-        **_partition(committed.partition),
-        "offset": committed.offset,
-        "end_offset": None if committed.end is None else committed.end.offset,
-        "end_is": None if committed.end is None else committed.end.source,
-        "lag": committed.lag,
-        "leader_epoch": committed.leader_epoch,
-        "metadata": committed.metadata,
-        "commit_timestamp": committed.commit_timestamp_ms,
-        "expire_timestamp": committed.expire_timestamp_ms,
-        "member": committed.member_id,
-        "producer_id": committed.producer_id,
-    }
-
-
-def _coverage(coverage: Coverage) -> dict[str, Any]:
-    return {
-        "topic": coverage.topic,
-        "partitions": list(coverage.partitions),
-        "partition_count": coverage.partition_count,
-    }
-
-
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
-def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """List partitions by topic: `orders-0,1 payments-2`."""
-    by_topic = groupby(sorted(partitions), key=lambda one: one.topic)
-    return " ".join(f"{topic}-{','.join(str(one.partition) for one in some)}" for topic, some in by_topic) or "-"
+#: Maximum number of groups shown whose offsets are ahead of their logs.
+_AHEAD_SHOWN = 5
 
 
 def _lag(group: Group) -> str:
@@ -247,22 +170,6 @@ def coverage_lines(listing: GroupListing) -> Iterator[str]:
             yield f"{one.topic}: {coverage_text(one)}"
 
 
-def coverage_text(coverage: Coverage) -> str:
-    """Describe how many of a topic's partitions are present."""
-    if coverage.partition_count is None:
-        known = number(len(coverage.partitions), "partition")
-        why = coverage.count_is or "without a metadata log it is not known whether these are all"
-        return f"{known}; {why}"
-    source = f" ({coverage.count_is})" if coverage.count_is else ""
-    if coverage.is_whole:
-        whole = (
-            "its only partition" if coverage.partition_count == 1 else f"all {coverage.partition_count:,} partitions"
-        )
-        return f"{whole}{source}"
-    count = number(coverage.partition_count, "partition")
-    return f"{len(coverage.partitions):,} of {count}{source}; the others are on other brokers"
-
-
 def footnotes(listing: GroupListing) -> Iterator[str]:
     """Yield the totals of a listing, the ends that the lag counts to, and unreadable files."""
     groups = listing.groups
@@ -290,12 +197,69 @@ def footnotes(listing: GroupListing) -> Iterator[str]:
         for pending in one.pending:
             what = f"would commit {printable(str(pending.partition))} at offset {pending.offset}"
             yield f"{printable(one.group_id)}: the open transaction of producer {pending.producer_id} {what}"
-    for error in listing.problems[:_PROBLEMS_SHOWN]:
-        yield f"not read: {printable(str(error))}"
-    if len(listing.problems) > _PROBLEMS_SHOWN:
-        yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+    yield from problem_lines(listing.problems)
 
 
-_PROBLEMS_SHOWN = _AHEAD_SHOWN = 5
+# ---- the listing as JSON; null means not applicable or unknown -------------------------------------------------------
 
-register(GroupListing, lines=lines, document=document)
+
+def _document(listing: GroupListing) -> dict[str, Any]:
+    return {
+        "groups": [group_document(one) for one in listing.groups],
+        "topics": [coverage_document(one) for one in (listing.offsets_topic, listing.share_topic)],
+        "problems": [str(error) for error in listing.problems],
+    }
+
+
+def group_document(group: Group) -> dict[str, Any]:
+    """Return a group as one JSON value."""
+    return {
+        "group": group.group_id,
+        "type": group.type,
+        "state": group.state,
+        "coordinator": group.coordinator,
+        "protocol_type": group.protocol_type,
+        "assignor": group.assignor,
+        "epoch": group.epoch,
+        "target_epoch": group.target_epoch,
+        "leader": group.leader,
+        "lag": group.lag,
+        "members": [_member(each) for each in group.members],
+        "offsets": [_offset(each) for each in group.offsets],
+        "pending": [_offset(each) for each in group.pending],
+    }
+
+
+def _member(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member": member.member_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "instance": member.instance_id,
+        "rack": member.rack_id,
+        "epoch": member.epoch,
+        "subscribed": None if member.subscribed is None else list(member.subscribed),
+        "assigned": [partition_document(each) for each in member.assigned],
+        "target": None if member.target is None else [partition_document(each) for each in member.target],
+        "tasks": {kind: list(tasks) for kind, tasks in member.tasks.items()},
+        "problem": member.problem or None,
+    }
+
+
+def _offset(committed: CommittedOffset) -> dict[str, Any]:
+    return {
+        **partition_document(committed.partition),
+        "offset": committed.offset,
+        "end_offset": None if committed.end is None else committed.end.offset,
+        "end_is": None if committed.end is None else committed.end.source,
+        "lag": committed.lag,
+        "leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "commit_timestamp": committed.commit_timestamp_ms,
+        "expire_timestamp": committed.expire_timestamp_ms,
+        "member": committed.member_id,
+        "producer_id": committed.producer_id,
+    }
+
+
+register(GroupListing, lines=lines, document=_document)

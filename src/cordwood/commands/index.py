@@ -1,4 +1,4 @@
-"""`index`: makes or removes the key indexes of segments."""
+"""`index`: make or remove the key indexes of segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from cordwood.commands.opening import select_partitions
 from cordwood.commands.options import ChosenPartitions, IndexingOptions, IndexPlace
-from cordwood.common.text import Column, bytes_text, printable, register, table
+from cordwood.common.text import Cells, Column, bytes_text, cells_of, printable, register, table
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.fs.by_url import file_system_for, local_path
 from cordwood.fs.locks import check_local, directories_to_lock
@@ -67,41 +67,27 @@ def _places(fs: Store, paths: Sequence[str], chosen: ChosenPartitions) -> list[L
     return [place for place in selected if broker_would_load(place.name)]
 
 
-# ---- index -----------------------------------------------------------------------------------------------------------
-
-# The result of `cordwood index`, for people and as JSON.
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 
-def lines(result: IndexResult) -> Iterator[str]:
-    """Yield a line per partition."""
-    columns = (
-        Column("PARTITION"),
-        Column("SEGMENTS", True),
-        Column("INDEXED", True),
-        Column("MADE", True),
-        Column("REMOVED", True),
-        Column("INDEXES", True),
-        Column("OF THE LOG", True),
-    )
-    rows = [
-        (
-            posixpath.basename(one.path),
-            f"{one.segments:,}",
-            f"{one.indexed:,}",
-            f"{one.made:,}",
-            f"{one.removed:,}",
-            bytes_text(one.size_bytes),
-            f"{100 * one.size_bytes / max(1, one.log_bytes):.1f} %",
-        )
-        for one in result.partitions
-    ]
-    return map(printable, table(columns, rows))
+_COLUMNS: Cells = (
+    (Column("PARTITION"), lambda one: posixpath.basename(one.path)),
+    (Column("SEGMENTS", True), lambda one: f"{one.segments:,}"),
+    (Column("INDEXED", True), lambda one: f"{one.indexed:,}"),
+    (Column("MADE", True), lambda one: f"{one.made:,}"),
+    (Column("REMOVED", True), lambda one: f"{one.removed:,}"),
+    (Column("INDEXES", True), lambda one: bytes_text(one.size_bytes)),
+    (Column("OF THE LOG", True), lambda one: f"{100 * one.size_bytes / max(1, one.log_bytes):.1f} %"),
+)
 
 
-def document(result: IndexResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
+def _lines(result: IndexResult) -> Iterator[str]:
+    return map(printable, table(*cells_of(_COLUMNS, result.partitions)))
+
+
+def _document(result: IndexResult) -> dict[str, Any]:
     rows = (dataclasses.asdict(one) for one in result.partitions)
     return {"partitions": [{**row, "path": printable(row["path"])} for row in rows]}
 
 
-register(IndexResult, lines=lines, document=document)
+register(IndexResult, lines=_lines, document=_document)

@@ -1,20 +1,21 @@
-"""Commands that only read: open a log, list directories, check directories."""
+"""`ls`: list the partitions of a broker's directories, with their sizes, offsets, policies and states.
+
+The table is plain text, the same on a terminal and in a pipe: columns are as wide as their content, and a name that is
+too long for its column gets a line of its own. It is rounded; the JSON document has exact bytes and milliseconds.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.opening import open_node
 from cordwood.commands.options import ListOptions
-from cordwood.common.arguments import AnyPath, no_path, text_paths
 from cordwood.common.config import SourceKind, show
-from cordwood.common.errors import DataError, NotFoundError, RequestError
+from cordwood.common.errors import DataError, RequestError
 from cordwood.common.text import (
     Cells,
     Column,
@@ -29,11 +30,8 @@ from cordwood.common.text import (
 )
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.storage.check import Check, CheckResult, Finding
+from cordwood.storage.check import Finding
 from cordwood.storage.check.warnings import warnings
-from cordwood.storage.index.keyed_log import KeyedLog
-from cordwood.storage.log.view import open_log_as
-from cordwood.storage.node.directory import PathKind, look
 from cordwood.storage.node.listing import (
     Listing,
     PartitionListing,
@@ -45,32 +43,6 @@ from cordwood.storage.node.listing import (
 )
 from cordwood.storage.node.node import Node
 from cordwood.storage.node.start import Effect
-
-
-def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | None = None) -> KeyedLog:
-    """Open the log of one partition for reading, also while a broker writes to it.
-
-    Args:
-        path: the partition's directory.
-        index_dir: folder of key indexes, with a folder for each partition; default: in the directory itself.
-        fs: the store; default: what the path leads to.
-
-    Raises:
-        NotFoundError: there is no such directory, or no segment in it.
-        RequestError: it is a file.
-    """
-    place, folder = os.fspath(path), None if index_dir is None else os.fspath(index_dir)
-    fs = fs or file_system_for([place, folder])
-    try:
-        log = open_log_as(KeyedLog, place, fs)
-    except (NotFoundError, NotADirectoryError):
-        # For a wrong path this message is clearer.
-        if look(fs, place).kind is PathKind.FILE:
-            raise RequestError(f"{place} is a file, not a partition's directory") from None
-        raise
-    log.ranks = KEEP_RULE.ranks
-    return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))
-
 
 #: Sort orders of `ls`, each with a key that is lowest for the first row.
 ORDERS: Mapping[str, Callable[[PartitionListing | TopicListing], float]] = {
@@ -159,33 +131,176 @@ def list_node(
     )
 
 
-def check(*paths: AnyPath, fs: Store | None = None) -> CheckResult:
-    """Everything that is wrong with the files at some paths. Damage has `Severity.DAMAGE`.
-
-    Args:
-        paths: log directories, folders of several, partitions' directories, or files.
-
-    Raises:
-        NotFoundError: a path leads to nothing that could be checked.
-        TypeError: there is no path.
-    """
-    given = text_paths(paths)
-    if not given:
-        raise no_path("check")
-    found = Check(fs or file_system_for(given))
-    return CheckResult(list(found.run(given)), found.summary, found.start)
+# ---- the listing as text ---------------------------------------------------------------------------------------------
 
 
-# ---- listing ---------------------------------------------------------------------------------------------------------
+def _entries(segment: SegmentListing) -> str:
+    entries = segment.index_entries or {}
+    return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
 
-# A listing for people and as JSON.
-#
-# The table is plain text, the same on a terminal and in a pipe: columns are only as wide as their content, and a name
-# that is too long for its column gets a line of its own. The table is rounded; the JSON document has exact bytes and
-# milliseconds.
+
+def _index(partition: PartitionListing) -> str:
+    """Return the size of key indexes, and its ratio to the log's size."""
+    if not partition.index_bytes:
+        return "-"
+    share = f" ({partition.index_bytes / partition.size_bytes:.1%})" if partition.size_bytes else ""
+    return bytes_text(partition.index_bytes) + share
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _some(state: State, partitions: int, disk_bytes: int) -> str:
+    return f"{partitions:,} {state} ({bytes_text(disk_bytes)})"
+
+
+#: Column of partitions with a state; shown if any partition has one.
+_OF_THESE = "OF THESE"
+#: Column of the share of the disk; shown if any partition takes at least this share.
+_SHARE, _SHARE_MIN = "SHARE", 0.001
+
+_PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
+    (Column("PARTITION"), lambda one: printable(one.name)),
+    (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
+    (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
+    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
+    (Column("START", right=True), lambda one: str(one.log_start_offset)),
+    (Column("NEXT", right=True), lambda one: str(one.log_end_offset)),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("POLICY"), lambda one: policy_text(one.policy)),
+    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
+    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (Column("KEY INDEX", right=True), _index),
+    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
+    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+)
+
+#: Column of key indexes; shown if any partition has one.
+_KEY_INDEX = "KEY INDEX"
+#: Columns read from batch headers.
+_OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
+
+_TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
+    (Column("TOPIC"), lambda one: printable(one.name)),
+    (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
+    (Column(_OF_THESE), lambda one: ", ".join(itertools.starmap(_some, one.states)) or "-"),
+    (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
+    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("POLICY"), lambda one: "; ".join(map(policy_text, one.policies))),
+    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
+    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
+    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
+    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
+)
+
+SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
+    (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
+    (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
+    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
+    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
+    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
+    (Column("INDEX ENTRIES"), _entries),
+    (Column("FILES"), lambda one: " ".join(one.files)),
+)
+
+
+def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
+    """Yield the listing as lines for people: one per partition, segment or topic."""
+    for directory in listing.directories:
+        node = "" if directory.node_id is None else f"node {directory.node_id}, "
+        yield f"{printable(directory.path)}: {node}{directory.summary}"
+        yield from (f"  {printable(str(error))}" for error in directory.problems)
+    yield from _metadata_lines(listing)
+    yield ""
+    if segments:
+        columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in SEGMENT_COLUMNS)]
+        rows = [
+            [printable(one.name), *(cell(segment) for _, cell in SEGMENT_COLUMNS)]
+            for one in listing.partitions
+            for segment in one.segments
+        ]
+        yield from table(columns, rows)
+    else:
+        shown = shown_columns(listing, by_topic=by_topic)
+        yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
+    yield ""
+    yield _totals(listing)
+    if not _headers_read(listing):
+        yield "records, codecs, times and damage: give --segments, which reads every segment"
+    yield from _footnotes(listing)
+
+
+def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
+    """Return the columns for partitions or topics, without empty columns."""
+    hidden = set(_hidden(listing))
+    of: Cells = _TOPIC_COLUMNS if by_topic else _PARTITION_COLUMNS
+    return [one for one in of if one[0].title not in hidden]
+
+
+def _hidden(listing: Listing) -> Iterable[str]:
+    """Yield the titles of columns without content."""
+    if not _headers_read(listing):
+        yield from _OF_HEADERS
+    if not any(one.index_bytes for one in listing.partitions):
+        yield _KEY_INDEX
+    if not any(one.states for one in listing.partitions):
+        yield _OF_THESE
+    if not any((one.disk_share or 0) >= _SHARE_MIN for one in listing.partitions):
+        yield _SHARE
+
+
+def _metadata_lines(listing: Listing) -> Iterable[str]:
+    if listing.metadata_path is None:
+        if any(one.policy.value is None for one in listing.partitions):
+            yield (
+                "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
+                "or --config cleanup.policy=…"
+            )
+        return
+    yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
+    if listing.metadata_problems:
+        yield f"  damaged, so its configs are not used: {printable(str(listing.metadata_problems[0]))}"
+
+
+def _totals(listing: Listing) -> str:
+    partitions = listing.partitions
+    parts = [
+        number(len(partitions), "partition"),
+        number(sum(len(one.segments) for one in partitions), "segment"),
+        bytes_text(sum(one.size_bytes for one in partitions)),
+        f"{bytes_text(sum(one.disk_bytes for one in partitions))} on disk",
+    ]
+    if _headers_read(listing):
+        records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
+        parts.append(f"{records} records")
+    return ", ".join(parts)
+
+
+def _footnotes(listing: Listing) -> Iterable[str]:
+    for one in listing.partitions:
+        name = printable(one.name)
+        yield from (f"{name}: {printable(note)}" for note in one.notes)
+        if one.unreadable:
+            more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
+            yield f"{name}: {printable(one.unreadable[0])}{more}"
+        if one.recovery and one.states:
+            yield f"{name}: the recovery at the next start changes {number(len(one.recovery), 'file')}"
+        if one.damage:
+            more = f", and {number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
+            yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
+
 
 #: Short names for the source of a policy.
-SHORT_SOURCE = {
+_SHORT_SOURCE = {
     SourceKind.DEFAULT: "default",
     SourceKind.SERVER_PROPERTIES: "server.properties",
     SourceKind.CLUSTER: "cluster",
@@ -198,7 +313,23 @@ SHORT_SOURCE = {
 }
 
 
-# ---- JSON ------------------------------------------------------------------------------------------------------------
+def policy_text(policy: Policy) -> str:
+    """Return a policy and the short name of its source."""
+    if policy.value is None:
+        return f"unknown ({policy.source.partition(':')[0]})"
+    source = policy.source if policy.kind is None else _SHORT_SOURCE[policy.kind]
+    return f"{show(policy.value) or 'none'} ({source})"
+
+
+def _count(count: int, exact: bool) -> str:
+    return f"{count:,}" if exact else f"≥{count:,}"
+
+
+def _html(listing: Listing) -> str:
+    return html_table(*cells_of(shown_columns(listing), listing.partitions), _totals(listing))
+
+
+# ---- the listing as JSON ---------------------------------------------------------------------------------------------
 
 
 def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
@@ -320,189 +451,4 @@ def _damage(error: DataError) -> dict[str, Any]:
     return {"what": error.what, "path": error.path, "position": error.position}
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
-def _entries(segment: SegmentListing) -> str:
-    entries = segment.index_entries or {}
-    return " ".join(f"{name} {'?' if count is None else count}" for name, count in entries.items()) or "-"
-
-
-def _index(partition: PartitionListing) -> str:
-    """Return the size of key indexes, and its ratio to the log's size."""
-    if not partition.index_bytes:
-        return "-"
-    share = f" ({partition.index_bytes / partition.size_bytes:.1%})" if partition.size_bytes else ""
-    return bytes_text(partition.index_bytes) + share
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _some(state: State, partitions: int, disk_bytes: int) -> str:
-    return f"{partitions:,} {state} ({bytes_text(disk_bytes)})"
-
-
-#: Column of partitions with a state; shown if any partition has one.
-_OF_THESE = "OF THESE"
-#: Column of the share of the disk; shown if any partition takes at least this share.
-_SHARE, _SHARE_MIN = "SHARE", 0.001
-
-PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
-    (Column("PARTITION"), lambda one: printable(one.name)),
-    (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
-    (Column("SEGMENTS", right=True), lambda one: f"{len(one.segments):,}"),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
-    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
-    (Column("START", right=True), lambda one: str(one.log_start_offset)),
-    (Column("NEXT", right=True), lambda one: str(one.log_end_offset)),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("POLICY"), lambda one: policy_text(one.policy)),
-    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
-    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
-    (Column("KEY INDEX", right=True), _index),
-    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
-    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
-)
-
-#: Column of key indexes; shown if any partition has one.
-_KEY_INDEX = "KEY INDEX"
-#: Columns read from batch headers.
-_OF_HEADERS = ("RECORDS", "CODECS", "OLDEST (UTC)", "NEWEST (UTC)")
-
-TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
-    (Column("TOPIC"), lambda one: printable(one.name)),
-    (Column("PARTITIONS", right=True), lambda one: f"{one.partitions:,}"),
-    (Column(_OF_THESE), lambda one: ", ".join(itertools.starmap(_some, one.states)) or "-"),
-    (Column("SEGMENTS", right=True), lambda one: f"{one.segment_count:,}"),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
-    (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("POLICY"), lambda one: "; ".join(map(policy_text, one.policies))),
-    (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
-    (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
-    (Column("OLDEST (UTC)"), lambda one: time_text(one.oldest_ms)),
-    (Column("NEWEST (UTC)"), lambda one: time_text(one.newest_ms)),
-)
-
-SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
-    (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
-    (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
-    (Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
-    (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
-    (Column("INDEX ENTRIES"), _entries),
-    (Column("FILES"), lambda one: " ".join(one.files)),
-)
-
-
-def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
-    """Yield the listing as lines for people: one per partition, segment or topic."""
-    for directory in listing.directories:
-        node = "" if directory.node_id is None else f"node {directory.node_id}, "
-        yield f"{printable(directory.path)}: {node}{directory.summary}"
-        yield from (f"  {printable(str(error))}" for error in directory.problems)
-    yield from _metadata_lines(listing)
-    yield ""
-    if segments:
-        columns = [PARTITION_COLUMNS[0][0], *(column for column, _ in SEGMENT_COLUMNS)]
-        rows = [
-            [printable(one.name), *(cell(segment) for _, cell in SEGMENT_COLUMNS)]
-            for one in listing.partitions
-            for segment in one.segments
-        ]
-        yield from table(columns, rows)
-    else:
-        shown = shown_columns(listing, by_topic=by_topic)
-        yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
-    yield ""
-    yield _totals(listing)
-    if not _headers_read(listing):
-        yield "records, codecs, times and damage: give --segments, which reads every segment"
-    yield from _footnotes(listing)
-
-
-def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
-    """Return the columns for partitions or topics, without empty columns."""
-    hidden = set(_hidden(listing))
-    of: Cells = TOPIC_COLUMNS if by_topic else PARTITION_COLUMNS
-    return [one for one in of if one[0].title not in hidden]
-
-
-def _hidden(listing: Listing) -> Iterable[str]:
-    """Yield the titles of columns without content."""
-    if not _headers_read(listing):
-        yield from _OF_HEADERS
-    if not any(one.index_bytes for one in listing.partitions):
-        yield _KEY_INDEX
-    if not any(one.states for one in listing.partitions):
-        yield _OF_THESE
-    if not any((one.disk_share or 0) >= _SHARE_MIN for one in listing.partitions):
-        yield _SHARE
-
-
-def _metadata_lines(listing: Listing) -> Iterable[str]:
-    if listing.metadata_path is None:
-        if any(one.policy.value is None for one in listing.partitions):
-            yield (
-                "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
-                "or --config cleanup.policy=…"
-            )
-        return
-    yield f"metadata: {printable(listing.metadata_path)}, up to offset {listing.metadata_next_offset}"
-    if listing.metadata_problems:
-        yield f"  damaged, so its configs are not used: {printable(str(listing.metadata_problems[0]))}"
-
-
-def _totals(listing: Listing) -> str:
-    partitions = listing.partitions
-    parts = [
-        number(len(partitions), "partition"),
-        number(sum(len(one.segments) for one in partitions), "segment"),
-        bytes_text(sum(one.size_bytes for one in partitions)),
-        f"{bytes_text(sum(one.disk_bytes for one in partitions))} on disk",
-    ]
-    if _headers_read(listing):
-        records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
-        parts.append(f"{records} records")
-    return ", ".join(parts)
-
-
-def _footnotes(listing: Listing) -> Iterable[str]:
-    for one in listing.partitions:
-        name = printable(one.name)
-        yield from (f"{name}: {printable(note)}" for note in one.notes)
-        if one.unreadable:
-            more = f", and {len(one.unreadable) - 1:,} more" if len(one.unreadable) > 1 else ""
-            yield f"{name}: {printable(one.unreadable[0])}{more}"
-        if one.recovery and one.states:
-            yield f"{name}: the recovery at the next start changes {number(len(one.recovery), 'file')}"
-        if one.damage:
-            more = f", and {number(len(one.damage) - 1, 'more place')}" if len(one.damage) > 1 else ""
-            yield f"{name}: {printable(str(one.damage[0]))}{more}; run: cordwood check {printable(one.path)}"
-
-
-def policy_text(policy: Policy) -> str:
-    """Return a policy and the short name of its source."""
-    if policy.value is None:
-        return f"unknown ({policy.source.partition(':')[0]})"
-    source = policy.source if policy.kind is None else SHORT_SOURCE[policy.kind]
-    return f"{show(policy.value) or 'none'} ({source})"
-
-
-def _count(count: int, exact: bool) -> str:
-    return f"{count:,}" if exact else f"≥{count:,}"
-
-
-def html(listing: Listing) -> str:
-    """Return a table for a notebook: a row for each partition."""
-    return html_table(*cells_of(shown_columns(listing), listing.partitions), _totals(listing))
-
-
-register(Listing, lines=lines, document=document, html=html)
+register(Listing, lines=lines, document=document, html=_html)

@@ -1,18 +1,24 @@
-"""Opens the directories of a command: its partitions, and the configs that apply."""
+"""Open the directories of a command: its partitions, and the configs that apply; or the log of one partition."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cordwood.cleaning.rules.offset_map import keys_max, slots_of
 from cordwood.cleaning.rules.plan import Choices, Decision, OffsetMapSize, PartitionPlan
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.commands.options import ChosenPartitions, Selection
+from cordwood.common.arguments import AnyPath
 from cordwood.common.config import BrokerConfig, Layer, SourceKind, resolve_broker
-from cordwood.common.errors import ConfigError, RequestError
+from cordwood.common.errors import ConfigError, NotFoundError, RequestError
 from cordwood.fs.base import Store
-from cordwood.storage.node.directory import nothing_selected
+from cordwood.fs.by_url import file_system_for
+from cordwood.storage.index.keyed_log import KeyedLog
+from cordwood.storage.log.view import open_log_as
+from cordwood.storage.node.directory import PathKind, look, nothing_selected
 from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 
 if TYPE_CHECKING:
@@ -102,3 +108,28 @@ def limited_by_map(partition: PartitionPlan, size: OffsetMapSize | None) -> Part
         return partition
     note = f"cleaned in rounds of at most {size.keys} keys, by Kafka's offset map ({size.source})"
     return replace(partition, offset_map=size, notes=(*partition.notes, note))
+
+
+def open_log(path: AnyPath, *, index_dir: AnyPath | None = None, fs: Store | None = None) -> KeyedLog:
+    """Open the log of one partition for reading; a broker may write to it meanwhile.
+
+    Args:
+        path: the partition's directory.
+        index_dir: folder of key indexes, with a folder for each partition; default: in the directory itself.
+        fs: the store; default: the one that the path names.
+
+    Raises:
+        NotFoundError: there is no such directory, or no segment in it.
+        RequestError: it is a file.
+    """
+    place, folder = os.fspath(path), None if index_dir is None else os.fspath(index_dir)
+    fs = fs or file_system_for([place, folder])
+    try:
+        log = open_log_as(KeyedLog, place, fs)
+    except (NotFoundError, NotADirectoryError):
+        # For a wrong path this message is clearer.
+        if look(fs, place).kind is PathKind.FILE:
+            raise RequestError(f"{place} is a file, not a partition's directory") from None
+        raise
+    log.ranks = KEEP_RULE.ranks
+    return log.with_indexes_in(None if folder is None else log.fs.absolute_path(folder))

@@ -1,7 +1,9 @@
-"""The options of the commands, as one value from the command line to the engine.
+"""The options of all commands: values that travel from the command line or `api` to the engine.
 
 A new option is one field here, or in `rules.plan.Choices`: `cli.options` and `api` are generated from these fields.
 This module imports little, so that Spark can start before the command itself is loaded.
+
+A class is the options of one verb, or a group that several verbs share: `Selection`, `IndexPlace`, `TaskOptions`, …
 """
 
 from __future__ import annotations
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     from cordwood.fs.base import TargetStore
     from cordwood.tasks.tasks import Jobs
 
-# ---- selection -------------------------------------------------------------------------------------------------------
+#: The decoders that keys and values may have.
+DECODERS = (
+    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
+    "schemas from a folder"
+)
 
-# The partitions of a command, the sources of their configs, and the options of `ls`.
-#
-# They are not in `commands.options`, which imports modules that read-only commands do not need.
+
+# ---- shared by several commands --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,122 +106,6 @@ class IndexPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """The options of `groups`."""
-
-    groups: Annotated[
-        Sequence[str],
-        Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
-    ] = ()
-    metadata: Annotated[str | None, METADATA] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions:
-    """The options of `ls`."""
-
-    selection: Selection = field(default_factory=Selection)
-    index_place: IndexPlace = field(default_factory=IndexPlace)
-    index_entries: Annotated[
-        bool,
-        Option(
-            "Read all batch headers in object stores, too, and count the entries of indexes.",
-            flag="--segments",
-            flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
-        ),
-    ] = False
-    sort: Annotated[
-        str | None,
-        Option(
-            "In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or "
-            "oldest (record) first; or name. Default: name.",
-            metavar="ORDER",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhyOptions:
-    """The options of `why`."""
-
-    selection: Selection = field(default_factory=Selection)
-    now_ms: Annotated[int | None, NOW] = None
-    keys: Annotated[
-        bool,
-        Option(
-            "Count the keys of compacted partitions, from key indexes or a sample.",
-            flag="--no-keys",
-            flag_help="Do not count keys: no record is read, and what could go is an upper bound.",
-        ),
-    ] = True
-    sample_bytes: Annotated[
-        int,
-        Option(
-            "Read so much of a log to count its keys, if no key index helps; and at most 64 times as much in all. "
-            "Default: 16m.",
-            flag="--sample",
-            metavar="BYTES",
-        ),
-    ] = 16 << 20
-    read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
-    index_place: IndexPlace = field(default_factory=IndexPlace)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataPoint:
-    """A metadata log, and the point in it to read up to."""
-
-    at: Annotated[
-        str | None,
-        Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
-    ] = None
-    metadata: Annotated[str | None, METADATA] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
-    """The options of `topics` and `configs`."""
-
-    topics: Annotated[Sequence[str], TOPICS] = ()
-    point: MetadataPoint = field(default_factory=MetadataPoint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokersOptions:
-    """The options of `brokers`."""
-
-    point: MetadataPoint = field(default_factory=MetadataPoint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """The options of `plan` and `clean`.
-
-    Attributes:
-        now_ms: the time of all decisions, or None before `at` reads the clock.
-    """
-
-    selection: Selection = field(default_factory=Selection)
-    now_ms: Annotated[int | None, NOW] = None
-    choices: Choices = field(default_factory=Choices)
-    index_place: IndexPlace = field(default_factory=IndexPlace)
-
-    def at(self, clock: Clock) -> tuple[PlanOptions, int]:
-        """Return the options with their time, by default the clock's; and this time."""
-        now_ms = clock() if self.now_ms is None else self.now_ms
-        return replace(self, now_ms=now_ms), now_ms
-
-    @property
-    def paths(self) -> tuple[str | None, ...]:
-        """Paths besides those of logs."""
-        return self.selection.metadata, self.selection.server_properties, self.index_place.index_dir
-
-    def without_retention(self) -> PlanOptions:
-        """Return the same options, for a plan whose retention is computed after the clean."""
-        return replace(self, choices=replace(self.choices, retention=False))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions(EngineOptions):
     """How the tasks of a command run."""
 
@@ -264,6 +153,138 @@ class TaskOptions(EngineOptions):
         return Jobs(fs, progress_folder, self.where(spark).start, on_progress, task_timeout=self.task_timeout)
 
 
+# ---- read ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    """The options of `ls`."""
+
+    selection: Selection = field(default_factory=Selection)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+    index_entries: Annotated[
+        bool,
+        Option(
+            "Read all batch headers in object stores, too, and count the entries of indexes.",
+            flag="--segments",
+            flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
+        ),
+    ] = False
+    sort: Annotated[
+        str | None,
+        Option(
+            "In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or "
+            "oldest (record) first; or name. Default: name.",
+            metavar="ORDER",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """The options of `groups`."""
+
+    groups: Annotated[
+        Sequence[str],
+        Option("Only groups with this name, or matching this glob.", flag="--group", metavar="GROUP"),
+    ] = ()
+    metadata: Annotated[str | None, METADATA] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionOptions:
+    """The options of `transactions`."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[
+        int | None, Option("Compute ages as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPoint:
+    """A metadata log, and the point in it to read up to."""
+
+    at: Annotated[
+        str | None,
+        Option("As of this offset, or this time (2026-11-21T09:25:45Z). Default: the end.", metavar="OFFSET|TIME"),
+    ] = None
+    metadata: Annotated[str | None, METADATA] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The options of `topics` and `configs`."""
+
+    topics: Annotated[Sequence[str], TOPICS] = ()
+    point: MetadataPoint = field(default_factory=MetadataPoint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersOptions:
+    """The options of `brokers`."""
+
+    point: MetadataPoint = field(default_factory=MetadataPoint)
+
+
+# ---- explain, plan, clean, verify ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyOptions:
+    """The options of `why`."""
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[int | None, NOW] = None
+    keys: Annotated[
+        bool,
+        Option(
+            "Count the keys of compacted partitions, from key indexes or a sample.",
+            flag="--no-keys",
+            flag_help="Do not count keys: no record is read, and sizes of removable data are upper bounds.",
+        ),
+    ] = True
+    sample_bytes: Annotated[
+        int,
+        Option(
+            "Read at most this much of a log to count its keys, if no key index helps; and 64 times as much in all. "
+            "Default: 16m.",
+            flag="--sample",
+            metavar="BYTES",
+        ),
+    ] = 16 << 20
+    read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """The options of `plan` and `clean`.
+
+    Attributes:
+        now_ms: the time of all decisions, or None before `at` reads the clock.
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    now_ms: Annotated[int | None, NOW] = None
+    choices: Choices = field(default_factory=Choices)
+    index_place: IndexPlace = field(default_factory=IndexPlace)
+
+    def at(self, clock: Clock) -> tuple[PlanOptions, int]:
+        """Return the options with their time, by default the clock's; and this time."""
+        now_ms = clock() if self.now_ms is None else self.now_ms
+        return replace(self, now_ms=now_ms), now_ms
+
+    @property
+    def paths(self) -> tuple[str | None, ...]:
+        """Paths besides those of logs."""
+        return self.selection.metadata, self.selection.server_properties, self.index_place.index_dir
+
+    def without_retention(self) -> PlanOptions:
+        """Return the same options, for a plan whose retention is computed after the clean."""
+        return replace(self, choices=replace(self.choices, retention=False))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOptions:
     """The key indexes that a clean leaves."""
@@ -273,8 +294,8 @@ class IndexOptions:
     index: Annotated[
         bool,
         Option(
-            "Make key indexes of what is cleaned, so that the next clean reads only what may change. "
-            "Default: only of partitions that have some."
+            "Make key indexes of cleaned segments, so that the next clean reads only records that may change. "
+            "Default: only in partitions that have some."
         ),
     ] = False
     index_max: Annotated[
@@ -349,22 +370,14 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionOptions:
-    """The options of `transactions`."""
-
-    selection: Selection = field(default_factory=Selection)
-    now_ms: Annotated[
-        int | None, Option("Compute ages as of this time (ms since 1970). Default: now.", flag="--now", metavar="MS")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AbortOptions:
     """The options of `abort-transaction`."""
 
     partition: Annotated[
         int | None,
-        Option("Only in this partition. Default: in all in which the producer's transaction is open.", metavar="N"),
+        Option(
+            "Only in this partition. Default: in all partitions with an open transaction of the producer.", metavar="N"
+        ),
     ] = None
     metadata: Annotated[str | None, METADATA] = None
     overrides: Annotated[
@@ -377,20 +390,13 @@ class AbortOptions:
     ] = ()
     server_properties: Annotated[str | None, SERVER_PROPERTIES] = None
     single_copy: Annotated[
-        bool, Option("I confirm that there is no other replica, whatever the metadata says, or where there is none.")
+        bool, Option("I confirm that there is no other replica, even if the metadata lists some, or without metadata.")
     ] = False
     no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
-    yes: Annotated[bool, Option("Do it. Without this, what would be done is shown, and nothing is changed.")] = False
+    yes: Annotated[bool, Option("Make the changes. Without this, they are only shown.")] = False
 
 
-# ---- key options -----------------------------------------------------------------------------------------------------
-
-# The options of `get`, `erase-check` and `index`; a module of their own, as `commands.options` imports more.
-
-DECODERS = (
-    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
-    "schemas from a folder"
-)
+# ---- find keys -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,12 +411,12 @@ class GetOptions:
     key_as: Annotated[
         str,
         Option(
-            f"What keys are, as they are given and shown: {DECODERS}. Text that begins with hex: or base64: is those "
-            "bytes in any case. Default: utf8.",
+            f"The type of keys, given and shown: {DECODERS}. Text after hex: or base64: always stands for bytes. "
+            "Default: utf8.",
             metavar="DECODER",
         ),
     ] = "utf8"
-    value_as: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    value_as: Annotated[str, Option("The type of values; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
     now_ms: Annotated[int | None, NOW] = None
 
 
@@ -425,8 +431,7 @@ class EraseCheckOptions:
     key_as: Annotated[
         str,
         Option(
-            f"What keys are: {DECODERS}. Text that begins with hex: or base64: is those bytes in any case. "
-            "Default: utf8.",
+            f"The type of keys: {DECODERS}. Text after hex: or base64: always stands for bytes. Default: utf8.",
             metavar="DECODER",
         ),
     ] = "utf8"
@@ -441,16 +446,16 @@ class IndexingOptions:
     index_dir: Annotated[
         str | None,
         Option(
-            "Folder for the indexes, with a folder for each partition; DIR is only read then, so a broker may be "
-            "running, and it may be in an object store. Default: in DIR.",
+            "Folder for the indexes, with a folder for each partition; DIR is then only read, so a broker may be "
+            "running, and DIR may be in an object store. Default: in DIR.",
             metavar="DIR4",
         ),
     ] = None
     index_max: Annotated[
         int | None,
         Option(
-            "Disk space for the indexes of a partition; those of its newest segments are left out. Default: a tenth of "
-            "its log.",
+            "Disk space for the indexes of a partition; the newest segments get none if it is too small. Default: a "
+            "tenth of its log.",
             metavar="BYTES",
         ),
     ] = None
@@ -458,44 +463,16 @@ class IndexingOptions:
     no_broker_elsewhere: Annotated[bool, NO_BROKER_ELSEWHERE] = False
 
 
-# ---- times -----------------------------------------------------------------------------------------------------------
-
-# Parses times in the formats that people write.
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_time(text: str) -> int:
-    """Parse milliseconds since the epoch, an ISO time (default zone UTC), or an age such as 5m, to milliseconds."""
-    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
-        return int(text)
-    if age := re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text, re.ASCII):
-        return system_clock() - int(age[1]) * _UNITS_MS[age[2]]
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        what = "no time: give 2026-11-21T09:25:45Z, milliseconds since the epoch, or an age such as 5m (ms, s, m, h, d)"
-        raise RequestError(f"{text!r} is {what}") from None
-    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
-    since = time - datetime(1970, 1, 1, tzinfo=UTC)
-    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-
-
-# ---- table options ---------------------------------------------------------------------------------------------------
-
-# The options of a table.
-
-_DECODERS = (
-    "utf8, json, bytes, hex, short, int, long, float, double, uuid; or avro:DIR, protobuf:DIR, jsonschema:DIR with "
-    "schemas from a folder"
-)
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
     """The options that define a table."""
 
-    topic: Annotated[str | None, Option("The topic. Default: the only one that is there.", metavar="TOPIC")] = None
+    topic: Annotated[str | None, Option("The topic. Default: the only topic in the directories.", metavar="TOPIC")] = (
+        None
+    )
     as_of: Annotated[
         int | str | Mapping[int, int] | None,
         Option(
@@ -508,24 +485,22 @@ class TableOptions:
         str | Mapping[int, int] | None,
         Option("Only the changes since an earlier table: the folder that it was written to.", metavar="DIR2"),
     ] = None
-    deletes: Annotated[
-        bool, Option("Also the keys that were deleted, with a column `deleted`. Changes always have them.")
-    ] = False
-    key: Annotated[str, Option(f"What keys are: {_DECODERS}. Default: utf8.", metavar="DECODER")] = "utf8"
-    value: Annotated[str, Option("What values are; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
+    deletes: Annotated[bool, Option("Also deleted keys, with a column `deleted`. Changes always have them.")] = False
+    key: Annotated[str, Option(f"The type of keys: {DECODERS}. Default: utf8.", metavar="DECODER")] = "utf8"
+    value: Annotated[str, Option("The type of values; the same choice. Default: utf8.", metavar="DECODER")] = "utf8"
     undecodable: Annotated[
         Literal["fail", "null"],
         Option(
-            "What to do with a key or value that cannot be decoded: fail, with its place; or null, with a column "
-            "`undecodable`. Default: fail.",
+            "For a key or value that cannot be decoded: fail, with its place; or null, with a column `undecodable`. "
+            "Default: fail.",
             metavar="fail|null",
         ),
     ] = "fail"
     high_watermark: Annotated[
         int | Literal["end"] | None,
         Option(
-            "The offset up to which all replicas have the log (end: all of it). Nothing from there on counts. Default: "
-            "its checkpoint; the end where there is no other replica.",
+            "All replicas have the log up to this offset (end: all of it); later records do not count. Default: its "
+            "checkpoint, or the end without other replicas.",
             metavar="OFFSET|end",
         ),
     ] = None
@@ -533,7 +508,7 @@ class TableOptions:
     work: Annotated[
         str | None,
         Option(
-            "Where tasks hand each other files: a folder that all executors see, or a URL. Default: the folder for "
+            "Folder for files that tasks exchange; all executors must see it. It may be a URL. Default: the folder for "
             "temporary files.",
             metavar="DIR",
         ),
@@ -554,7 +529,7 @@ class TableFileOptions:
     format: Annotated[
         str,
         Option(
-            "What the files are: parquet, csv, json, orc, or another format that Spark knows. Default: parquet.",
+            "The format of the files: parquet, csv, json, orc, or another format of Spark. Default: parquet.",
             metavar="NAME",
         ),
     ] = "parquet"
@@ -573,6 +548,9 @@ class TableFileOptions:
             if "=" not in one:
                 raise RequestError(f"--writer-option {one}: give KEY=VALUE, such as header=true")
         return dict(one.split("=", 1) for one in self.writer)
+
+
+# ---- times and points in a log, as users write them ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,3 +574,22 @@ def parse_point(given: int | str | Mapping[int, int] | None) -> int | Mapping[in
     except RequestError:
         what = "an offset like 120, offsets by partition like 0:120,1:95, nor a time like 2026-11-21T09:25:45Z"
         raise RequestError(f"--as-of {given}: this is neither {what}") from None
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_time(text: str) -> int:
+    """Parse milliseconds since the epoch, an ISO time (default zone UTC), or an age such as 5m, to milliseconds."""
+    if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
+        return int(text)
+    if age := re.fullmatch(r"([0-9]{1,9})(ms|s|m|h|d)", text, re.ASCII):
+        return system_clock() - int(age[1]) * _UNITS_MS[age[2]]
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        what = "no time: give 2026-11-21T09:25:45Z, milliseconds since the epoch, or an age such as 5m (ms, s, m, h, d)"
+        raise RequestError(f"{text!r} is {what}") from None
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    since = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000

@@ -77,7 +77,7 @@ SETTINGS = (
 
 
 def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None, clock: Clock = system_clock) -> Plan:
-    """Show what a clean of one broker's directories would do, without reading records or changing anything.
+    """Plan a clean of one broker's directories, without reading records or changing anything.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -414,13 +414,7 @@ def _notes_on_range(facts: LogFacts, compaction: Compaction) -> Iterator[str]:
         yield f"offsets {usual} to {first_dirty - 1} would count as clean without having been cleaned"
 
 
-# ---- plan ------------------------------------------------------------------------------------------------------------
-
-# A plan for people: a line per partition, a line with totals, then the reasons. Each distinct reason appears once,
-# with its partitions.
-#
-# The size of removable data is an upper bound, marked `≤`. Only the keys would show which records are superseded, and a
-# plan reads no records.
+# ---- the plan as text, HTML and JSON ---------------------------------------------------------------------------------
 
 
 def _of(show: Callable[[Compaction], str]) -> Callable[[PartitionPlan], str]:

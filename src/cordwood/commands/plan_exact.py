@@ -5,28 +5,33 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
-import cordwood.commands.clean  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine.progress import OnProgress, total
-from cordwood.cleaning.engine.results import CleanResult, ExactPlan, PartitionResult, TrialWork, result_of
+from cordwood.cleaning.engine.results import CleanResult, ExactPlan, Fate, PartitionResult, TrialWork, result_of
 from cordwood.cleaning.engine.task import Failure, Output
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
+from cordwood.commands.clean import COLUMNS, SEGMENT_COLUMNS, failed_lines, note_lines, summary
+from cordwood.commands.clean import document as clean_document
+from cordwood.commands.clean import html as clean_html
 from cordwood.commands.copies import (
     explain_full_disk,
     left_out_bytes,
+    loaded_partitions,
     name_source,
-    needs_recovery,
-    not_recovered,
-    plan_recovered,
-    recover_crashed,
-    recovered_partitions,
+    not_loaded,
+    plan_loaded,
     run_tasks,
     with_retention,
 )
+from cordwood.commands.load import Loaded, load_into_copies, needs_recovery
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import PlanOptions
+from cordwood.commands.plan import document as plan_document
+from cordwood.commands.plan import html as plan_html
+from cordwood.commands.plan import lines as plan_lines
+from cordwood.common.text import Column, bytes_text, cells_of, number, printable, register, table
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Link, Target, TargetStore
 from cordwood.fs.by_url import file_system_for
@@ -36,7 +41,6 @@ from cordwood.storage.formats.filenames import DirectoryState, FileKind
 from cordwood.storage.log.loaded import broker_would_load, files_after_recovery
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
-from cordwood.storage.recovery.into_copy import Recovered
 from cordwood.tasks.engines import EngineOptions
 from cordwood.tasks.tasks import Jobs
 
@@ -81,16 +85,16 @@ def plan_exact(
         to_load = [copy for copy in copies if needs_recovery(copy)]
         advice = "or name another temporary folder with TMPDIR"
         check_space(fs, folder, to_load, link=Link.SYMBOLIC, advice=advice, work_folder=work.path)
-        restored = recover_crashed(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
-        plan = plan_recovered(fs, node, copies, restored, options)
+        loaded = load_into_copies(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
+        plan = plan_loaded(fs, node, copies, loaded, options)
         with Jobs(fs, work.progress, engine.where(spark).start, on_progress) as jobs:
-            failed = dict(not_recovered(copies, restored))
+            failed = not_loaded(copies, loaded)
             outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, index_root=root, discard=True)
             work_of_all = TrialWork.of(outcomes.values(), total(fs, jobs.progress))
         if options.choices.retention:
-            plan = with_retention(fs, node, copies, restored, plan, outcomes)
+            plan = with_retention(fs, node, copies, loaded, plan, outcomes)
         plan = _with_exact_work_space(plan, outcomes)
-        results = tuple(_foretell(fs, copies, plan, outcomes, restored))
+        results = tuple(_foretell(fs, copies, plan, outcomes, loaded))
     return ExactPlan(
         _of_sources(plan, copies),
         CleanResult(
@@ -132,25 +136,24 @@ def _foretell(
     copies: Sequence[DirectoryCopy],
     plan: Plan,
     outcomes: Mapping[str, Output | Failure],
-    restored: Mapping[str, Mapping[str, Recovered]],
+    loaded: Loaded,
 ) -> Iterator[PartitionResult]:
     """Yield the result that a clean would have for each selected partition."""
     plans = {one.path: one for one in plan.partitions}
-    for copy, place, path, log in recovered_partitions(fs, copies, restored):
+    for copy, place, path, log in loaded_partitions(fs, copies, loaded):
         found, outcome = plans.get(path), outcomes.get(path)
-        came = restored.get(copy.path, {}).get(place.path)
-        result = result_of(place, found, outcome, () if came is None else came.notes)
-        after = _log_bytes(copy, place, log, copied=copy.path in restored)
+        result = result_of(place, found, outcome, loaded.notes(place))
+        after = _log_bytes(copy, place, log, copied=copy.path in loaded.copies)
         if isinstance(outcome, Output):
             replaced = outcome.replacement.replaced
             after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
             after += sum(size for name, size in outcome.files if name.endswith(FileKind.LOG))
         size = 0 if found is None else found.bytes_retained_away
-        source = place.log() if copy.path in restored else log
+        source = place.log() if copy.path in loaded.copies else log
         yield replace(
             result,
             why=name_source(result.why, copy, place),
-            left_out_bytes=left_out_bytes(place, source, came),
+            left_out_bytes=left_out_bytes(place, source, loaded),
             bytes_before=source.size_bytes,
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),
@@ -180,3 +183,43 @@ def _of_sources(plan: Plan, copies: Sequence[DirectoryCopy]) -> Plan:
         return replace(found, path=place.path, reason=reason, notes=notes)
 
     return replace(plan, partitions=tuple(map(one, plan.partitions)))
+
+
+# ---- the result as text, HTML and JSON -------------------------------------------------------------------------------
+
+
+def _lines(found: ExactPlan) -> Iterator[str]:
+    yield from plan_lines(found.plan, exact=True)
+    yield ""
+    cleaned = found.result.with_fate(Fate.CLEANED)
+    if cleaned:
+        yield "exactly:"
+        yield from table(*cells_of(COLUMNS, cleaned))
+        rows = [(one.name, part) for one in cleaned for part in one.segments]
+        if rows:
+            yield ""
+            yield from table(
+                [Column("PARTITION"), *(column for column, _ in SEGMENT_COLUMNS)],
+                [[printable(name), *(cell(part) for _, cell in SEGMENT_COLUMNS)] for name, part in rows],
+            )
+        yield ""
+    yield from failed_lines(found.result, "cannot be cleaned")
+    yield from note_lines(found.result, "would delete")
+    yield from summary(found.result)
+    if cleaned:
+        work = found.work
+        yield (
+            f"files: {number(work.segments_kept, 'segment')} kept, {work.segments_replaced} to be written anew as "
+            f"{work.segments_written}; {bytes_text(work.bytes_read)} to read, {bytes_text(work.bytes_written)} to write"
+        )
+
+
+def _html(found: ExactPlan) -> str:
+    return f"{plan_html(found.plan)}\n{clean_html(found.result)}"
+
+
+def _document(exact: ExactPlan) -> dict[str, Any]:
+    return {**plan_document(exact.plan), "exact": {**clean_document(exact.result), "work": asdict(exact.work)}}
+
+
+register(ExactPlan, lines=_lines, document=_document, html=_html)

@@ -1,8 +1,7 @@
-"""Kafka's internal topics as tables: the records of one type in all partitions of some directories."""
+"""Logs in Spark: the data source `cordwood`; and the records of Kafka's internal topics, as DataFrames or in Arrow."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from cordwood.storage.formats.messages.schema import RecordType
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, InternalTopic
 from cordwood.storage.log.transactions import READ_UNCOMMITTED
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tasks.spark.environment import PackedEnvironment, pack_environment
 from cordwood.tasks.spark.executors import check_version, prepare_session
 
 if TYPE_CHECKING:
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cordwood.tables.source.datasource import ReadCounter
-
-# ---- register --------------------------------------------------------------------------------------------------------
-
-# `register`: logs as a data source of a Spark session.
 
 
 def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCounter:
@@ -39,12 +33,12 @@ def register(spark: SparkSession, *, push_filters: bool | None = None) -> ReadCo
 
     Args:
         spark: the session; a session of Spark Connect will do.
-        push_filters: let readers decide conditions of a query themselves, and skip what they rule out. Up to Spark 4.3
-            use it where each DataFrame that is loaded serves one query: Spark mixes up the filters of several.
-            Default: only if Spark keeps them apart. The option `pushFilters` says otherwise for one reader.
+        push_filters: let readers evaluate conditions of a query, and skip records that fail them. Up to Spark 4.3, use
+            it only if each loaded DataFrame serves one query: Spark mixes up the filters of several. Default: only if
+            Spark keeps them apart. The option `pushFilters` overrides it for one reader.
 
     Returns:
-        what counts the reads of the session.
+        the counter of the session's reads.
 
     Raises:
         RequestError: Spark is not installed, or too old; or the session's workers run a Python that has no Cordwood.
@@ -101,15 +95,15 @@ def internal_dataframe(
     isolation: Isolation | str | None = READ_UNCOMMITTED,
     fs: Store | None = None,
 ) -> DataFrame:
-    """The records of one type in Kafka's internal topics as a Spark DataFrame, with a column per field.
+    """Return the records of one type in Kafka's internal topics as a Spark DataFrame, with a column per field.
 
-    Each log is read by a task, when the DataFrame is used. Damage fails it.
+    When the DataFrame is used, a task reads each log; damage fails the query.
 
     Args:
         paths: log directories, folders of several, or partition directories.
         record: the record type, such as `OffsetCommit` or `TransactionLog`.
-        isolation: what a consumer with this `isolation.level` gets; None: also what is below the log start offset.
-        fs: the file system; default: that of the machine that a task runs on.
+        isolation: `isolation.level` of the read; None: all records, including those below the log start offset.
+        fs: the file system; default: the one of the machine that runs the task.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition of the topic that has such records.
@@ -118,7 +112,6 @@ def internal_dataframe(
     from cordwood.storage.log.arrow import internal_schema
     from cordwood.storage.log.view import LogSource
     from cordwood.tables.on_spark import internal_dataframe as make
-    from cordwood.tasks.spark.executors import prepare_session
 
     prepare_session(spark)
     given = text_paths(paths)
@@ -154,19 +147,3 @@ def _types(record: str) -> Iterator[tuple[InternalTopic, RecordType]]:
     for topic in INTERNAL_TOPICS.values():
         if (found := topic.record_type(record)) is not None:
             yield topic, found
-
-
-# ---- pack ------------------------------------------------------------------------------------------------------------
-
-# `pack`: an archive of this environment for executors on other machines.
-
-DEFAULT_OUTPUT = "cordwood-environment.tar.gz"
-
-
-def pack(output: AnyPath = DEFAULT_OUTPUT) -> PackedEnvironment:
-    """Make an archive of Cordwood and the packages that it needs, for the executors of a Spark cluster.
-
-    Raises:
-        RequestError: the file exists, its folder does not, or its name does not end with .tar.gz.
-    """
-    return pack_environment(os.fspath(output))

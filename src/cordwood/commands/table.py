@@ -19,7 +19,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-import cordwood.commands.table_output  # noqa: F401 - so that results can show themselves
 from cordwood.cleaning.engine import division
 from cordwood.cleaning.engine.division import RUN_BYTES_MIN
 from cordwood.cleaning.engine.exchange import BlobFolder, each_caught
@@ -421,12 +420,7 @@ def _write(
         raise
 
 
-# ---- table parts -----------------------------------------------------------------------------------------------------
-
-# Writes a table's files by tasks of any runner, without Spark's writers.
-#
-# Each attempt of a task writes a file into a folder of unfinished files. At the end, the files of finished attempts are
-# renamed to their final names, so a killed task leaves no file in the table.
+# ---- files written by tasks ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The folder of a table, on a disk or in an object store.
+"""The output of a table: its folder, on a disk or in an object store, or rows as text and JSON lines.
 
 Spark's writers only write to this machine's disks. For an object store they write to a folder for temporary files, and
 Cordwood uploads the files; that folder needs room for the table.
@@ -20,7 +20,7 @@ import pyarrow as pa
 from cordwood.commands.table_point import FACTS
 from cordwood.common.errors import RequestError
 from cordwood.common.json_text import json_text, real_text
-from cordwood.common.text import Column, cells_of, cut_off, number, printable, register, table, time_text
+from cordwood.common.text import Cells, Column, cells_of, cut_off, number, printable, register, table, time_text
 from cordwood.common.threads import in_parallel
 from cordwood.fs.base import TargetStore
 from cordwood.fs.workspace import check_outside, temporary_directory
@@ -30,7 +30,7 @@ from cordwood.tables.result import TableResult
 
 
 @dataclass(frozen=True, slots=True)
-class TableFolder:
+class _TableFolder:
     """The folder to write a table to.
 
     Attributes:
@@ -67,7 +67,7 @@ def check_format(format_name: str, schema: pa.Schema, *, is_own_session: bool) -
 
 
 @contextmanager
-def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterator[TableFolder]:
+def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterator[_TableFolder]:
     """Yield the folder to write a table to; on a disk, the writer creates it.
 
     In an object store, no file appears before the table is finished, and none after an error.
@@ -90,14 +90,14 @@ def table_folder(fs: TargetStore, output: str, sources: Sequence[str]) -> Iterat
                 in_parallel(fs.concurrency, lambda pair: fs.copy(*pair), list(zip(files, targets, strict=True)))
                 copy.publish()
 
-            yield TableFolder(staged, upload)
+            yield _TableFolder(staged, upload)
         return
     if fs.exists(output):
         raise RequestError(f"--output {output}: this exists; a table is written to a new folder")
     check_outside(fs, fs.real_path(output), sources)
     check_outside_logs(fs, output)
     # Remove nothing here: files that appear at this path before Spark writes belong to another process.
-    yield TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
+    yield _TableFolder(output, lambda facts: write_file(fs, f"{output}/{FACTS}", facts))
 
 
 def _files(fs: TargetStore, folder: str) -> Iterator[str]:
@@ -110,24 +110,11 @@ def _files(fs: TargetStore, folder: str) -> Iterator[str]:
             yield path
 
 
-# ---- table -----------------------------------------------------------------------------------------------------------
-
-# Tables of latest values: rows for a terminal and as JSON lines, and the result of writing a table.
+# ---- rows as JSON lines ----------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: JSON texts have line breaks only between tokens, so a space may replace them.
 _ON_ONE_LINE = str.maketrans("\r\n", "  ")
-_RIGHT = ("partition", "offset")
-#: Maximum number of characters in a cell on a terminal.
-_CELL_MAX = 60
-
-
-def milliseconds(time: datetime | None) -> int | None:
-    """Convert a time to a Kafka timestamp."""
-    return None if time is None else (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-
-
-# ---- JSON lines ------------------------------------------------------------------------------------------------------
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -> Iterator[str]:
@@ -138,16 +125,25 @@ def json_lines(rows: Iterable[Mapping[str, Any]], json_columns: Sequence[str]) -
     """
     for row in rows:
         cells = {name: json_text(value) for name, value in row.items()}
-        cells["timestamp"] = json_text(milliseconds(row["timestamp"]))
+        cells["timestamp"] = json_text(_milliseconds(row["timestamp"]))
         for name in json_columns:
             cells[name] = "null" if row[name] is None else row[name].translate(_ON_ONE_LINE)
         yield f"{{{', '.join(f'{json_text(name)}: {cell}' for name, cell in cells.items())}}}"
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
+def _milliseconds(time: datetime | None) -> int | None:
+    """Convert a time to a Kafka timestamp."""
+    return None if time is None else (time.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
-def lines(rows: Iterator[Mapping[str, Any]], columns: Sequence[str], shown_max: int) -> Iterator[str]:
+# ---- rows as text ----------------------------------------------------------------------------------------------------
+
+_RIGHT = ("partition", "offset")
+#: Maximum number of characters in a cell on a terminal.
+_CELL_MAX = 60
+
+
+def row_lines(rows: Iterator[Mapping[str, Any]], columns: Sequence[str], shown_max: int) -> Iterator[str]:
     """Yield the first rows as a table, and the total count."""
     first = list(islice(rows, shown_max))
     titles = [Column(name.upper() if name != "timestamp" else "TIMESTAMP (UTC)", name in _RIGHT) for name in columns]
@@ -166,7 +162,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bytes | bytearray):
         text = value.hex()
     elif isinstance(value, datetime):
-        text = time_text(milliseconds(value))
+        text = time_text(_milliseconds(value))
     elif isinstance(value, dict | list):
         text = json_text(value)
     else:
@@ -178,7 +174,7 @@ def _cell(value: Any) -> str:
 
 
 def _lines(result: TableResult) -> Iterator[str]:
-    columns: Sequence[tuple[Column, Callable[[Any], str]]] = (
+    columns: Cells = (
         (Column("PARTITION"), lambda one: str(one.partition)),
         (Column("FROM OFFSET", right=True), lambda one: f"{one.start_offset:,}"),
         (Column("UP TO, NOT INCLUDED", right=True), lambda one: f"{one.end_offset:,}"),

@@ -13,8 +13,15 @@ from typing import Any
 
 from cordwood.cleaning.engine.facts import load_producers
 from cordwood.cleaning.rules.plan import Bound, Choices
-from cordwood.commands.coordinators import Beside, OnLogs
-from cordwood.commands.groups import coverage_text, partitions_text
+from cordwood.commands.coordinators import (
+    Beside,
+    OnLogs,
+    coverage_document,
+    coverage_text,
+    partition_document,
+    partitions_text,
+    problem_lines,
+)
 from cordwood.commands.opening import open_node, select_partitions
 from cordwood.commands.options import Selection, TransactionOptions
 from cordwood.commands.plan import plan_partition
@@ -52,7 +59,7 @@ def transactions(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> TransactionListing:
-    """List the open transactions in one broker's directories, and what they hold back.
+    """List the open transactions in one broker's directories, and the data that they hold back.
 
     Args:
         on_progress: called with the number of partitions read so far, and of all.
@@ -241,87 +248,14 @@ def _first_uncleanable(beside: Beside, place: LocatedPartition, now_ms: int) -> 
     return plan.compaction.range.first_uncleanable_offset
 
 
-# ---- transactions ----------------------------------------------------------------------------------------------------
+# ---- the listing as text ---------------------------------------------------------------------------------------------
 
-# Open transactions for people and as JSON: a line per transaction, and a line per log with an open part of it.
-
-# ---- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def document(listing: TransactionListing) -> dict[str, Any]:
-    """Return the listing as one JSON value; null means not applicable or unknown."""
-    return {
-        "now_ms": listing.now_ms,
-        "transactions": [_transaction(one) for one in listing.transactions],
-        "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
-        "state_topic": {
-            "topic": listing.state_topic.topic,
-            "partitions": list(listing.state_topic.partitions),
-            "partition_count": listing.state_topic.partition_count,
-        },
-        "logs": listing.logs,
-        "problems": [str(error) for error in listing.problems],
-    }
-
-
-def _transaction(transaction: OpenTransaction) -> dict[str, Any]:
-    return {
-        "producer_id": transaction.producer_id,
-        "producer_epoch": transaction.producer_epoch,
-        "outlook": transaction.outlook,
-        "transactional_id": None if transaction.known is None else transaction.known.transactional_id,
-        "state": None if transaction.known is None else transaction.known.state,
-        "timeout_ms": None if transaction.known is None else transaction.known.timeout_ms,
-        "start_timestamp": transaction.start_timestamp_ms,
-        "age_ms": transaction.age_ms,
-        "partitions": None
-        if transaction.known is None
-        else [_partition(each) for each in transaction.known.partitions],
-        "logs": [_log(each) for each in transaction.logs],
-    }
-
-
-def _log(open_log: OpenInLog) -> dict[str, Any]:
-    return {
-        **_partition(open_log.partition),
-        "outlook": open_log.outlook,
-        "producer_epoch": open_log.producer_epoch,
-        "first_offset": open_log.first_offset,
-        "last_offset": open_log.last_offset,
-        "start_timestamp": open_log.start_timestamp_ms,
-        "last_timestamp": open_log.last_timestamp_ms,
-        "last_stable_offset": open_log.last_stable_offset,
-        "log_end_offset": open_log.log_end_offset,
-        "is_first": open_log.is_first,
-        "first_uncleanable_offset": open_log.first_uncleanable_offset,
-    }
-
-
-def _transactional_id(entry: TransactionalId) -> dict[str, Any]:
-    return {
-        "transactional_id": entry.transactional_id,
-        "coordinator": entry.coordinator,
-        "producer_id": entry.producer_id,
-        "producer_epoch": entry.producer_epoch,
-        "state": entry.state,
-        "timeout_ms": entry.timeout_ms,
-        "start_timestamp": entry.start_timestamp_ms,
-        "update_timestamp": entry.update_timestamp_ms,
-        "partitions": [_partition(each) for each in entry.partitions],
-        "problem": entry.problem or None,
-    }
-
-
-def _partition(topic_partition: TopicPartition) -> dict[str, Any]:
-    return {"topic": topic_partition.topic, "partition": topic_partition.partition}
-
-
-# ---- text ------------------------------------------------------------------------------------------------------------
-
+#: Maximum number of hanging transactions for which commands are shown.
+_ENDS_SHOWN = 10
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
-def duration_text(milliseconds: int | None) -> str:
+def _duration_text(milliseconds: int | None) -> str:
     """Return a duration in its largest unit."""
     if milliseconds is None:
         return "-"
@@ -351,8 +285,8 @@ TRANSACTION_COLUMNS: Sequence[tuple[Column, Callable[[OpenTransaction], str]]] =
     (Column("OUTLOOK"), lambda one: one.outlook),
     (Column("STATE"), _known(lambda known: known.state)),
     (Column("BEGAN (UTC)"), lambda one: time_text(one.start_timestamp_ms)),
-    (Column("AGE", right=True), lambda one: duration_text(one.age_ms)),
-    (Column("TIMEOUT", right=True), _known(lambda known: duration_text(known.timeout_ms))),
+    (Column("AGE", right=True), lambda one: _duration_text(one.age_ms)),
+    (Column("TIMEOUT", right=True), _known(lambda known: _duration_text(known.timeout_ms))),
     (Column("OPEN IN"), lambda one: printable(partitions_text(log.partition for log in one.logs))),
 )
 LOG_COLUMNS: Sequence[tuple[Column, Callable[[OpenInLog], str]]] = (
@@ -419,10 +353,7 @@ def _summary(listing: TransactionListing) -> Iterator[str]:
             yield f"{outlook}: {meaning}"
         if outlook is Outlook.HANGING:
             yield from ends_of(listing)
-    for error in listing.problems[:_PROBLEMS_SHOWN]:
-        yield f"not read: {printable(str(error))}"
-    if len(listing.problems) > _PROBLEMS_SHOWN:
-        yield f"and {len(listing.problems) - _PROBLEMS_SHOWN:,} more that could not be read"
+    yield from problem_lines(listing.problems)
 
 
 def ends_of(listing: TransactionListing) -> Iterator[str]:
@@ -442,7 +373,66 @@ def ends_of(listing: TransactionListing) -> Iterator[str]:
     yield from more
 
 
-_PROBLEMS_SHOWN = 5
-_ENDS_SHOWN = 10
+# ---- the listing as JSON; null means not applicable or unknown -------------------------------------------------------
 
-register(TransactionListing, lines=lines, document=document)
+
+def _document(listing: TransactionListing) -> dict[str, Any]:
+    return {
+        "now_ms": listing.now_ms,
+        "transactions": [_transaction(one) for one in listing.transactions],
+        "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
+        "state_topic": coverage_document(listing.state_topic),
+        "logs": listing.logs,
+        "problems": [str(error) for error in listing.problems],
+    }
+
+
+def _transaction(transaction: OpenTransaction) -> dict[str, Any]:
+    return {
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "outlook": transaction.outlook,
+        "transactional_id": None if transaction.known is None else transaction.known.transactional_id,
+        "state": None if transaction.known is None else transaction.known.state,
+        "timeout_ms": None if transaction.known is None else transaction.known.timeout_ms,
+        "start_timestamp": transaction.start_timestamp_ms,
+        "age_ms": transaction.age_ms,
+        "partitions": None
+        if transaction.known is None
+        else [partition_document(each) for each in transaction.known.partitions],
+        "logs": [_log(each) for each in transaction.logs],
+    }
+
+
+def _log(open_log: OpenInLog) -> dict[str, Any]:
+    return {
+        **partition_document(open_log.partition),
+        "outlook": open_log.outlook,
+        "producer_epoch": open_log.producer_epoch,
+        "first_offset": open_log.first_offset,
+        "last_offset": open_log.last_offset,
+        "start_timestamp": open_log.start_timestamp_ms,
+        "last_timestamp": open_log.last_timestamp_ms,
+        "last_stable_offset": open_log.last_stable_offset,
+        "log_end_offset": open_log.log_end_offset,
+        "is_first": open_log.is_first,
+        "first_uncleanable_offset": open_log.first_uncleanable_offset,
+    }
+
+
+def _transactional_id(entry: TransactionalId) -> dict[str, Any]:
+    return {
+        "transactional_id": entry.transactional_id,
+        "coordinator": entry.coordinator,
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.producer_epoch,
+        "state": entry.state,
+        "timeout_ms": entry.timeout_ms,
+        "start_timestamp": entry.start_timestamp_ms,
+        "update_timestamp": entry.update_timestamp_ms,
+        "partitions": [partition_document(each) for each in entry.partitions],
+        "problem": entry.problem or None,
+    }
+
+
+register(TransactionListing, lines=lines, document=_document)

@@ -1,4 +1,4 @@
-"""`undo`: restores the files that a clean in place replaced."""
+"""`undo`: restore the files that a clean in place replaced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cordwood.common.arguments import AnyPath
-from cordwood.common.text import Column, bytes_text, number, printable, register, table
+from cordwood.common.text import Cells, Column, bytes_text, cells_of, number, printable, register, table
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
@@ -31,18 +31,10 @@ def undo(path: AnyPath, *, fs: LocalFileSystem | None = None) -> UndoResult:
     return put_back(fs or PosixFileSystem(), local_path(os.fspath(path)))
 
 
-# ---- undo ------------------------------------------------------------------------------------------------------------
-
-# The result of an undo, for people and as JSON.
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 
-def lines(result: UndoResult) -> Iterator[str]:
-    """Yield lines for people: the restored files, or the reasons against restoring."""
-    return map(printable, _lines(result))
-
-
-def document(result: UndoResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
+def _document(result: UndoResult) -> dict[str, Any]:
     return {
         "folder": printable(result.folder),
         "done": result.done,
@@ -62,6 +54,14 @@ def document(result: UndoResult) -> dict[str, Any]:
     }
 
 
+_COLUMNS: Cells = (
+    (Column("PARTITION"), lambda one: posixpath.basename(one.path)),
+    (Column("SEGMENTS", True), lambda one: f"{one.segments:,}"),
+    (Column("RESTORED", True), lambda one: bytes_text(one.size_bytes)),
+    (Column("REMOVED", True), lambda one: bytes_text(one.removed_bytes)),
+)
+
+
 def _lines(result: UndoResult) -> Iterator[str]:
     if result.changes:
         yield "changed since the clean:"
@@ -70,22 +70,7 @@ def _lines(result: UndoResult) -> Iterator[str]:
         yield f"Nothing was restored, as these changes would be lost. The old files are still in {result.folder}"
         return
     if result.partitions:
-        columns = (
-            Column("PARTITION"),
-            Column("SEGMENTS", True),
-            Column("RESTORED", True),
-            Column("REMOVED", True),
-        )
-        rows = [
-            (
-                posixpath.basename(one.path),
-                f"{one.segments:,}",
-                bytes_text(one.size_bytes),
-                bytes_text(one.removed_bytes),
-            )
-            for one in result.partitions
-        ]
-        yield from table(columns, rows)
+        yield from table(*cells_of(_COLUMNS, result.partitions))
         yield ""
     for path in result.checkpoints:
         yield f"restored: {path}"
@@ -96,4 +81,4 @@ def _lines(result: UndoResult) -> Iterator[str]:
     )
 
 
-register(UndoResult, lines=lines, document=document)
+register(UndoResult, lines=lambda result: map(printable, _lines(result)), document=_document)

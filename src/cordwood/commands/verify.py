@@ -1,4 +1,7 @@
-"""`cordwood.verify`: compares two states of log directories, partition by partition, and the files around them."""
+"""`verify`: compare two states of log directories, partition by partition, and the files around them.
+
+`cleaning.proof` proves a partition; `verify_pairs` runs it on an engine, also for a clean in place.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def verify(
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> VerifyResult:
-    """Prove that one state of log directories is what a clean may leave of another.
+    """Prove that a clean may turn one state of log directories into another.
 
     The configs are those of the state before. They decide which partitions may have been cleaned; where a topic's
     policy is unknown, they all may.
@@ -243,9 +246,49 @@ def _damage(fs: Store, paths: Sequence[str]) -> list[Finding]:
     return [finding for finding in Check(fs).run(paths) if finding.severity is Severity.DAMAGE]
 
 
-# ---- verify ----------------------------------------------------------------------------------------------------------
+# ---- run a proof on the engine of the tasks --------------------------------------------------------------------------
 
-# The result of a verification as text and JSON, and the sentences of its page.
+#: Name prefix of folders for the files that tasks of a proof exchange.
+FOLDERS = "cordwood-proof-"
+
+
+def verify_pairs(
+    runner: Runner, fs: Store, pairs: Sequence[Pair], scratch: TargetStore, *, counters: Counters | None = None
+) -> list[Verdict]:
+    """Prove pairs; see `proof.prove`.
+
+    Args:
+        runner: runs the tasks, unless only this process can open the store.
+        scratch: store of a temporary folder that all tasks can reach.
+        counters: counters for the bytes that tasks have read.
+
+    Raises:
+        NoSpaceError: the disk of the temporary folder is full.
+    """
+    if not pairs:
+        return []
+    location = fs.location()
+    runner = InThisProcess() if location.in_this_process else runner
+    with _explained(), temporary_directory(scratch, FOLDERS) as folder:
+        if not runner.is_on_this_machine:
+            runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
+        counted = None if counters is None else counters.counted
+        site = ProofSite(location, Scratch(scratch.location(), folder), counted)
+        return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise no_space(error, temporary_root()) from error
+
+
+# ---- the result as text and JSON -------------------------------------------------------------------------------------
 
 _PROVED = (
     (Count.RECORDS_SAME, "records unchanged: key, value, headers, timestamp, offset, order"),
@@ -260,8 +303,7 @@ _PROVED = (
 )
 
 
-def lines(result: VerifyResult) -> Iterator[str]:
-    """Yield lines for people: violations, then proved guarantees."""
+def _lines(result: VerifyResult) -> Iterator[str]:
     for compared in result.verdicts:
         if compared.holds:
             continue
@@ -321,8 +363,7 @@ def kinds(result: VerifyResult) -> Iterator[tuple[str, int, str]]:
         yield kind, total, MEANINGS[ViolationKind(kind)]
 
 
-def document(result: VerifyResult) -> dict[str, Any]:
-    """Return the result as one JSON value."""
+def _document(result: VerifyResult) -> dict[str, Any]:
     return {
         "before": result.before,
         "after": result.after,
@@ -381,48 +422,4 @@ VIOLATIONS: Cells = (
     (Column("FACT"), lambda violation: printable(violation.what)),
 )
 
-register(VerifyResult, lines=lines, document=document)
-
-
-# ---- proving ---------------------------------------------------------------------------------------------------------
-
-# Runs a proof on the engine of the command's tasks.
-
-#: Name prefix of folders for the files that tasks of a proof exchange.
-FOLDERS = "cordwood-proof-"
-
-
-def verify_pairs(
-    runner: Runner, fs: Store, pairs: Sequence[Pair], scratch: TargetStore, *, counters: Counters | None = None
-) -> list[Verdict]:
-    """Prove pairs; see `proof.prove`.
-
-    Args:
-        runner: runs the tasks, unless only this process can open the store.
-        scratch: store of a temporary folder that all tasks can reach.
-        counters: counters for the bytes that tasks have read.
-
-    Raises:
-        NoSpaceError: the disk of the temporary folder is full.
-    """
-    if not pairs:
-        return []
-    location = fs.location()
-    runner = InThisProcess() if location.in_this_process else runner
-    with _explained(), temporary_directory(scratch, FOLDERS) as folder:
-        if not runner.is_on_this_machine:
-            runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
-        counted = None if counters is None else counters.counted
-        site = ProofSite(location, Scratch(scratch.location(), folder), counted)
-        return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn ENOSPC into a NoSpaceError that names the temporary folder."""
-    try:
-        yield
-    except OSError as error:
-        if not is_full(error):
-            raise
-        raise no_space(error, temporary_root()) from error
+register(VerifyResult, lines=_lines, document=_document)

@@ -7,7 +7,14 @@
        └───────► transaction ──┘   commands.transactions, only if one holds back the cleaner
 
 Partitions are processed one by one, the largest first, so that the largest are sampled before the limit for reading is
-reached. Only the causes of each are kept in memory.
+reached. Only the causes of each are kept in memory. The text shows the main cause first, then evidence and next steps:
+
+    orders-0: 20.9 kB on disk, up to 9.5 kB could go: its active segment … is never cleaned
+      because   segment.bytes=… (topic orders in …)
+      do        a smaller segment.bytes or segment.ms rolls it earlier
+      broker    nothing yet: it rolls after …
+      offline   nothing is cleanable
+      also      2.1 kB: tombstones or markers in … wait for their time
 """
 
 from __future__ import annotations
@@ -63,7 +70,7 @@ def why(
     Partitions that could lose most come first. Nothing is changed; a broker may be running.
 
     Args:
-        on_progress: called with how many partitions were looked at, and how many there are.
+        on_progress: called with the number of explained partitions, and of all.
 
     Raises:
         NotFoundError: there is nothing at a path, or no partition was selected.
@@ -182,16 +189,7 @@ class _Look:
         return counts
 
 
-# ---- why -------------------------------------------------------------------------------------------------------------
-
-# Reasons for the size of partitions, for people and as JSON: the main cause first, then evidence and next steps.
-#
-# orders-0: 20.9 kB on disk, up to 9.5 kB could go: its active segment … is never cleaned
-# because   segment.bytes=… (topic orders in …)
-# do        a smaller segment.bytes or segment.ms rolls it earlier
-# broker    nothing yet: it rolls after …
-# offline   nothing is cleanable
-# also      2.1 kB: tombstones or markers in … wait for their time
+# ---- the result as text, HTML and JSON -------------------------------------------------------------------------------
 
 _LABEL_WIDTH = 10
 
@@ -265,8 +263,8 @@ def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
     return [Column("MAIN CAUSE"), *figures], rows
 
 
-def document(result: WhyResult) -> dict[str, Any]:
-    """Return the result as one JSON value; null means unknown."""
+def _document(result: WhyResult) -> dict[str, Any]:
+    # null means unknown
     total, lost = sums(result.partitions)
     return {
         "now_ms": result.now_ms,
@@ -327,8 +325,7 @@ def _keys(keys: KeyCounts) -> dict[str, Any]:
     }
 
 
-def html(result: WhyResult) -> str:
-    """Return a table for a notebook: a row for each partition."""
+def _html(result: WhyResult) -> str:
     columns = [Column("PARTITION"), Column("ON DISK", right=True), Column("COULD GO", right=True), Column("CAUSE")]
     rows = [
         [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_disk_bytes), one.cause.what]
@@ -338,4 +335,4 @@ def html(result: WhyResult) -> str:
     return html_table(columns, rows, f"{bytes_text(total)} on disk, up to {bytes_text(lost)} could go")
 
 
-register(WhyResult, lines=lines, document=document, html=html)
+register(WhyResult, lines=lines, document=_document, html=_html)

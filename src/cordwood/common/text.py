@@ -176,9 +176,9 @@ def cut_off(text: str, characters_max: int) -> str:
 
 # ---- results ---------------------------------------------------------------------------------------------------------
 
-# A result is a plain value of a low room, while text, JSON and HTML are made in `commands.report`, a high one. So it
-# registers a presenter for each class here, and the class finds it at run time. Commands, which return results, import
-# `report`. Pages take longer to load, so `result_pages`, the table of all, is imported when the first page is made.
+# A result is a plain value of a low room, while text, JSON and HTML are made in `commands`, a high one. So it
+# registers a presenter for each class here, and the class finds it at run time. Loading a command loads the presenters
+# of its results. Pages take longer to load, so `result_pages`, the table of all, is imported for the first page.
 
 _T = TypeVar("_T")
 

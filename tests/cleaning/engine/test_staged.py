@@ -227,7 +227,17 @@ def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
 def task(size_bytes: int, *, records: int | None = None, memory: int | None = None, map_: int | None = None):
     settings = CleanSettings(memory=None if memory is None else MemoryShare(memory), offset_map_slots=map_)
     place = MemoryFileSystem(lambda: 0).location()
-    return PartitionTask(place, "/t-0", 0, 0, 1 << 40, 0, settings, size_bytes=size_bytes, records=records)
+    return PartitionTask(
+        location=place,
+        path="/t-0",
+        log_start_offset=0,
+        first_dirty=0,
+        first_uncleanable=1 << 40,
+        now_ms=0,
+        settings=settings,
+        size_bytes=size_bytes,
+        records=records,
+    )
 
 
 def test_a_partition_is_staged_if_others_would_wait_for_it_or_memory_is_short() -> None:

@@ -17,7 +17,7 @@ from cordwood.cleaning.engine.task import FailureKind
 from cordwood.cleaning.proof.retention import RetentionLimits, retention_faults
 from cordwood.cleaning.rules.plan import PartitionPlan
 from cordwood.cleaning.rules.retention import plan_retention
-from cordwood.commands.in_place import retain
+from cordwood.commands import clean_in_place as command
 from cordwood.commands.plan import retain_after
 from cordwood.common.types import NONE
 from cordwood.record.batch import encode_batch
@@ -96,7 +96,7 @@ def test_a_deletion_that_cannot_be_proved_right_leaves_the_partition_as_it_is(
         later = (*arguments[:-1], NOW + 5_000)
         return retain_after(*later)
 
-    monkeypatch.setattr(retain, "retain_after", one_more)
+    monkeypatch.setattr(command, "retain_after", one_more)
     result = clean_in_place(
         str(tmp_path),
         spark=spark,

@@ -176,7 +176,7 @@ def _cut(partition: _Partition) -> None:
         cut = cut_partition(
             partition.log,
             partition.source,
-            task.request,
+            task,
             partition.headers,
             partition.run_bytes,
             MANY_RANGES if (task.records or 0) > MANY_RECORDS else RANGES,
@@ -191,7 +191,7 @@ def _cut(partition: _Partition) -> None:
 def _collect(partitions: Sequence[_Partition], each: Each) -> None:
     """Collect the missing dirty keys of partitions whose records are looked up."""
     chosen = [one for one in _waiting(partitions) if one.task.probing and not one.is_scanned and one.dirty is None]
-    tasks = [DirtyTask(one.source, one.folder, one.task.request, one.hash_secret) for one in chosen]
+    tasks = [DirtyTask(one.source, one.folder, one.task, one.hash_secret) for one in chosen]
     sizes = [one.task.first_uncleanable - one.task.first_dirty for one in chosen]
     for partition, found in zip(chosen, each_caught(each, collect_into_blob, tasks, sizes), strict=True):
         if isinstance(found, Failure):

@@ -14,9 +14,9 @@ from uuid import uuid4
 import numpy as np
 
 from cordwood.cleaning.engine.blobs import LostSectionError
-from cordwood.cleaning.engine.facts import CleanSettings, clean_settings, segment_facts
+from cordwood.cleaning.engine.facts import clean_settings, segment_facts
 from cordwood.cleaning.engine.indexing import IndexMaker
-from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, KeySource, clean_in_rounds
+from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_in_rounds
 from cordwood.cleaning.engine.progress import Counted
 from cordwood.cleaning.rules.key_table import MemoryShare, whole_memory
 from cordwood.cleaning.rules.plan import Decision, Plan, SegmentFacts
@@ -37,7 +37,6 @@ from cordwood.storage.index.build import new_secret
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
-from cordwood.storage.recovery.replay import Producers
 
 #: Name of the folder, in a task's own folder, for its progress reports.
 PROGRESS = "progress"
@@ -51,13 +50,11 @@ class Indexes(Enum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionTask:
-    """All that a task needs to clean a partition.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTask(CleanRequest):
+    """A request to clean a partition that any process can run.
 
     Attributes:
-        first_dirty, first_uncleanable, now_ms, settings, producers, part, scanned, probing, index_secret,
-            fresh_secret: see `CleanRequest`.
         size_bytes: approximate bytes to read.
         records: maximum number of records to read; None if unknown.
         dirty_part: approximate dirty share of the log; 1 if unknown.
@@ -71,22 +68,12 @@ class PartitionTask:
     location: Location[TargetStore]
     path: str
     log_start_offset: int
-    first_dirty: int
-    first_uncleanable: int
-    now_ms: int
-    settings: CleanSettings
     size_bytes: int = 0
-    part: GroupRange | None = None
     records: int | None = None
     dirty_part: float = 1.0
     transactional: bool = True
     read_memory_bytes: int = 0
-    scanned: KeySource | None = None
-    probing: bool = False
-    index_secret: bytes | None = field(default=None, repr=False)
-    fresh_secret: bytes | None = field(default=None, repr=False)
     index_root: str | None = None
-    producers: Producers | None = None
     work: str | None = None
 
     @property
@@ -98,22 +85,6 @@ class PartitionTask:
     def makes_index(self) -> bool:
         """Whether key indexes are made of the clean's outputs."""
         return self.fresh_secret is not None
-
-    @property
-    def request(self) -> CleanRequest:
-        """The range to clean, and the rules."""
-        return CleanRequest(
-            first_dirty=self.first_dirty,
-            first_uncleanable=self.first_uncleanable,
-            now_ms=self.now_ms,
-            settings=self.settings,
-            producers=self.producers,
-            part=self.part,
-            scanned=self.scanned,
-            probing=self.probing,
-            index_secret=self.index_secret,
-            fresh_secret=self.fresh_secret,
-        )
 
     def log(self, fs: Store) -> LogView:
         """Open the partition's log through a file system."""
@@ -314,12 +285,11 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     try:
         written.make_directory(folder)
         log = task.log(_read_once(counted, task.read_memory_bytes))
-        request = task.request
-        secret = None if discard else request.new_index_secret
+        secret = None if discard else task.new_index_secret
         indexes = None
         if secret is not None and task.makes_index:
             indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
-        cleaned = clean_in_rounds(written, log, folder, request, indexes)
+        cleaned = clean_in_rounds(written, log, folder, task, indexes)
         # Names of outputs need not be durable: the files are renamed into the partition, where the names are synced.
         counted.flush()
         files = tuple((info.name, info.size_bytes) for info in written.list(folder))

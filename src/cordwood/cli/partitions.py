@@ -1,0 +1,120 @@
+"""`cordwood ls`, `check`, `why`: the partitions of a broker's directories, what is wrong, and why they are so large."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, named, show, show_result
+from cordwood.cli.options import Directories, Json, with_options
+from cordwood.cli.progress import Line, LogProgress
+from cordwood.commands import check as check_command
+from cordwood.commands import ls as list_command
+from cordwood.commands.options import ListOptions, WhyOptions
+from cordwood.common.errors import RequestError
+from cordwood.fs.by_url import file_system_for
+from cordwood.storage.check import Check
+
+#: Number of partitions shown one by one.
+_SHOWN_BY_WHY = 20
+
+
+@with_options
+def ls(
+    directories: Directories,
+    options: ListOptions,
+    by_topic: Annotated[
+        bool, typer.Option("--by-topic", help="A line per topic, with the sums of its partitions.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """List partitions: offsets, sizes, records, policy, dirty bytes, codecs, times and state.
+
+    All directories must belong to one broker. Changes nothing; a broker may be running. Exit status 1 if the
+    batches of a log are not contiguous, 2 if something could not be read. In an object store, records, codecs, times
+    and damage take a request per segment, so they are left out without --segments.
+    """
+    segments = options.index_entries
+    if segments and by_topic:
+        raise RequestError("--segments and --by-topic: give one of them")
+    with LogProgress() as progress:
+        listing = list_command.ls([named(directory) for directory in directories], options, on_progress=progress.update)
+    if as_json:
+        show(json.dumps(list_command.document(listing, segments=segments), indent=1))
+    else:
+        show("\n".join(list_command.lines(listing, segments=segments, by_topic=by_topic)))
+    if any(one.damage for one in listing.partitions):
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if any(one.unreadable for one in listing.partitions) else EXIT_OK
+
+
+def check(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Log directories, partitions, or single files.", show_default=False),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line per finding, and one with a summary at the end.")
+    ] = False,
+) -> int:
+    """Foretell a broker's start: the data that it serves, refuses or loses, and the place of every inconsistency.
+
+    Changes nothing; a broker may be running. Exit status 1 if anything is damaged. Leftovers of a crash that the next
+    load repairs are explained; they do not count as damage.
+    """
+    found, is_read = [], True
+    with _CheckProgress() as progress:
+        checks = Check(file_system_for(paths), progress.update)
+        for finding in checks.run([named(path) for path in paths]):
+            if as_json:
+                is_read = is_read and show(json.dumps(check_command.finding_document(finding)))
+                if not is_read and checks.summary.damaged:
+                    break  # the output's reader has quit, and the exit status cannot change any more
+            else:
+                found.append(finding)
+    if as_json:
+        show(json.dumps(check_command.summary_document(checks.summary, checks.start)))
+    else:
+        show("\n".join(check_command.lines(found, checks.summary, checks.start)))
+    return EXIT_DAMAGE if checks.summary.damaged else EXIT_OK
+
+
+class _CheckProgress(Line):
+    def update(self, check: Check) -> None:
+        seconds = self.due_seconds()
+        if seconds is not None:
+            done = min(check.bytes_done / max(check.bytes_total, 1), 1.0)
+            left = f", {seconds * (1 - done) / done:,.0f} s left" if done > 0.01 else ""
+            self.show(f"{done:4.0%} of {check_command.megabytes(check.bytes_total)}{left}")
+
+
+@with_options
+def why(
+    directories: Directories,
+    options: WhyOptions,
+    limit: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Show at most N partitions in detail; all are in the summary. Default: 20."
+        ),
+    ] = _SHOWN_BY_WHY,
+    as_json: Json = False,
+) -> int:
+    """Explain the size of partitions: what keeps each from being smaller, and what to do next.
+
+    Partitions that could lose most come first. Changes nothing; a broker may be running. Reads batch headers, and a
+    sample of the records of compacted partitions. Exit status 1 if a partition is damaged, 2 if one cannot be read.
+    """
+    # Imported here: `ls` starts sooner without the planner.
+    from cordwood.commands import why_node as why_command
+    from cordwood.commands.why.facts import CauseKind
+
+    with LogProgress() as progress:
+        result = why_command.why([named(directory) for directory in directories], options, on_progress=progress.update)
+    show_result(result, as_json=as_json, lines=why_command.lines(result, limit))
+    kinds = {cause.kind for partition in result.partitions for cause in partition.causes}
+    if CauseKind.DAMAGED in kinds:
+        return EXIT_DAMAGE
+    return EXIT_REQUEST if CauseKind.UNREADABLE in kinds else EXIT_OK
