@@ -35,7 +35,7 @@ from cordwood.fs.by_url import local_path
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
 from cordwood.live.report import PARTITION_COLUMNS, Health, PartitionStatus, worst_first
-from cordwood.storage.check.warnings import texts
+from cordwood.storage.check.placement import texts
 from cordwood.view.running import LiveNode, LiveOptions, supervised
 from cordwood.view.web.http_server import HOST
 

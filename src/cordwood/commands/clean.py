@@ -82,7 +82,7 @@ from cordwood.storage.changes.copy import (
     remove_segments,
     replace_segments,
 )
-from cordwood.storage.check.warnings import text, warnings
+from cordwood.storage.check.placement import text, warnings
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
 from cordwood.storage.log.loaded import broker_would_load

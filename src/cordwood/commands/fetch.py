@@ -16,7 +16,7 @@ from cordwood.common.threads import in_parallel
 from cordwood.fs.base import FileInfo, TargetStore
 from cordwood.fs.by_url import UrlStore
 from cordwood.fs.object_targets import ObjectTargetStore
-from cordwood.storage.check.warnings import texts
+from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs

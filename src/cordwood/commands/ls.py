@@ -31,7 +31,7 @@ from cordwood.common.text import (
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Finding
-from cordwood.storage.check.warnings import warnings
+from cordwood.storage.check.placement import warnings
 from cordwood.storage.node.listing import (
     Listing,
     PartitionListing,

@@ -8,7 +8,7 @@
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions
     node        a broker's log directories together, and the cluster's metadata
-    warnings    the checks that read no log except for the metadata log
+    placement   directories and partitions where their node has them; warnings before a command begins
 
 The check is read-only, and an error in one partition does not stop the check of the others.
 """

@@ -28,7 +28,8 @@ from cordwood.storage.check.partition import (
     is_deleted,
     open_log,
 )
-from cordwood.storage.check.permissions import READ, SEARCH, WRITE, may_not
+from cordwood.storage.check.permissions import check_partition_files
+from cordwood.storage.check.placement import check_directories, check_missing, check_topic_id
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -166,8 +167,8 @@ class Check:
                 todo.append(functools.partial(self._lone_partition, path))
         self._nodes = nodes_of(self.fs, directories, files)
         for node in self._nodes:
-            node.check_directories(self._findings)
-            self._missing += len(list(node.check_missing(self._findings)))
+            check_directories(node, self._findings)
+            self._missing += len(list(check_missing(node, self._findings)))
         yield from self._counted(self._findings.take())
         for step in todo:
             yield from self._counted(step())
@@ -339,13 +340,13 @@ class Check:
             return findings.take()
         check = PartitionCheck(log, _stop(directory, log), findings, self._progress)
         if node is not None and node.is_broker and not live and not is_deleted(log) and only is None:
-            _permissions(self.fs, path, log, findings)
+            check_partition_files(self.fs, path, log, findings)
         check.run(only=only)
         if name is not None and name.state is DirectoryState.CURRENT:
             if not check.damaged and log.segments:
                 ends[name.topic_partition] = check.log_end_offset
             if node is not None and not (check.names_topic and check.topic_id is None):
-                node.check_topic_id(name.topic_partition, path, check.topic_id, findings)
+                check_topic_id(node, name.topic_partition, path, check.topic_id, findings)
             if only is None:
                 self._loaded(name.topic_partition, log, check)
                 self._holes(directory, node, name.topic_partition, check, findings)
@@ -699,24 +700,6 @@ def _partition_name(path: str) -> filenames.PartitionDirectory | None:
         return parse_directory(posixpath.basename(path))
     except DataError:
         return None
-
-
-def _permissions(fs: Store, path: str, log: LogView, findings: Findings) -> None:
-    """Report the first file of a partition that its broker may not read or write.
-
-    One such file takes the whole log directory offline, so further ones do not matter.
-    """
-    owner, here = fs.stat(posixpath.dirname(path) or "."), fs.stat(path)
-    if missing := may_not(owner, here, READ | WRITE | SEARCH):
-        findings.add(Kind.NOT_WRITABLE, path, f"the owner of the log directory may not {missing} in it")
-        return
-    for info in log.entries:
-        file = None if info.is_directory else parse_file(info.name)
-        opened = file is not None and file.kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-        if not info.is_directory and (missing := may_not(owner, info, READ | WRITE if opened else READ)):
-            what = f"the owner of the log directory may not {missing} it"
-            findings.add(Kind.NOT_WRITABLE, f"{path}/{info.name}", what)
-            return
 
 
 def _first_part(directory: str, path: str) -> str:

@@ -1,11 +1,10 @@
-"""Checks all log directories of one broker: their ids, the cluster's metadata, missing directories and partitions.
+"""A broker's log directories together: which directories belong to one node, and where its partitions belong.
 
-If a small file is missing that ties a directory to its cluster, or a partition to its topic, a KRaft node does not
-start, or starts with empty partitions. So the absence of such a file is damage here. ZooKeeper-based brokers needed no
-such files. Therefore a node counts as a KRaft node only if its files show that it is one.
+The cluster's metadata, if a directory holds it, lists the partitions of the node and their directories. ZooKeeper-based
+brokers needed no files that tie a directory to its cluster. Therefore a node counts as a KRaft node only if its files
+show that it is one.
 
-Source: Kafka KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble.verify, LogManager.isStrayKraftReplica,
-KafkaMetadataLog.
+Source: Kafka KafkaRaftServer.initializeLogDirs, LogManager.isStrayKraftReplica, KafkaMetadataLog.
 """
 
 from __future__ import annotations
@@ -17,33 +16,19 @@ from dataclasses import dataclass, field
 
 from cordwood.common.config import TopicConfig, resolve
 from cordwood.common.errors import ConfigError, NotFoundError
-from cordwood.common.types import NONE, TopicPartition
+from cordwood.common.types import TopicPartition
 from cordwood.fs.base import Store
 from cordwood.record.columns import is_valid
-from cordwood.storage.check.findings import (
-    ALL_STRAY,
-    EMPTY,
-    KINDS,
-    NO_START,
-    OFFLINE,
-    STRAY,
-    STRAY_ONLY,
-    Findings,
-    Kind,
-)
-from cordwood.storage.check.permissions import READ, SEARCH, WRITE, may_not
 from cordwood.storage.formats import cluster_metadata, filenames, properties
 from cordwood.storage.formats.cluster_metadata import ClusterMetadata
-from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, FileKind, PartitionDirectory
-from cordwood.storage.log.files import read_file, why_unreadable
+from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState, PartitionDirectory
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
-from cordwood.storage.node.directory import LogDirectory, Partition, twice_in_cleaner_offsets
-from cordwood.storage.node.node import read_metadata, snapshot_offsets
-from cordwood.storage.node.start import Effect
+from cordwood.storage.node.directory import LogDirectory, Partition
+from cordwood.storage.node.node import read_metadata
 
 #: No log directory has an id below this: Kafka uses such ids for replicas whose directory is lost or not assigned yet.
-_RESERVED_IDS = 100
+RESERVED_IDS = 100
 
 
 @dataclass(frozen=True)
@@ -140,7 +125,8 @@ class NodeToCheck:
             return None
 
     @property
-    def _all(self) -> tuple[LogDirectory, ...]:
+    def all_directories(self) -> tuple[LogDirectory, ...]:
+        """The given directories and their siblings."""
         return (*self.directories, *self.siblings)
 
     def is_vital(self, path: str) -> bool:
@@ -149,214 +135,16 @@ class NodeToCheck:
         It does if the directory is its only one, or holds the metadata log.
         """
         holder = self.metadata_place
-        return len(self._all) + len(self.files) == 1 or (holder is not None and holder[0].path == path)
-
-    # ---- directories ---------------------------------------------------------------------------------------------
-
-    def check_directories(self, findings: Findings) -> None:
-        """Report errors in the files that tie the directories to a node and its cluster."""
-        if not self.is_broker or self.live:
-            return
-        for directory in self.directories:
-            self._meta(directory, findings)
-            self._permissions(directory, findings)
-        for path in self.files:
-            findings.add(Kind.UNREADABLE, path, "a file where a log directory should be")
-        self._ensemble(findings)
-        if self.is_kraft:
-            self._metadata_log(findings)
-            self._registered(findings)
-        self._cleaner(findings)
-
-    def _meta(self, directory: LogDirectory, findings: Findings) -> None:
-        path = f"{directory.path}/{filenames.META_PROPERTIES}"
-        if directory.info(filenames.META_PROPERTIES) is None:
-            if self.is_kraft:
-                what = f"there is no {filenames.META_PROPERTIES}, as in a directory that was never formatted"
-                findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-        elif directory.meta is None:
-            try:
-                read_file(self.fs, path)
-            except OSError as error:
-                meaning = KINDS[Kind.META_PROPERTIES][1]
-                findings.add(Kind.UNREADABLE, path, why_unreadable(error), meaning=meaning)
-                return
-            wrong = next((one for one in directory.unreadable if one.path == path), None)
-            if wrong is not None:
-                findings.add(Kind.META_PROPERTIES, path, wrong.what, position=wrong.position)
-        elif directory.meta.node_id is None and self.is_kraft:
-            findings.add(Kind.META_PROPERTIES, path, "it has no node.id", meaning=NO_START)
-        elif directory.meta.directory_id is not None and directory.meta.directory_id.int < _RESERVED_IDS:
-            what = f"its directory.id, {properties.encode_id(directory.meta.directory_id)}, is reserved"
-            findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-        elif self._is_unregistered(directory) and self._placed_by_id(directory):
-            has = "no directory.id" if directory.meta.directory_id is None else "another directory.id than before"
-            what = f"it has {has}, and the cluster's metadata places partitions by the one that it had"
-            meaning = "its partitions get no leader until the broker has had them assigned to the new id"
-            findings.add(Kind.META_PROPERTIES, path, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
-
-    def _is_unregistered(self, directory: LogDirectory) -> bool:
-        """Return whether the cluster's metadata lists this node's directories, but not the id of this directory."""
-        broker = None if self.believed is None or self.node_id is None else self.believed.brokers.get(self.node_id)
-        if broker is None or not broker.directories or directory.meta is None:
-            return False
-        own = directory.meta.directory_id
-        return own is None or properties.encode_id(own) not in broker.directories
-
-    def _placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
-        """Return the partitions of a directory that the metadata places in an unknown directory of the node: in one
-        whose id no directory has.
-        """
-        if self.believed is None or self.node_id is None:
-            return []
-        here = {properties.encode_id(one.meta.directory_id) for one in self._all if one.meta and one.meta.directory_id}
-        found = []
-        for name in _current(directory):
-            topic = self.believed.topics.get(name.topic)
-            placed = None if topic is None else topic.partitions.get(name.partition)
-            if placed is not None:
-                at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
-                known = properties.decode_id(at)
-                if known is not None and known.int >= _RESERVED_IDS and at not in here:
-                    found.append(name)
-        return found
-
-    def without_leader(self, directory: LogDirectory, file: str) -> list[TopicPartition]:
-        """Return the partitions that get no leader because of an error in a directory's file.
-
-        A broker becomes leader of its partitions one after the other, and stops at the first whose high watermark it
-        cannot read. Its order is that of a Java HashMap.
-
-        Args:
-            file: name of the file with the error.
-
-        Source: Kafka ReplicaManager.applyLocalLeadersDelta, TopicPartition.hashCode, Java HashMap.
-        """
-        if file == filenames.META_PROPERTIES:
-            return self._placed_by_id(directory)
-        return self.behind_in_map(_current(directory))
-
-    def behind_in_map(self, failing: Collection[TopicPartition]) -> list[TopicPartition]:
-        """Return all partitions from the first of `failing` on, in a broker's order of becoming their leader."""
-        names = sorted(self.homes, key=str)
-        names.sort(key=functools.partial(_place_in_map, size=len(names)))
-        first = next((at for at, name in enumerate(names) if name in failing), len(names))
-        return names[first:]
+        return len(self.all_directories) + len(self.files) == 1 or (holder is not None and holder[0].path == path)
 
     @functools.cached_property
     def homes(self) -> Mapping[TopicPartition, LogDirectory]:
         """The directory that each partition is served from: the first one that holds it."""
         return {name: one for one in reversed(self.directories) for name in _current(one)}
 
-    def _permissions(self, directory: LogDirectory, findings: Findings) -> None:
-        """Report files that the owner of a log directory may not read or write. Its broker runs as this owner."""
-        try:
-            owner = self.fs.stat(directory.path)
-        except OSError:
-            return
-        if missing := may_not(owner, owner, READ | WRITE | SEARCH):
-            findings.add(Kind.NOT_WRITABLE, directory.path, f"its owner may not {missing} in it")
-        read: tuple[str, ...] = (filenames.META_PROPERTIES, *filenames.OFFSET_CHECKPOINTS)
-        if self.metadata_place is None or self.metadata_place[0].path == directory.path:
-            read = (*read, filenames.BOOTSTRAP_CHECKPOINT)
-        for name in (filenames.LOCK, *read):
-            info, wanted = directory.info(name), READ | WRITE if name == filenames.LOCK else READ
-            if info is not None and (missing := may_not(owner, info, wanted)):
-                what = f"the owner of the log directory may not {missing} it"
-                findings.add(Kind.NOT_WRITABLE, f"{directory.path}/{name}", what)
-
-    def _ensemble(self, findings: Findings) -> None:
-        """Report meta.properties that contradict each other: one cluster, one node, and distinct directory ids."""
-        known = [(one, one.meta) for one in self.directories if one.meta is not None]
-        if not known:
-            return
-        first, of_first = known[0]
-        for at, (directory, meta) in enumerate(known[1:], 1):
-            path = f"{directory.path}/{filenames.META_PROPERTIES}"
-            for name, mine, other in (
-                ("cluster.id", meta.cluster_id, of_first.cluster_id),
-                ("node.id", meta.node_id, of_first.node_id),
-            ):
-                if mine is not None and other is not None and mine != other:
-                    what = f"{name} {mine}, but {first.path} has {other}"
-                    findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-            for twin, of_twin in known[:at]:
-                if meta.directory_id is not None and meta.directory_id == of_twin.directory_id:
-                    what = f"its directory.id is that of {twin.path}, too: one is a copy of the other"
-                    findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-
-    def _metadata_log(self, findings: Findings) -> None:
-        """Report a metadata log that is missing, empty, or begins above 0 without a snapshot."""
-        first = self.directories[0].path
-        if self.metadata_place is None:
-            for directory in self.directories:
-                if directory.info(cluster_metadata.NAME) is not None:
-                    path = f"{directory.path}/{cluster_metadata.NAME}"
-                    findings.add(Kind.METADATA_LOG, path, "a file where the directory of the metadata log should be")
-                    return
-            if not self.was_formatted:
-                return
-            what = "none of the log directories has a metadata log; if it is elsewhere, name that directory, too"
-            findings.add(Kind.METADATA_LOG, f"{first}/{cluster_metadata.NAME}", what, meaning=ALL_STRAY)
-            return
-        path = self.metadata_place[1].path
-        for _, other in self.metadata_places[1:]:
-            what = f"{path} is there, too: a node has its metadata log in one directory, metadata.log.dir"
-            findings.add(Kind.METADATA_LOG, other.path, what)
-        try:
-            log = LogView(path, fs=self.fs)
-        except (OSError, NotFoundError):
-            return  # reported when the log is checked
-        newest = max(snapshot_offsets(log), default=NONE)
-        if log.first_offset > 0 and newest < log.first_offset:
-            has = "there is no snapshot" if newest == NONE else f"the newest snapshot ends at {newest}"
-            what = f"the metadata log begins at offset {log.first_offset}, and {has}: what was before is lost"
-            findings.add(Kind.METADATA_LOG, path, what, offset=log.first_offset)
-        elif self.believed is not None and self.metadata is not None and self.metadata.next_offset == 0:
-            findings.add(Kind.METADATA_LOG, path, "the metadata log is empty", meaning=ALL_STRAY)
-
-    def _registered(self, findings: Findings) -> None:
-        """Compare the directories with the broker's registration in the cluster's metadata."""
-        metadata, known = self.believed, [one for one in self._all if one.meta is not None]
-        if metadata is None or not metadata.brokers or self.node_id is None or len(known) < len(self._all):
-            return
-        broker = metadata.brokers.get(self.node_id)
-        if broker is None:
-            if any(
-                self.node_id in one.replicas for topic in metadata.topics.values() for one in topic.partitions.values()
-            ):
-                return
-            known_ids = ", ".join(map(str, sorted(metadata.brokers)))
-            path = f"{known[0].path}/{filenames.META_PROPERTIES}"
-            what = f"node.id {self.node_id}, but the cluster's metadata knows only the brokers {known_ids}"
-            findings.add(Kind.META_PROPERTIES, path, what, meaning=NO_START)
-            return
-        here = {properties.encode_id(one.meta.directory_id) for one in known if one.meta and one.meta.directory_id}
-        missing = [one for one in broker.directories if one not in here]
-        if len(broker.directories) > len(self._all) + len(self.files):
-            where = self.metadata_place[1].path if self.metadata_place else self.directories[0].path
-            what = (
-                f"the broker has {len(broker.directories)} log directories by its cluster's metadata, "
-                f"{len(self._all)} given: the one with the id {', '.join(missing) or '?'} is not there"
-            )
-            findings.add(
-                Kind.DIRECTORY_MISSING,
-                where,
-                what,
-                meaning="a broker does not start while a disk of it is not mounted; name all of its directories",
-                effect=Effect.DOES_NOT_START,
-            )
-
-    def _cleaner(self, findings: Findings) -> None:
-        for partition, first, other in twice_in_cleaner_offsets(self.directories):
-            path, offset = f"{other.path}/{filenames.CLEANER_OFFSETS}", other.cleaner_offsets[partition]
-            what = f"{partition} is in {first.path}/{filenames.CLEANER_OFFSETS}, too: a duplicate of the entry here"
-            findings.add(Kind.CHECKPOINT_DUPLICATE, path, what, offset=offset)
-
-    # ---- partitions ----------------------------------------------------------------------------------------------
-
     @functools.cached_property
-    def _topics_by_id(self) -> Mapping[str, cluster_metadata.Topic]:
+    def topics_by_id(self) -> Mapping[str, cluster_metadata.Topic]:
+        """The topics in the metadata; empty if that has problems."""
         metadata = self.believed
         return {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
 
@@ -375,49 +163,47 @@ class NodeToCheck:
         unknown = self.believed is None or self.node_id not in self.believed.brokers
         return placed is not None and (unknown or self.node_id in placed.replicas)
 
-    def check_topic_id(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
-        """Report a partition that a broker takes for a stray, or for a partition of another topic.
+    def placed_by_id(self, directory: LogDirectory) -> list[TopicPartition]:
+        """Return the partitions of a directory that the metadata places in a directory whose id the node lacks."""
+        if self.believed is None or self.node_id is None:
+            return []
+        here = {
+            properties.encode_id(one.meta.directory_id)
+            for one in self.all_directories
+            if one.meta and one.meta.directory_id
+        }
+        found = []
+        for name in _current(directory):
+            topic = self.believed.topics.get(name.topic)
+            placed = None if topic is None else topic.partitions.get(name.partition)
+            if placed is not None:
+                at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
+                known = properties.decode_id(at)
+                if known is not None and known.int >= RESERVED_IDS and at not in here:
+                    found.append(name)
+        return found
+
+    def without_leader(self, directory: LogDirectory, file: str) -> list[TopicPartition]:
+        """Return the partitions that get no leader because of an error in a directory's file.
+
+        A broker becomes leader of its partitions one after the other, and stops at the first whose high watermark it
+        cannot read. Its order is that of a Java HashMap.
 
         Args:
-            topic_id: topic id in its `partition.metadata`; None if the file is missing.
+            file: name of the file with the error.
+
+        Source: Kafka ReplicaManager.applyLocalLeadersDelta, TopicPartition.hashCode, Java HashMap.
         """
-        metadata = self.believed
-        if metadata is None or name.topic == CLUSTER_METADATA_TOPIC:
-            return
-        before = len(findings.found)
-        self._stray(name, path, topic_id, findings)
-        if any(one.effect is Effect.STRAY for one in findings.found[before:]):
-            self.strays.add(path)
+        if file == filenames.META_PROPERTIES:
+            return self.placed_by_id(directory)
+        return self.behind_in_map(_current(directory))
 
-    def _stray(self, name: TopicPartition, path: str, topic_id: str | None, findings: Findings) -> None:
-        metadata = self.believed
-        assert metadata is not None, "it was asked for"
-        file, wanted = f"{path}/{FileKind.PARTITION_METADATA}", metadata.topics.get(name.topic)
-        stray = STRAY if self.is_here(wanted, name.partition) else STRAY_ONLY
-        if topic_id is None:
-            what = f"missing, so a broker does not know of which topic it is; by name its id is {_id(wanted)}"
-            findings.add(Kind.PARTITION_METADATA, file, what, meaning=stray)
-            return
-        owner = self._topics_by_id.get(topic_id)
-        if owner is None:
-            what = f"topic id {topic_id}, the cluster's metadata has {_id(wanted)} for {name.topic}"
-            findings.add(Kind.TOPIC_ID, file, what, meaning=stray)
-        elif not self.is_here(owner, name.partition):
-            placed = owner.partitions.get(name.partition)
-            where = "no such partition" if placed is None else f"its replicas on {', '.join(map(str, placed.replicas))}"
-            what = f"topic id {topic_id} is that of {owner.name}, and the cluster's metadata has {where}"
-            findings.add(Kind.TOPIC_ID, file, what, meaning=stray)
-        elif owner.name != name.topic:
-            what = f"topic id {topic_id} is that of {owner.name}, not of {name.topic}"
-            meaning = f"a broker serves nothing of {name}: the directory is of another topic"
-            findings.add(Kind.TOPIC_ID, file, what, meaning=meaning, effect=Effect.PARTITION_OFFLINE)
-
-    def _is_blocked(self, directory: LogDirectory, name: str) -> bool:
-        """Return whether a file, or a link without a target, is in the place where a broker creates a directory."""
-        if directory.info(name) is not None:
-            return True
-        here = self.fs.real_path(directory.path)
-        return self.fs.real_path(f"{directory.path}/{name}") != f"{here.rstrip('/')}/{name}"
+    def behind_in_map(self, failing: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return all partitions from the first of `failing` on, in a broker's order of becoming their leader."""
+        names = sorted(self.homes, key=str)
+        names.sort(key=functools.partial(_place_in_map, size=len(names)))
+        first = next((at for at, name in enumerate(names) if name in failing), len(names))
+        return names[first:]
 
     def has_twin(self, name: TopicPartition) -> bool:
         """Return whether a partition has several directories."""
@@ -433,88 +219,6 @@ class NodeToCheck:
         """Return whether a broker takes a future directory, the target of a move, for a stray."""
         is_known = self.believed is None or self.has_replica(name.topic_partition)
         return name.state is DirectoryState.FUTURE and not is_known
-
-    def check_missing(self, findings: Findings) -> Iterator[TopicPartition]:
-        """Report partitions that the metadata places on this node but no directory holds, and yield their names."""
-        metadata = self.believed
-        if metadata is None or self.node_id is None or not self.is_broker:
-            return
-        broker = metadata.brokers.get(self.node_id)
-        if broker is None or len(broker.directories) > len(self.directories):
-            return  # the user did not name all log directories; further ones may hold the partitions
-        present = {
-            partition.name.topic_partition
-            for directory in self.directories
-            for partition in directory.partitions
-            if partition.name.state in (DirectoryState.CURRENT, DirectoryState.FUTURE)
-        }
-        by_id = {
-            properties.encode_id(one.meta.directory_id): one
-            for one in self.directories
-            if one.meta is not None and one.meta.directory_id is not None
-        }
-        noted = {name for one in self.directories for name in (*one.recovery_points, *one.high_watermarks)}
-        for topic in metadata.topics.values():
-            for number, placed in topic.partitions.items():
-                name = TopicPartition(topic.name, number)
-                if self.node_id not in placed.replicas or name in present:
-                    continue
-                blocked = [one.path for one in self.directories if self._is_blocked(one, str(name))]
-                if blocked:
-                    what = f"a file where the directory of {name} should be"
-                    findings.add(Kind.PARTITION_MISSING, f"{blocked[0]}/{name}", what, meaning=OFFLINE)
-                    yield name
-                    continue
-                if name not in noted:
-                    continue  # this is a partial copy of a node, or the broker never created the partition
-                at = dict(zip(placed.replicas, placed.directories, strict=False)).get(self.node_id, "")
-                directory = by_id.get(at, self.directories[0])
-                copied = len(placed.replicas) > 1
-                what = f"the cluster's metadata places {name} on this broker, and no log directory holds it"
-                findings.add(
-                    Kind.PARTITION_MISSING,
-                    f"{directory.path}/{name}",
-                    what,
-                    meaning=f"{EMPTY}; its leader may still have the records" if copied else EMPTY,
-                    effect=Effect.STARTS_EMPTY,
-                )
-                yield name
-
-
-def _current(directory: LogDirectory) -> set[TopicPartition]:
-    """Return the partitions that a broker serves from a directory."""
-    names = {one.name.topic_partition for one in directory.partitions if one.name.state is DirectoryState.CURRENT}
-    return {name for name in names if name.topic != CLUSTER_METADATA_TOPIC}
-
-
-def _place_in_map(name: TopicPartition, size: int) -> int:
-    """Return the bucket of a partition in a Java HashMap with `size` partitions."""
-    of_topic = 0
-    for unit in name.topic:
-        of_topic = (31 * of_topic + ord(unit)) & 0xFFFFFFFF
-    value = (31 * (31 + name.partition) + of_topic) & 0xFFFFFFFF
-    buckets = 16
-    while size > buckets * 3 // 4:
-        buckets *= 2
-    return (value ^ value >> 16) & (buckets - 1)
-
-
-def _first_damage(fs: Store, path: str) -> int:
-    """Return the offset at which a load cuts a metadata log: that of the first damage, or its end offset."""
-    next_offset = 0
-    for segment, item in LogView(path, fs=fs).windows():
-        next_offset = max(next_offset, segment.base_offset)
-        if isinstance(item, Gap):
-            return next_offset
-        wrong = ~is_valid(item.batches)
-        if wrong.any():
-            return int(item.batches["base_offset"][int(wrong.argmax())])
-        next_offset = int(item.batches["last_offset"][-1]) + 1
-    return next_offset
-
-
-def _id(topic: cluster_metadata.Topic | None) -> str:
-    return "none" if topic is None else topic.topic_id
 
 
 def nodes_of(fs: Store, directories: Sequence[LogDirectory], files: Sequence[str] = ()) -> list[NodeToCheck]:
@@ -596,3 +300,35 @@ def _holds_metadata(directory: LogDirectory) -> bool:
 def _key(directory: LogDirectory) -> tuple[object, ...] | None:
     meta = directory.meta
     return None if meta is None else (meta.cluster_id, meta.node_id)
+
+
+def _current(directory: LogDirectory) -> set[TopicPartition]:
+    """Return the partitions that a broker serves from a directory."""
+    names = {one.name.topic_partition for one in directory.partitions if one.name.state is DirectoryState.CURRENT}
+    return {name for name in names if name.topic != CLUSTER_METADATA_TOPIC}
+
+
+def _place_in_map(name: TopicPartition, size: int) -> int:
+    """Return the bucket of a partition in a Java HashMap with `size` partitions."""
+    of_topic = 0
+    for unit in name.topic:
+        of_topic = (31 * of_topic + ord(unit)) & 0xFFFFFFFF
+    value = (31 * (31 + name.partition) + of_topic) & 0xFFFFFFFF
+    buckets = 16
+    while size > buckets * 3 // 4:
+        buckets *= 2
+    return (value ^ value >> 16) & (buckets - 1)
+
+
+def _first_damage(fs: Store, path: str) -> int:
+    """Return the offset at which a load cuts a metadata log: that of the first damage, or its end offset."""
+    next_offset = 0
+    for segment, item in LogView(path, fs=fs).windows():
+        next_offset = max(next_offset, segment.base_offset)
+        if isinstance(item, Gap):
+            return next_offset
+        wrong = ~is_valid(item.batches)
+        if wrong.any():
+            return int(item.batches["base_offset"][int(wrong.argmax())])
+        next_offset = int(item.batches["last_offset"][-1]) + 1
+    return next_offset

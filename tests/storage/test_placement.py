@@ -11,7 +11,7 @@ from cordwood.commands.clean import clean
 from cordwood.commands.ls import ls
 from cordwood.commands.options import CopyOptions, ListOptions, PlanOptions, TaskOptions
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.storage.check.warnings import texts
+from cordwood.storage.check.placement import texts
 from tests.starts.faults import FAULTS
 
 
