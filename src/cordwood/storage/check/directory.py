@@ -641,10 +641,13 @@ class Check:
                             meaning=meaning,
                         )
                 written = directory.info(filenames.RECOVERY_POINTS) is not None
-                if written and directory.info(filenames.LOG_START_OFFSETS) is None:
+                checkpoint = directory.info(filenames.LOG_START_OFFSETS)
+                # Kafka creates the file empty, so the leader epochs have to show that entries are lost.
+                if written and (checkpoint is None or not checkpoint.size_bytes):
+                    state = "missing" if checkpoint is None else "empty"
                     for name, offset in self._deleted_below.items():
                         if node.homes.get(name) is directory:
-                            what = f"missing, and by its leader epochs {name} began at {offset:,}"
+                            what = f"{state}, and by its leader epochs {name} began at {offset:,}"
                             self._findings.add(Kind.CHECKPOINT_UNREADABLE, path, what, offset=offset, meaning=meaning)
 
     # ---- single files ------------------------------------------------------------------------------------------------
