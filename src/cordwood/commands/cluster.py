@@ -19,10 +19,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.node import metadata_log, read_metadata
 
-# ---- cluster view ----------------------------------------------------------------------------------------------------
-
-# Topics, configs and brokers of a cluster, by name, as of an offset or a time of its metadata log.
-
 #: A config is secret if its name contains one of these; its value is replaced by `HIDDEN`.
 _SECRET = ("password", "secret", "jaas.config", "keystore.key", "token")
 HIDDEN = "(hidden)"

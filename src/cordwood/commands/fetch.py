@@ -1,4 +1,9 @@
-"""`fetch`: download a broker's directory from an object store."""
+"""`fetch`: download a broker's directory from an object store; it appears complete or not at all.
+
+Every file is copied to a work folder beside the new directory, with its modification time, and is durable there before
+the folder gets its final name. If Cordwood made the copy in the store, each file must have the checksum in the copy's
+manifest. In any other directory only a file's length is checked, and that it did not change during the download.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,6 @@ from cordwood.storage.check.placement import texts
 from cordwood.storage.formats import filenames
 from cordwood.storage.log.files import copy_file
 from cordwood.storage.node.directory import check_outside_logs
-
-# ---- fetch -----------------------------------------------------------------------------------------------------------
-
-# Download a directory from an object store to this machine; it appears complete or not at all.
-#
-# Every file is copied to a work folder beside the new directory, with its modification time, and is durable there
-# before
-# the folder gets its final name. If Cordwood made the copy in the store, each file must have the checksum in the copy's
-# manifest. In any other directory only a file's length is checked, and that it did not change during the download.
 
 
 @dataclass(frozen=True, slots=True)
