@@ -1,4 +1,4 @@
-"""The calls of a manager that a broker's other parts make: topic ids, places, moves, strays, configs."""
+"""The calls of a manager about topic ids, places, future and stray logs, deletions, configs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
 from tests.knobs import scaled
 from tests.live.cleaning import begin_abort
-from tests.live.live_logs import NOW_MS, batch, read_all
+from tests.live.live_logs import NOW_MS, batch
 from tests.live.nodes import ONE, TWO, Node
 from tests.storage.indexes import index_all
 from tests.storage.plain_history import all_keys, plain_history
@@ -139,76 +139,34 @@ def test_a_future_log_needs_a_preferred_directory_that_is_another(node: Node) ->
         node.manager.get_or_create_log(ONE, is_new=True, is_future=True)
 
 
-# ---- moves -----------------------------------------------------------------------------------------------------------
+# ---- future logs -----------------------------------------------------------------------------------------------------
 
 
-def begun_move(node: Node) -> tuple[str, str]:
-    """A log, and a future log with the same records; returns the directories of both."""
+def begun_move(node: Node) -> None:
+    """A log, and a future log with the same records."""
     log = node.append(ONE, "a0", "a1")
     (target,) = set(node.manager.live_log_dirs) - {log.parent_directory}
     node.manager.maybe_update_preferred_log_dir(ONE, target)
     future = node.manager.get_or_create_log(ONE, is_new=True, is_future=True)
     assert future.directory.endswith("-future")
     future.append_as_follower(log.read(0, 1000, FetchIsolation.LOG_END).records, 0)
-    return log.parent_directory, target
-
-
-def test_a_future_log_takes_the_place_of_the_current_one_and_its_readers_go_on(node: Node) -> None:
-    _, target = begun_move(node)
-    old = node.manager.get_log(ONE)
-    assert old is not None
-    node.manager.abort_and_pause_cleaning(ONE)
-    now = node.manager.replace_current_with_future_log(ONE)
-    assert (now.parent_directory, now.directory, now.high_watermark) == (target, f"{target}/t-0", 2)
-    assert read_all(old) == read_all(now) == {0: "a0", 1: "a1"}
-    assert old.directory.endswith("-delete")
-    with pytest.raises(KafkaStorageError, match="future replica for t-0 is offline"):
-        node.manager.replace_current_with_future_log(ONE)
-    node.manager.abort_and_pause_cleaning(ONE)
-    node.manager.resume_cleaning(ONE)
-
-
-@pytest.mark.parametrize("side", ["current", "future"])
-def test_a_move_that_was_decided_and_cut_off_is_finished_by_the_next_start(side: str) -> None:
-    node = with_directory_ids()
-    source, target = begun_move(node)
-    node.manager.shutdown()
-    node.start()
-    node.manager.startup()
-    assigned = DIRECTORY_IDS[(target if side == "future" else source).strip("/")]
-    node.manager.recover_abandoned_future_logs(lambda partition: assigned if partition == ONE else None)
-    log = node.manager.get_log(ONE)
-    assert log is not None
-    assert log.directory == f"{target if side == 'future' else source}/t-0"
-    assert (node.manager.get_log(ONE, is_future=True) is None) is (side == "future")
 
 
 # ---- strays and deletions --------------------------------------------------------------------------------------------
 
 
-def test_a_stray_log_is_set_aside_closed_and_left_by_later_starts(node: Node) -> None:
-    node.append(ONE, "a1")
+def test_a_log_that_a_broker_has_set_aside_as_stray_is_not_loaded_and_stays(node: Node) -> None:
+    log = node.append(ONE, "a1")
     node.append(TWO, "b1")
     node.manager.shutdown()
-    node.start()
-    node.manager.startup(is_stray=lambda partition, _: partition == ONE)
-    path = node.manager.stray_logs[ONE]
-    assert path.endswith("-stray") and node.fs.exists(path)
-    assert (node.manager.get_log(ONE), set(node.manager.logs)) == (None, {TWO})
-    node.manager.shutdown()
+    path = f"{log.directory}.{'0' * 32}-stray"
+    node.fs.rename(log.directory, path)
     node.start()
     node.manager.startup()
     assert node.manager.stray_logs == {ONE: path}
+    assert (node.manager.get_log(ONE), set(node.manager.logs)) == (None, {TWO})
     node.pass_time(120_000)
     assert node.fs.exists(path)
-
-
-def test_a_log_that_turns_out_to_be_stray_is_kept_aside(node: Node) -> None:
-    node.append(ONE, "a1")
-    node.manager.async_delete(ONE, is_stray=True)
-    for _ in range(3):
-        node.pass_time(60_000)
-    assert node.fs.exists(node.manager.stray_logs[ONE])
 
 
 def test_many_logs_are_deleted_with_their_future_logs_and_errors_reach_the_caller() -> None:

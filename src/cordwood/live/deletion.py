@@ -1,7 +1,7 @@
-"""Removes logs from a manager: deletes them in two steps, or sets aside stray logs.
+"""Removes logs from a manager, in two steps.
 
 The directory of a deleted log is renamed at once; its files are removed after `log.segment.delete.delay.ms`, or after
-the next start. A stray log is closed, and its files stay.
+the next start.
 
 Source: Kafka LogManager.asyncDelete, LogManager.deleteLogs.
 """
@@ -35,7 +35,7 @@ class Deletion:
     """Removes logs.
 
     Attributes:
-        stray: directories of stray logs, which do not belong on this broker.
+        stray: directories that a broker has set aside as stray; they are not loaded, and stay.
         waiting: logs whose directories are not removed yet, the oldest first.
     """
 
@@ -46,13 +46,12 @@ class Deletion:
         self._checkpoints = checkpoints
 
     def async_delete(
-        self, partition: TopicPartition, *, is_future: bool = False, is_stray: bool = False, checkpoint: bool = True
+        self, partition: TopicPartition, *, is_future: bool = False, checkpoint: bool = True
     ) -> Log | None:
         """Remove a log, and delete its files later; return it, or None if it is not here.
 
         Args:
             is_future: remove the log that was to replace the current one.
-            is_stray: the log does not belong here: rename its directory and keep its files.
 
         Raises:
             KafkaStorageError: the disk failed, or an offline directory may have the log.
@@ -79,12 +78,9 @@ class Deletion:
                 cleaner.manager.update_checkpoints(log.parent_directory, remove=partition)
                 # A later log of the same name is a different log, so forget that this one could not be cleaned.
                 cleaner.manager.mark_partition_cleanable(log.parent_directory, partition)
-            if is_stray:
-                self.set_aside(partition, log)
-            else:
-                self.delete_later(partition, log)
-                if partition.topic not in {one.topic for one, _ in pool.items()}:
-                    pool.configs.forget(partition.topic)  # a later topic of the same name is a different topic
+            self.delete_later(partition, log)
+            if partition.topic not in {one.topic for one, _ in pool.items()}:
+                pool.configs.forget(partition.topic)  # a later topic of the same name is a different topic
         if checkpoint:
             self._checkpoints.write_offsets(log.parent_directory)
         return log
@@ -93,7 +89,6 @@ class Deletion:
         self,
         partitions: Iterable[TopicPartition],
         *,
-        is_stray: bool = False,
         on_error: Callable[[TopicPartition, Exception], None],
     ) -> None:
         """Remove many logs and their future logs; write each directory's checkpoints once.
@@ -108,19 +103,11 @@ class Deletion:
                 if self._pool.get(partition, is_future=is_future) is None:
                     continue
                 try:
-                    log = self.async_delete(partition, is_future=is_future, is_stray=is_stray, checkpoint=False)
+                    log = self.async_delete(partition, is_future=is_future, checkpoint=False)
                     touched |= set() if log is None else {log.parent_directory}
                 except LogError as error:
                     on_error(partition, error)
         self._checkpoints.write_offsets(*touched)
-
-    def set_aside(self, partition: TopicPartition, log: Log) -> None:
-        """Close a log that does not belong here, and rename its directory so that no start loads it."""
-        path = self._renamed(partition, log, DirectoryState.STRAY)
-        _log.warning("Log of %s is stray, and set aside as %s", partition, path)
-        log.close()
-        with self._pool.lock:
-            self.stray[partition] = path
 
     def delete_later(self, partition: TopicPartition, log: Log, *, successor: Log | None = None) -> None:
         """Rename the directory of a removed log, which takes no more appends; its files are deleted later.
@@ -130,7 +117,9 @@ class Deletion:
         """
         directory = log.directory
         log.refuse_changes()
-        self._renamed(partition, log, DirectoryState.DELETED)
+        log.rename_directory(
+            self._pool.directories.locked[log.parent_directory].place_for(partition, DirectoryState.DELETED)
+        )
         if successor is None:
             log.note_deleted()
         else:
@@ -140,11 +129,6 @@ class Deletion:
     def wait(self, log: Log) -> None:
         """Let `delete_logs` remove a log whose directory is already renamed, after the delay."""
         self.waiting.append(Deleted(log, self._pool.scheduler.clock()))
-
-    def _renamed(self, partition: TopicPartition, log: Log, state: DirectoryState) -> str:
-        path = self._pool.directories.locked[log.parent_directory].place_for(partition, state)
-        log.rename_directory(path)
-        return path
 
     def forget_all_in(self, path: str) -> None:
         """Forget the logs whose removal waits in a failed directory."""

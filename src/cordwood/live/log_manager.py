@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-#: Returns whether a loaded log is stray, that is, does not belong on this broker.
-IsStray = Callable[[TopicPartition, Log], bool]
 
 
 class LogManager:
@@ -121,8 +119,6 @@ class LogManager:
         self.async_delete = self._deletion.async_delete
         self.async_delete_all = self._deletion.async_delete_all
         self.move_partition = moves.move_partition
-        self.replace_current_with_future_log = moves.replace_current_with_future_log
-        self.recover_abandoned_future_logs = moves.recover_abandoned_future_logs
         self.is_log_dir_online = self._directories.is_live
         self.directory_id = self._directories.directory_id
         self.read_broker_epoch_from_clean_shutdown_files = self._directories.broker_epoch
@@ -160,7 +156,7 @@ class LogManager:
 
     @property
     def stray_logs(self) -> dict[TopicPartition, str]:
-        """Directories of stray logs, which do not belong on this broker."""
+        """Directories that a broker has set aside because they do not belong on it; they are not loaded."""
         return dict(self._deletion.stray)
 
     @property
@@ -175,7 +171,6 @@ class LogManager:
         on_progress: OnProgress | None = None,
         *,
         on_loaded: Callable[[], None] = lambda: None,
-        is_stray: IsStray | None = None,
         index: bool = False,
     ) -> None:
         """Lock all directories, load all their logs, start the tasks.
@@ -183,7 +178,6 @@ class LogManager:
         Args:
             on_progress: called with a directory, the number of its loaded logs, and the number of all its logs.
             on_loaded: called when all logs are loaded, before any task changes them.
-            is_stray: returns whether a loaded log does not belong here; such a log is set aside.
             index: cleans write key indexes of compacted logs, so that later cleans read only segments that may change.
                 Without it they only update existing indexes.
 
@@ -198,7 +192,7 @@ class LogManager:
         self._is_started = True
         try:
             self._directories.lock_all()
-            self._load_all(on_progress, is_stray)
+            self._load_all(on_progress)
             for failure in self.failures.failures:
                 self.handle_log_dir_failure(failure.directory)
             if self.config.flag("log.cleaner.enable"):
@@ -225,11 +219,11 @@ class LogManager:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def _load_all(self, on_progress: OnProgress | None, is_stray: IsStray | None) -> None:
+    def _load_all(self, on_progress: OnProgress | None) -> None:
         threads, directories = self._recovery_threads, list(self._directories.locked.values())
 
         def load(directory: LiveDirectory) -> None:
-            self._loads.load(directory, threads, lambda found: self._load_one(found, is_stray), on_progress)
+            self._loads.load(directory, threads, self._load_one, on_progress)
 
         try:
             with ThreadPoolExecutor(max(1, len(directories)), "log-loading") as threads_of_directories:
@@ -242,8 +236,8 @@ class LogManager:
             with contextlib.suppress(KafkaStorageError):  # the directory is offline
                 self._pool.remember_configs(partition.topic, log)
 
-    def _load_one(self, found: LoadedFrom, is_stray: IsStray | None) -> None:
-        """Load a log, and add, delete or set it aside, depending on its directory's name."""
+    def _load_one(self, found: LoadedFrom) -> None:
+        """Load a log, and add or delete it, depending on its directory's name; leave a stray one alone."""
         path, name, state = found.partition.path, found.partition.name.topic_partition, found.partition.name.state
         if state is DirectoryState.STRAY:
             self._deletion.stray[name] = path
@@ -253,9 +247,6 @@ class LogManager:
         log = self._creation.open(path, name.topic, found.checkpointed, on_recovered=found.on_recovered)
         if state is DirectoryState.DELETED:
             self._deletion.wait(log)
-            return
-        if is_stray is not None and state is DirectoryState.CURRENT and is_stray(name, log):
-            self._deletion.set_aside(name, log)
             return
         if not self._directories.locked[log.parent_directory].is_brokers:
             # This replica is the only one: all its records are committed, as for a broker that leads without followers.

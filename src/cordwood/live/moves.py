@@ -4,15 +4,14 @@ A future log in the other directory receives all records of the current log, and
 replacement leaves a future log, with which the next move continues. A crash during the replacement leaves a single log,
 or two whole logs, and then the next start fails until the user removes one of them.
 
-Source: Kafka LogManager.replaceCurrentWithFutureLog, LogManager.recoverAbandonedFutureLogs, ReplicaAlterLogDirsThread.
+Source: Kafka LogManager.replaceCurrentWithFutureLog, ReplicaAlterLogDirsThread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from cordwood.common.errors import IllegalStateError, KafkaStorageError, OffsetOutOfRangeError
 from cordwood.common.types import TopicPartition
@@ -97,33 +96,16 @@ class Moves:
             self._creation.maybe_update_preferred_log_dir(partition, path)
             return self._creation.get_or_create_log(partition, is_new=True, is_future=True, topic_id=topic_id)
 
-    def replace_current_with_future_log(self, partition: TopicPartition) -> Log:
-        """Replace the current log of a partition with its future log, which must have all records of the current log.
-
-        The caller must have paused the partition's cleans, and must prevent appends meanwhile. This method undoes one
-        pause. The old log is not closed: its readers may continue until its files are removed.
-
-        Raises:
-            KafkaStorageError: one of the two logs is missing; or the disk failed.
-        """
-        pool = self._pool
-        with pool.creation:
-            current, future = pool.get(partition), pool.get(partition, is_future=True)
-            for log, what in ((current, "current"), (future, "future")):
-                if log is None:
-                    raise KafkaStorageError(f"The {what} replica for {partition} is offline")
-            assert current is not None and future is not None
-            self._replace(partition, current, future)
-            if pool.cleaner is not None:
-                pool.cleaner.resume_cleaning([partition])
-            return future
-
     def _replace(self, partition: TopicPartition, current: Log, future: Log) -> None:
         pool, source, target = self._pool, current.parent_directory, future.parent_directory
         # A crash between the two renames leaves two whole logs, and the next start refuses them. In the reverse order
         # it would leave no log, and the next start would create an empty one.
         future.update_high_watermark(current.high_watermark)
-        self._make_current(partition, future)
+        directory = pool.directories.locked[target]
+        future.rename_directory(directory.place_for(partition, DirectoryState.CURRENT))
+        with pool.lock:
+            pool.current[partition] = future
+            pool.future.pop(partition, None)
         if pool.cleaner is not None:
             pool.cleaner.manager.alter_checkpoint_dir(partition, source, target)
         try:
@@ -132,35 +114,6 @@ class Moves:
             current.close_handlers()
             raise
         self._checkpoints.write_offsets(source, target)
-
-    def _make_current(self, partition: TopicPartition, future: Log) -> None:
-        pool = self._pool
-        directory = pool.directories.locked[future.parent_directory]
-        future.rename_directory(directory.place_for(partition, DirectoryState.CURRENT))
-        with pool.lock:
-            pool.current[partition] = future
-            pool.future.pop(partition, None)
-
-    def recover_abandoned_future_logs(self, directory_of: Callable[[TopicPartition], uuid.UUID | None]) -> None:
-        """Finish interrupted moves: make a future log current if its partition is assigned to its directory.
-
-        Args:
-            directory_of: returns the id of a partition's assigned directory; None: unassigned.
-        """
-        pool = self._pool
-        for partition, future in list(pool.future.items()):
-            wanted = directory_of(partition)
-            if wanted is None or pool.directories.directory_id(future.parent_directory) != wanted:
-                continue
-            _log.info("Found abandoned future log of %s in %s; it becomes current", partition, future.directory)
-            with pool.creation:
-                current = pool.get(partition)
-                if current is None:
-                    self._make_current(partition, future)
-                else:
-                    with pool.paused(partition):
-                        self._replace(partition, current, future)
-                    current.close_handlers()
 
 
 def _copy(current: Log, future: Log) -> None:
