@@ -40,12 +40,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from cordwood.cleaning.engine import readahead, scan, staged, stages
+from cordwood.cleaning.engine import readahead, scan, stages
 from cordwood.cleaning.engine.blobs import LostSectionError
 from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, GroupRange, clean_partition
-from cordwood.cleaning.engine.staged import clean_staged
+from cordwood.cleaning.engine.stages import clean_staged
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, failure_of
 from cordwood.cleaning.rules import key_table
 from cordwood.common.errors import CordwoodError, CorruptBatchError
@@ -129,7 +129,7 @@ def on(runner: Runner) -> Iterator[None]:
 
 def few_ranges() -> contextlib.AbstractContextManager[object]:
     """Each range costs some time per run, however little is in it."""
-    return mock.patch.object(staged, "RANGES", 8)
+    return mock.patch.object(stages, "RANGES", 8)
 
 
 def _runner() -> Runner | None:

@@ -190,7 +190,7 @@ def test_a_blob_that_is_lost_in_the_bucket_is_made_again_and_none_is_left(
             obstore.delete(server.store, f"cleaned/blobs/{lost[0]}")
         return merge_missing(*arguments)
 
-    monkeypatch.setattr("cordwood.cleaning.engine.staged.merge_missing", after_a_loss)
+    monkeypatch.setattr("cordwood.cleaning.engine.stages.merge_missing", after_a_loss)
     # So little memory that many tasks clean the partition.
     options = {**COMPACT, "high_watermark": "end", "ignore_ratio": True, "memory": 10_000, "spark": session()}
     result = cordwood.clean(url, output=f"s3://{BUCKET}/cleaned/blobs", **options)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cordwood
-from cordwood.cleaning.proof.careful import compare_range
+from cordwood.cleaning.proof.compare import compare_range
 from cordwood.cleaning.proof.keys import KeyRules
 from cordwood.cleaning.proof.pairs import Facts, Pair, Side
 from cordwood.cleaning.proof.prove import look_at

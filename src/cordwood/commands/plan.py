@@ -3,8 +3,8 @@
 This module collects facts: names and sizes, checkpoints, indexes, configs, batch headers. It reads no record, starts no
 Spark and changes no file. `rules.selection` makes the decisions from the facts.
 
-The first rule of `policy` that applies excludes a partition. A policy counts only if it is set explicitly and beyond
-doubt (`Node.doubt`); the same holds for the limits of retention.
+The first of the rules in `rules.selection` that applies excludes a partition. A policy counts only if it is set
+explicitly and beyond doubt (`Node.doubt`); the same holds for the limits of retention.
 """
 
 from __future__ import annotations

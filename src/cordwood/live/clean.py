@@ -1,15 +1,19 @@
 """Cleans one live log: the engine writes new segments beside it, and they replace the old ones.
 
     task      the segments of the range are closed and do not change; the producers come from memory
-    run       in this thread, or as tasks of an engine: see `clean_runner`. All output is in this clean's own folder
+    run       in this thread, or as tasks of an engine: `CleanRunner`. All output is in this clean's own folder
     check     reads the output once more
-    swap      group by group, under the log's lock; an abort takes effect between groups
-    index     installs key indexes of the new segments, for the next clean; see `key_indexes`
+    replace   group by group, under the log's lock, with the key indexes: `put_in_place`; an abort takes effect between
+              groups
 
 An abort or a failure leaves the log unchanged, or with some groups swapped in, each of them whole. Then the folder is
 removed, which ends tasks that still write there. Every clean of a log has a new folder.
 
 Source: Kafka Cleaner.doClean, LogCleaner.CleanerThread.cleanLog.
+
+The thread itself cleans small logs, even if many are due: Spark takes seconds to start, and `log.cleaner.threads` can
+add threads. A larger log is cleaned by as many tasks as the machine has cores, on Spark or, without Spark, in a pool of
+processes. If the engine fails, the thread cleans the log.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 #: Bytes of a log that a clean in a thread keeps in memory between its two passes, so that it reads them only once; at
 #: most a quarter of the memory for keys.
-READ_MEMORY_BYTES = 64 << 20
+_READ_MEMORY_BYTES = 64 << 20
 
 #: Returns a context manager for a `with` block in which the clean cannot be aborted.
 Changing = Callable[[], AbstractContextManager[None]]
@@ -142,7 +146,7 @@ class LiveClean:
         self._memory = memory
         self.folder = work_folder.new_folder(found.log.directory)
         self.task = replace(
-            task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka, index=index),
+            _task_of(fs, found, now_ms, memory, strict_kafka=strict_kafka, index=index),
             work=self.folder,
         )
         self._counted_bytes = 0
@@ -200,7 +204,7 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     work = task.work
     assert work is not None, "a clean has a folder"
     fs = checked(throttled(task.location.open(), limit), check)
-    settings, read_memory_bytes = task.settings, READ_MEMORY_BYTES
+    settings, read_memory_bytes = task.settings, _READ_MEMORY_BYTES
     if settings.offset_map_slots is not None:
         read_memory_bytes = 0  # each round reads other files
     elif settings.memory is not None:
@@ -209,7 +213,7 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     return check_output(task, run_task(task, None, work))
 
 
-def task_of(
+def _task_of(
     fs: LocalFileSystem,
     found: LogToClean,
     now_ms: int,
@@ -246,25 +250,18 @@ def task_of(
         dirty_part=found.cleanable_ratio,
         index_secret=known,
         fresh_secret=new_secret() if index or known is not None else None,
-        producers=producers_of(log),
+        producers=_producers_of(log),
     )
     return with_probing(task, 1)
 
 
-def producers_of(log: Log) -> Producers:
+def _producers_of(log: Log) -> Producers:
     """Return the current producers of the log, except expired ones."""
     # At time 0 no producer is expired: a periodic task of the log has removed the expired ones.
     return Producers.of_snapshot(log.producer_rows(), now_ms=0, expiration_ms=LONG_MAX)
 
 
-# ---- clean runner ----------------------------------------------------------------------------------------------------
-
-# Where cleans run: in the thread of a cleaner, or as tasks of an engine, which all threads share.
-#
-# The thread itself cleans small logs, even if many are due: Spark takes seconds to start, and `log.cleaner.threads` can
-# add threads. A larger log is cleaned by as many tasks as the machine has cores, on Spark or, without Spark, in a pool
-# of
-# processes. If the engine fails, the thread cleans the log.
+# ---- runner ----------------------------------------------------------------------------------------------------------
 
 #: Logs of at least this size are cleaned by tasks: one thread would take longer than the start of a job.
 TASKS_BYTES_MIN = 256 << 20

@@ -12,7 +12,7 @@ lock guards the states and the checkpoint files; a thread releases it while it w
 A clean holds a claim, and must not change the log without it. So an abort revokes the claim and need not wait for the
 clean to notice: the log is paused at once. An abort waits only for a group's swap that has already begun.
 
-Source: Kafka LogCleanerManager. `log_to_clean` finds dirty ranges; `cleaner_checkpoints` has each log's cleaned offset.
+Source: Kafka LogCleanerManager. `log_to_clean` has the dirty ranges and the checkpoints.
 """
 
 from __future__ import annotations

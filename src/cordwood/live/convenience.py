@@ -1,6 +1,7 @@
 """Short calls for a live log: append pairs, read records, write transactions as `with` blocks.
 
-For a log without other replicas: appended records are readable at once.
+For a log without other replicas: appended records are readable at once. An append's keys and values become records, cut
+into batches, or are refused with a reason.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ from cordwood.record.record import Header, Record, encode_record
 from cordwood.storage.index.history import KeyRecord
 from cordwood.storage.index.keyed_log import KeyedLog
 
-# ---- pairs -----------------------------------------------------------------------------------------------------------
-
-# The keys and values of an append: converts them to records, or refuses them with a reason, and cuts batches.
+# ---- pairs of key and value ------------------------------------------------------------------------------------------
 
 Text = str | bytes | None
 Headers = Mapping[str, Text] | Iterable[tuple[str, Text]]

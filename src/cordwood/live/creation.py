@@ -1,6 +1,6 @@
-"""Adds logs to a manager: loads them from a directory at the start, or creates them on request.
+"""Adds logs to a manager: loads them from a directory at the start, in threads, or creates them on request.
 
-Source: Kafka LogManager.loadLog, LogManager.getOrCreateLog.
+Source: Kafka LogManager.loadLogs (for one directory), LogManager.loadLog, LogManager.getOrCreateLog.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.node.directory import Partition
 
-# ---- directory loading -----------------------------------------------------------------------------------------------
-
-# Loads the logs of a log directory, in threads, and reports progress.
-#
-# Source: the part of Kafka's LogManager.loadLogs that is about one directory.
+# ---- the logs of a directory -----------------------------------------------------------------------------------------
 
 #: Called with a directory, the number of its loaded logs, and the number of all its logs.
 OnProgress = Callable[[str, int, int], None]

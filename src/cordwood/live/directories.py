@@ -1,6 +1,9 @@
-"""The log directories of a manager: locks them, and returns the live, offline and cordoned ones.
+"""The log directories of a manager: their locks, identities, checkpoint files and clean-shutdown marks, and failures.
 
-Source: the part of Kafka's LogManager that is about log directories.
+The first I/O error in a directory takes it offline with all its logs. `LogDirectories` returns the live, offline and
+cordoned ones.
+
+Source: the part of Kafka's LogManager that is about log directories; LogDirFailureChannel.
 """
 
 from __future__ import annotations
@@ -32,8 +35,6 @@ from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, look
 
 # ---- failures --------------------------------------------------------------------------------------------------------
-
-# Log directories that failed: the first I/O error in a directory takes it offline with all its logs.
 
 
 def io_error_of(error: CorruptFileError) -> Exception:
@@ -115,11 +116,7 @@ class Guard:
             raise KafkaStorageError(f"{message}: {error}") from error
 
 
-# ---- log directory ---------------------------------------------------------------------------------------------------
-
-# A log directory of a live manager: its lock, identity and checkpoint files, and whether its last shutdown was clean.
-#
-# Source: the part of Kafka's LogManager that handles one directory.
+# ---- one directory ---------------------------------------------------------------------------------------------------
 
 _log = logging.getLogger(__name__)
 _CHECKPOINTS = (filenames.RECOVERY_POINTS, filenames.LOG_START_OFFSETS)
@@ -239,7 +236,7 @@ class LiveDirectory:
         self._lock.release()
 
 
-def broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
+def _broker_epoch_at_shutdown(fs: LocalFileSystem, path: str) -> int | None:
     """Return the broker epoch in a directory's mark of a proper shutdown; None without a mark.
 
     Source: Kafka CleanShutdownFileHandler.read.
@@ -356,5 +353,5 @@ class LogDirectories:
 
     def broker_epoch(self) -> int | None:
         """Return the broker epoch at which all directories were shut down; None if epochs differ or are missing."""
-        epochs = {broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
+        epochs = {_broker_epoch_at_shutdown(self._fs, path) for path in self.paths}
         return epochs.pop() if len(epochs) == 1 else None

@@ -1,4 +1,4 @@
-"""The inputs for loading a log: the objects it shares with its manager's other logs, and its checkpointed offsets."""
+"""The inputs for loading a log: its configs, its checkpointed offsets, and objects that all logs of a manager share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from cordwood.live.directories import LogDirFailureChannel
 from cordwood.live.metrics import LogStats
 from cordwood.live.scheduler import Scheduler
 
-# ---- log config ------------------------------------------------------------------------------------------------------
-
-# A topic's configs as plain values, because a log reads them on every append.
+# ---- configs ---------------------------------------------------------------------------------------------------------
 
 #: The config of each codec that has levels.
 _LEVELS = {codec: name for codec in Codec if (name := f"compression.{codec.label}.level") in TOPIC_CONFIGS}

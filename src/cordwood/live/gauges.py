@@ -1,7 +1,10 @@
-"""Gauges of `run` that Kafka does not have: dirty data and its age, failed cleans, free disk space.
+"""Gauges, computed when they are read: of a manager's logs and directories, and of `run`'s partitions and disks.
 
-A metrics server keeps each series for weeks. So with very many partitions there are only sums, and gauges of the worst
-partitions; a gauge reports this limit.
+Kafka has the first ones, except for removed bytes by reason. Kafka lacks dirty data and its age, failed cleans and free
+disk space. A metrics server keeps each series for weeks, so with very many partitions there are only sums, and gauges
+of the worst partitions; a gauge reports this limit.
+
+Source: the metrics of Kafka's UnifiedLog and LogManager.
 """
 
 from __future__ import annotations
@@ -19,11 +22,7 @@ from cordwood.live.log import Log
 from cordwood.live.metrics import MetricName, Total
 from cordwood.live.report import PartitionStatus, worst_first
 
-# ---- manager metrics -------------------------------------------------------------------------------------------------
-
-# The metrics of a manager's logs and directories, under Kafka's names; and the bytes removed from logs, by reason.
-#
-# Source: the metrics of Kafka's UnifiedLog and LogManager.
+# ---- as in Kafka -----------------------------------------------------------------------------------------------------
 
 _KAFKA_GROUP = "kafka.log"
 

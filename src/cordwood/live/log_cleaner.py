@@ -6,7 +6,7 @@
     cleaner.shutdown()
 
 A thread cleans a small log itself; for a larger log, it runs tasks on Spark or in a pool of processes: see
-`clean_runner`. If the clean of a log fails, it is retried after a pause, which grows each time. A failed round is
+`clean.CleanRunner`. If the clean of a log fails, it is retried after a pause, which grows each time. A failed round is
 logged and counted, and never ends the thread.
 
 Source: Kafka LogCleaner. `cleaner_manager` chooses the next log, and prevents other cleans of it meanwhile.

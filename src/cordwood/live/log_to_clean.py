@@ -1,6 +1,8 @@
-"""The range that a clean of a live log would cover, and whether it is due.
+"""The first dirty offset of each live log, the range that a clean of the log would cover, and whether a clean is due.
 
-Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets. `rules.selection` has the rules.
+The offsets are in the file `cleaner-offset-checkpoint` of each log directory; `rules.selection` has the rules.
+
+Source: Kafka LogToClean, LogCleanerManager.cleanableOffsets.
 """
 
 from __future__ import annotations
@@ -30,11 +32,7 @@ from cordwood.live.segment import LogSegment
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.files import read_file
 
-# ---- cleaner checkpoints ---------------------------------------------------------------------------------------------
-
-# The first dirty offset of each live log, in the file `cleaner-offset-checkpoint` of its log directory.
-#
-# Source: Kafka LogCleanerManager.
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 _log = logging.getLogger(__name__)
 

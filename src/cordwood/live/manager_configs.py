@@ -3,6 +3,11 @@
 A topic's configs come from the manager's layers and, for configs that the layers do not set, from the file
 `cordwood.properties` beside its logs, which holds the explicit configs of earlier runs. A policy or limit that neither
 of them sets is off: Kafka's defaults would delete records after a week.
+
+For directories of another program, such as the broker's that `run` stands in for, only explicit settings delete data.
+Kafka's defaults delete segments older than a week. The owner of the broker accepted these defaults, but not for every
+program that opens the directory. So, as in `plan` and `clean`, a topic is compacted or its segments are deleted only if
+the policy and the limits are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
 """
 
 from __future__ import annotations
@@ -150,14 +155,7 @@ def _read(fs: LocalFileSystem, path: str) -> LogConfigs | None:
         return None
 
 
-# ---- explicit configs ------------------------------------------------------------------------------------------------
-
-# The configs of live logs in directories from another program: only explicit settings delete data.
-#
-# Kafka's defaults delete segments older than a week. The owner of the broker accepted these defaults, but not for every
-# program that opens the directory. So, as in `plan` and `clean`, a topic is compacted or its segments are deleted only
-# if
-# the policy and the limits are set explicitly and unambiguously; all its other configs are resolved as in Kafka.
+# ---- directories of another program ----------------------------------------------------------------------------------
 
 _LIMITS = ("retention.ms", "retention.bytes")
 

@@ -1,4 +1,4 @@
-"""The periodic tasks of a manager: retention, flushing, checkpoints.
+"""The periodic tasks of a manager: retention, flushing, checkpoint files of its log directories.
 
 Source: the tasks of Kafka's LogManager and ReplicaManager, with their names, delays and periods.
 """
@@ -16,11 +16,7 @@ from cordwood.live.log import Log
 from cordwood.live.pool import LogPool
 from cordwood.storage.formats import filenames
 
-# ---- checkpointing ---------------------------------------------------------------------------------------------------
-
-# Writes the checkpoint files of a manager's log directories.
-#
-# Source: the checkpoint tasks of Kafka's LogManager and ReplicaManager.
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def _start_offset(log: Log) -> int | None:

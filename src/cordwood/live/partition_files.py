@@ -1,6 +1,6 @@
-"""Which leader wrote which offsets: the history of leader epochs, and its file.
+"""Two small files of a live log: which leader wrote which offsets, and the id of the topic.
 
-Source: Kafka LeaderEpochFileCache.
+Source: Kafka LeaderEpochFileCache (`leader-epoch-checkpoint`), PartitionMetadataFile (`partition.metadata`).
 """
 
 from __future__ import annotations
@@ -134,10 +134,6 @@ class LeaderEpochCache:
 
 
 # ---- topic id --------------------------------------------------------------------------------------------------------
-
-# The id of a live log's topic, and its file.
-#
-# Source: Kafka PartitionMetadataFile.
 
 
 class TopicIdFile:

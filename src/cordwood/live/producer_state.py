@@ -413,10 +413,6 @@ _UNKNOWN = Producer()
 
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
-# The producer snapshots of a log: its producer state at some offsets, in files.
-#
-# Source: the files of Kafka's ProducerStateManager.
-
 
 class ProducerSnapshots:
     """A producer state that is saved to files, and loaded from them."""

@@ -1,8 +1,16 @@
-"""The offsets between which readers of a live log read: log start offset, high watermark, first unstable offset.
+"""What readers of a live log may read, and how they give way to appends.
 
-Readers take no lock: the offsets are one value, which is replaced as a whole. Writers of the log also hold the log's
-lock. A reader makes only one change: if the high watermark is inside a batch, the reader looks up the batch and lowers
-the high watermark to its first offset, unless another thread has set a new one meanwhile.
+The offsets are log start offset, high watermark and first unstable offset. Readers take no lock: the offsets are one
+value, which is replaced as a whole. Writers of the log also hold the log's lock. A reader makes only one change: if the
+high watermark is inside a batch, the reader looks up the batch and lowers the high watermark to its first offset,
+unless another thread has set a new one meanwhile.
+
+Python runs one thread of a process at a time. A thread that appends releases the interpreter at each write. To get it
+back it competes with all readers, each of which may keep it for 5 ms (`sys.getswitchinterval`), and the longest waiter
+is not preferred: beside eight busy readers an append took up to a second. So during an append a reader sleeps before
+its next batch, in proportion to its CPU time since its last sleep and to the number of sleeping readers. One reader
+uses about a quarter of the time, and eight not much more. There is one interpreter per process, so the variables of
+turns are global.
 
 Source: Kafka UnifiedLog.fetchHighWatermarkMetadata, UnifiedLog.fetchLastStableOffsetMetadata.
 """
@@ -105,17 +113,6 @@ class Watermarks:
 
 
 # ---- turns -----------------------------------------------------------------------------------------------------------
-
-# Makes readers give way to appends.
-#
-# Python runs one thread of a process at a time. A thread that appends releases the interpreter at each write. To get it
-# back it competes with all readers, each of which may keep it for 5 ms (`sys.getswitchinterval`), and the longest
-# waiter
-# is not preferred: beside eight busy readers an append took up to a second. So during an append a reader sleeps before
-# its next batch, in proportion to its CPU time since its last sleep and to the number of sleeping readers. One reader
-# uses about a quarter of the time, and eight not much more. There is one interpreter per process, so these variables
-# are
-# global.
 
 #: CPU time after which a reader sleeps, and the most CPU time that counts: after 5 ms Python switches threads anyway.
 _TURN_SECONDS, _TURN_SECONDS_MAX = 0.0002, 0.005

@@ -1,6 +1,10 @@
 """The state of `run`'s live logs, as values: for its table on a terminal, for its pages, and as JSON.
 
 Each scan of the logs produces a `LiveLook`. The samples of earlier scans give the history and the rates.
+
+The history has a bounded number of samples for each span of time. A short span has samples close together, a long one
+far apart: a day takes as much memory as ten minutes. A sample holds sums since the start, so the difference of any two
+samples is the change between them.
 """
 
 from __future__ import annotations
@@ -245,12 +249,6 @@ def _name(partition: TopicPartition) -> dict[str, Any]:
 
 
 # ---- history ---------------------------------------------------------------------------------------------------------
-
-# The history of live logs: samples from earlier looks, a bounded number for each span of time.
-#
-# A short span has samples close together, a long one far apart: a day takes as much memory as ten minutes. A sample
-# holds
-# sums since the start, so the difference of any two samples is the change between them.
 
 #: Samples per span, a few more than a span needs.
 _SAMPLES_MAX = 160

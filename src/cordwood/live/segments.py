@@ -1,6 +1,6 @@
-"""The segments of a live log, in order of their base offsets.
+"""The segments of a live log, in order of their base offsets; finds a record in them by its time.
 
-Source: Kafka LogSegments.
+Source: Kafka LogSegments, LogSegment.findOffsetByTimestamp.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ class LogSegments:
         return () if offset > active else self.values(offset, active)
 
 
-# ---- lookup ----------------------------------------------------------------------------------------------------------
-
-# Finds a record by its time.
+# ---- records by time -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

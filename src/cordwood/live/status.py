@@ -1,6 +1,9 @@
 """The state of each live log, with its reason: for users, and for the health of all logs.
 
 The reasons for a compacted log are the same as in `plan`: the same rules decide, applied to the segments in memory.
+
+All logs together are healthy if the cleaner keeps up, nothing has failed and the disk responds; otherwise the health
+has the reasons. Kafka leaves this to readers of its metrics.
 """
 
 from __future__ import annotations
@@ -184,10 +187,6 @@ def _thread_status(thread: CleanerThread) -> ThreadStatus:
 
 
 # ---- health ----------------------------------------------------------------------------------------------------------
-
-# Checks that the cleaner keeps up, nothing has failed and the disk responds; otherwise gives the reasons.
-#
-# Source: none in Kafka, which leaves this to readers of its metrics.
 
 #: A log waits too long if it is due for longer than this, and for longer than `_TURNS` turns of the cleaner.
 PATIENCE_MS = 60_000

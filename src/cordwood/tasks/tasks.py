@@ -19,7 +19,7 @@ from typing import Any, Self, TypeGuard, TypeVar
 from cordwood.cleaning.engine import progress
 from cordwood.cleaning.engine.division import is_staged, with_probing
 from cordwood.cleaning.engine.progress import OnProgress
-from cordwood.cleaning.engine.staged import clean_staged
+from cordwood.cleaning.engine.stages import clean_staged
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.common.errors import NoSpaceError, StoreError

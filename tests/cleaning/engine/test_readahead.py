@@ -1,25 +1,47 @@
-"""Tests of the threads that read and work ahead."""
+"""Threads that read and work ahead, and gaps of a log that they skip."""
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine.facts import CleanSettings, cleanable_facts
+from cordwood.cleaning.engine.partition import (
+    Cleaned,
+    CleanRequest,
+    clean_partition,
+    dirty_section,
+    planned_groups,
+    state_at_start,
+)
 from cordwood.cleaning.engine.readahead import TrackedWindow, read_ahead
+from cordwood.cleaning.engine.scan import KeyScan, scan_keys
+from cordwood.cleaning.rules.superseded import ScannedKeys
+from cordwood.common.errors import CorruptBatchError
+from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.kernels.layout import BATCH_ROW
+from cordwood.fs.wrapped import CountedStore
+from cordwood.kernels.layout import BATCH_ROW, CRC_AT, SIZE_AT
+from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow
+from cordwood.record.record import Record
+from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
+from tests.cleaning.engine.logs import make_log
 
 pytestmark = pytest.mark.more
 
@@ -120,3 +142,144 @@ def test_a_caller_that_leaves_is_not_waited_for(segment: Segment) -> None:
     with ThreadPoolExecutor(3) as threads:
         found = read_ahead(threads, iter([window(segment, number) for number in range(9)]), lambda _: 0)
         next(found)  # it is held while the threads end, as by a traceback
+
+
+# ---- staying ---------------------------------------------------------------------------------------------------------
+
+
+FS = PosixFileSystem()
+NOW_MS = 1_000
+KINDS = {
+    "plain": {},
+    "compressed": {"codec": Codec.LZ4},
+    "of a producer": {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0},
+    "of a transaction": {"producer_id": 6, "producer_epoch": 0, "base_sequence": 0, "transactional": True},
+    "horizon ahead": {"delete_horizon_ms": NOW_MS + 1},
+    "horizon passed": {"delete_horizon_ms": NOW_MS},
+}
+#: (kind, keys; the number in upper case: without a value)
+BATCHES = st.lists(
+    st.tuples(st.sampled_from(sorted(KINDS)), st.lists(st.sampled_from("aaabbcdA"), min_size=1, max_size=3)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def request(log: LogView, **choice: object) -> CleanRequest:
+    settings = CleanSettings(segment_bytes=1)
+    end = log.segments[-1].base_offset
+    return CleanRequest(first_dirty=0, first_uncleanable=end, now_ms=NOW_MS, settings=settings, **choice)  # type: ignore[arg-type]
+
+
+def clean(log: LogView, target: Path, *, gap_bytes: int, producers: Producers | None = None) -> Cleaned:
+    target.mkdir()
+    with mock.patch.object(readahead, "GAP_BYTES", gap_bytes):
+        return clean_partition(FS, log, str(target), request(log, producers=producers))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@given(st.lists(BATCHES, min_size=1, max_size=3))
+def test_what_is_left_out_makes_no_difference(segments: list[list[tuple[str, list[str]]]]) -> None:
+    offset = 0
+    made: list[tuple[int, list[bytes]]] = []
+    for batches in segments:
+        made.append((offset, stored := []))
+        for kind, keys in batches:
+            records = [
+                Record(offset + at, NOW_MS, key.lower().encode(), None if key.isupper() else b"v")
+                for at, key in enumerate(keys)
+            ]
+            stored.append(encode_batch(records, **KINDS[kind]))  # type: ignore[arg-type]
+            offset += len(keys)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        log = make_log(folder / "t-0", *made, (offset, []))
+        some, every = (clean(log, folder / str(gap), gap_bytes=gap) for gap in (1, 1 << 40))
+        assert contents(folder / "1") == contents(folder / str(1 << 40))
+        assert (some.segments, some.outputs, some.kept) == (every.segments, every.outputs, every.kept)
+
+
+def superseded_log(folder: Path, **fields: int) -> LogView:
+    """A segment of 40 batches of 10 KB; the first and the last stay."""
+    batches = [
+        encode_batch([Record(at, NOW_MS, b"%d" % at if at in (0, 39) else b"k", bytes(10_000))], **fields)  # type: ignore[arg-type]
+        for at in range(40)
+    ]
+    return make_log(folder, (0, batches), (40, [encode_batch([Record(40, NOW_MS, b"k", b"v")])]), (41, []))
+
+
+def test_what_is_superseded_is_read_once(tmp_path: Path) -> None:
+    superseded_log(tmp_path / "t-0")
+    counted = CountedStore(FS, suffix=".log")
+    log = LogView(str(tmp_path / "t-0"), log_start_offset=0, fs=counted)
+    size = sum(segment.size_bytes for segment in log.segments)
+    cleaned = clean(log, tmp_path / "out", gap_bytes=readahead.GAP_BYTES, producers=Producers())
+    assert size < counted.bytes_read < 1.2 * size
+    assert (cleaned.counts.bytes_read, cleaned.counts.records_superseded) == (size, 38)
+    assert (cleaned.counts.batches_dropped, cleaned.counts.batches_verbatim) == (38, 3)
+
+
+def test_the_last_batch_of_an_active_producer_is_read(tmp_path: Path) -> None:
+    sequenced = [
+        encode_batch([Record(at, NOW_MS, b"k", b"v")], producer_id=5, producer_epoch=0, base_sequence=at)
+        for at in range(3)
+    ]
+    log = make_log(tmp_path / "p-0", (0, [*sequenced, encode_batch([Record(3, NOW_MS, b"k", b"v")])]), (4, []))
+    cleaned = clean(log, tmp_path / "out", gap_bytes=1)
+    assert (cleaned.counts.batches_emptied, cleaned.counts.batches_dropped) == (1, 2)
+
+
+def test_a_range_without_a_segment_leaves_everything(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [encode_batch([Record(0, NOW_MS, b"k", b"v")])]))
+    assert clean(log, tmp_path / "out", gap_bytes=1, producers=Producers()).outputs == ()
+
+
+class Scanned:
+    """The result of a scan before the file was changed."""
+
+    def __init__(self, log: LogView) -> None:
+        asked = request(log, producers=Producers())
+        facts = cleanable_facts(log, asked.first_uncleanable, asked.now_ms)
+        carried = state_at_start(facts, asked)
+        dirty = dirty_section(log, facts, asked, carried)
+        groups = planned_groups(log, facts, dirty.latest_offset + 1, asked)
+        found = scan_keys(log, groups, dirty, carried.tracker, None, KeyScan(bytes(16), 8, NOW_MS))
+        assert found is not None and isinstance(found.newest, ScannedKeys)
+        self.keys = found.newest
+
+    def load(self) -> ScannedKeys:
+        return self.keys
+
+
+@pytest.mark.parametrize("change", ["another CRC", "another size", "shorter"])
+def test_a_file_that_changes_between_the_passes_is_noticed(tmp_path: Path, change: str) -> None:
+    log = superseded_log(tmp_path / "t-0")
+    scanned = Scanned(log)
+    path = tmp_path / "t-0" / offset_name(0, FileKind.LOG)
+    stored = bytearray(path.read_bytes())
+    last = int(scanned.keys.segments[0].positions[-1])
+    match change:
+        case "another CRC":
+            stored[last + CRC_AT] ^= 1
+        case "another size":
+            stored[last + SIZE_AT + 3] ^= 1
+        case "shorter":
+            del stored[-5:]
+    path.write_bytes(stored)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CorruptBatchError, match="changed while it was being cleaned"):
+        clean_partition(FS, log, str(tmp_path / "out"), request(log, producers=Producers(), scanned=scanned))
+
+
+def test_a_byte_that_flips_between_the_passes_in_a_batch_that_is_rebuilt_is_noticed(tmp_path: Path) -> None:
+    both = encode_batch([Record(0, NOW_MS, b"goes", b"1"), Record(1, NOW_MS, b"stays", b"what matters")])
+    log = make_log(tmp_path / "t-0", (0, [both, encode_batch([Record(2, NOW_MS, b"goes", b"2")])]), (3, []))
+    scanned = Scanned(log)
+    path = tmp_path / "t-0" / offset_name(0, FileKind.LOG)
+    path.write_bytes(path.read_bytes().replace(b"what matters", b"what natters"))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CorruptBatchError, match="CRC-32C mismatch"):
+        clean_partition(FS, log, str(tmp_path / "out"), request(log, producers=Producers(), scanned=scanned))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.proof.careful import Digests
+from cordwood.cleaning.proof.compare import Digests
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records

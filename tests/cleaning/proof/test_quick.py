@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.proof import careful, prove, quick
+from cordwood.cleaning.proof import compare, prove, quick
 from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.pairs import Pair, Side
 from cordwood.cleaning.proof.producers import ProducerNotes
@@ -182,13 +182,13 @@ def test_a_right_result_takes_the_quick_pass_but_for_other_kinds_of_batches(
     after = tmp_path / "after" / "t-0"
     pair = Pair(None, Side(str(before), 0), Side(str(after), 0), now_ms=NOW, new_horizon_ms=NOW + 86_400_000)
     starts: list[int] = []
-    wrapped = careful.compare
+    wrapped = compare.compare
 
-    def compare(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
+    def careful(before: RangeWindows, after: RangeWindows | None, judge: Judge, notes: ProducerNotes) -> None:
         starts.append(before.part.start)
         wrapped(before, after, judge, notes)
 
-    monkeypatch.setattr(careful, "compare", compare)
+    monkeypatch.setattr(compare, "compare", careful)
     (found,) = verify_pairs([pair])
     assert found.holds
     assert starts == [20], "the segment with old messages and codecs"

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cordwood.cleaning.engine import exchange, staged, stages, task
+from cordwood.cleaning.engine import exchange, stages, task
 from cordwood.cleaning.proof import prove
 from cordwood.cleaning.rules import key_table
 from cordwood.storage.log.segment import Segment
@@ -111,7 +111,7 @@ class Orders:
 
 #: The functions of tasks, by stage.
 _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
-    "headers": ((stages, "transactional_batches"), (staged, "transactional_batches")),
+    "headers": ((stages, "transactional_batches"),),
     "scan": ((exchange, "scan_into_blob"),),
     "merge": ((exchange, "merge_blobs"),),
     "rewrite": ((task, "run_task"), (tasks_module, "run_task")),
@@ -348,7 +348,7 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
     Returns:
         whether to do it, which may be changed; and the paths of partitions that were staged, which are added.
     """
-    wanted, went, once = [True], list[str](), staged.clean_staged
+    wanted, went, once = [True], list[str](), stages.clean_staged
 
     def noted(fs: Any, tasks: Any, *arguments: Any, **options: Any) -> Any:
         went.extend(task.path for task in tasks)
@@ -359,8 +359,7 @@ def _stage_small_logs(jobs: ModuleType) -> tuple[list[bool], list[str]]:
 
     changed: dict[ModuleType, dict[str, object]] = {
         jobs: {"clean_staged": noted, "is_staged": lambda *_: wanted[0]},
-        stages: {"cut_positions": cut},
-        staged: {"RANGES": 16},
+        stages: {"cut_positions": cut, "RANGES": 16},
         key_table: {"CHUNK_RECORDS": 64},
         exchange: {"MERGE_ENTRIES": 1},
         prove: {"WHOLE_BYTES": -1},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cordwood.api import clean, clean_in_place
-from cordwood.cleaning.engine import staged, stages
+from cordwood.cleaning.engine import stages
 from cordwood.cleaning.engine.results import Fate
 from cordwood.cleaning.engine.task import PartitionTask
 from cordwood.storage.log.segment import Segment
@@ -32,7 +32,7 @@ TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "t
 def cleaned_by_many(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every partition is staged, and has a run for 40 of its batches; returns the path of each that is cleaned."""
     seen: list[str] = []
-    once = staged.clean_staged
+    once = stages.clean_staged
 
     def noted(fs: Any, tasks: Sequence[PartitionTask], *arguments: Any, **options: Any) -> Any:
         seen.extend(task.path for task in tasks)

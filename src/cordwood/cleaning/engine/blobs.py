@@ -1,10 +1,12 @@
-"""Checked files of sections, by which tasks of one clean pass results to each other.
+"""Checked files of sections of arrays, by which tasks of one clean pass results to each other.
 
-    file         section section … directory        section: see `engine.sections`
+    file         section section … directory
+    section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
     directory    JSON: for each section its name, position, size in bytes, CRC-32C
 
 A `Blob` has the position and the CRC of the directory, so a reader accepts exactly the bytes that the writer wrote. If
-a file is lost or damaged, the task that wrote it runs again. Blobs need not survive a crash.
+a file is lost or damaged, the task that wrote it runs again. Blobs need not survive a crash. Few arrays are passed as a
+section in a row, without a file.
 """
 
 from __future__ import annotations
@@ -24,10 +26,6 @@ from cordwood.fs.direct import Appender, read_direct
 from cordwood.kernels.layout import U8Array
 
 # ---- sections --------------------------------------------------------------------------------------------------------
-
-# Encode arrays as sections, which tasks of one clean exchange in blobs or in rows.
-#
-# section      sizes array array …       sizes: of each array in bytes, as i64; every array begins at a multiple of 8
 
 _ALIGNMENT = 8
 

@@ -8,7 +8,7 @@ The folder is in the work folder of a clean, or in the bucket of a new copy. The
 that writes it. A task returns the blob's name, length and checksum, and its readers accept nothing else. If a blob is
 lost or damaged, the task that wrote it runs again; then the task that missed it does.
 
-A clean rewrites segments by these outcomes (`engine.staged`); a table reads the surviving records (`tables`).
+A clean rewrites segments by these outcomes (`engine.stages`); a table reads the surviving records (`tables`).
 """
 
 from __future__ import annotations

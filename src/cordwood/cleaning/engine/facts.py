@@ -1,4 +1,7 @@
-"""Collect the facts of a log without decoding records: sizes, times, producers, transactions, batch headers."""
+"""Collect what a clean needs before it decodes a record: the facts of a log, and the configs that its clean applies.
+
+Facts are sizes, times, producers, transactions and batch headers.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None
     for segment in log.transaction_indexed_from(from_offset):
         index = segment.transaction_index()
         if index is not None:
-            upper_bound = segment_end_offset(log.segments_from(from_offset)[0]) if upper_bound is None else upper_bound
+            upper_bound = _segment_end_offset(log.segments_from(from_offset)[0]) if upper_bound is None else upper_bound
             some, complete = index.aborted(log.log_start_offset, upper_bound)
             found += some
             if complete:
@@ -119,7 +122,7 @@ def old_bytes(segment: Segment, horizon_ms: int) -> int:
     return found
 
 
-def segment_end_offset(segment: Segment) -> int:
+def _segment_end_offset(segment: Segment) -> int:
     """Return the offset after the last batch of a segment, found by reading from its last index entry on."""
     with segment.open() as file:
         start = segment.position_of(file, segment.base_offset + MAX_OFFSETS)
@@ -298,8 +301,6 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
-
-# The configs of one partition that its clean applies.
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,11 @@
                    the survivors of each window of batches to the outputs of its group: `rewrite.rewrite_groups`
 
 `DirtyKeys` is the value passed from pass 1 to pass 2. Each pass is a stream of windows.
+
+Kafka's offset map has a limited size, so a clean with it works in rounds. A round ends when the map is full. If the log
+is still dirty enough, the next round starts at that offset, for the same time, and reads the outputs of the previous
+round instead of the segments that they replace. Every round writes all segments from the first on, so the outputs of
+the last round are the result.
 """
 
 from __future__ import annotations
@@ -392,13 +397,6 @@ def check_bases(log: LogView, bases: Sequence[int]) -> None:
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
-
-# Clean in rounds, as Kafka's cleaner does with an offset map of limited size.
-#
-# A round ends when the map is full. If the log is still dirty enough, the next round starts at that offset, for the
-# same
-# time, and reads the outputs of the previous round instead of the segments that they replace. Every round writes all
-# segments from the first on, so the outputs of the last round are the result.
 
 
 def clean_in_rounds(

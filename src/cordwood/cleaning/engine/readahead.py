@@ -1,4 +1,13 @@
-"""Prefetch: threads check and decode the windows of segments ahead of the consuming thread."""
+"""Prefetch: threads check and decode the windows of segments ahead of the consuming thread.
+
+Pass 2 skips batches whose records are all superseded and that are not needed otherwise, but reads through small gaps:
+
+    file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
+    read                    └─── small gap: read ──┘                    └───────┘
+
+The buffer of a window holds several stretches at the same distances as in the file. Its gaps take address space, but no
+memory.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +181,7 @@ def segment_windows_from(
                 what = f"a batch of {item.data.size} bytes is larger than a segment can be"
                 offset = int(item.batches["base_offset"][0])
                 raise CorruptBatchError(what, path=segment.path, position=item.position, offset=offset)
-            yield from portions(item)
+            yield from _portions(item)
             del item
 
 
@@ -181,7 +190,7 @@ def window_bytes(segment: Segment) -> int:
     return min(WINDOW_BYTES, max(SMALL_WINDOW_BYTES, segment.size_bytes // _WINDOWS))
 
 
-def portions(window: BatchWindow) -> Iterator[BatchWindow]:
+def _portions(window: BatchWindow) -> Iterator[BatchWindow]:
     """Split a window into parts that are small enough to be decoded in memory."""
     batches = window.batches
     if not (batches["attributes"] & CODEC_MASK).any():
@@ -253,16 +262,7 @@ def _joined(parts: Sequence[RecordColumns]) -> RecordColumns:
     return RecordColumns(np.concatenate([part.data for part in parts]), np.concatenate(rows_list), parts[0].batches)
 
 
-# ---- staying ---------------------------------------------------------------------------------------------------------
-
-# Choose the batches that pass 2 reads: it skips batches whose records are all superseded and that are not needed.
-#
-#     file      │ goes │ goes │ stays │ goes │ stays │ goes │ goes │ goes │ stays │ …
-#     read                    └─── small gap: read ──┘                    └───────┘
-#
-# The buffer of a window holds several stretches at the same distances as in the file. Its gaps take address space, but
-# no
-# memory.
+# ---- gaps ------------------------------------------------------------------------------------------------------------
 
 #: Gap size that takes about as long to read as a separate read costs: in the page cache, and in a remote store.
 GAP_BYTES, REMOTE_GAP_BYTES = 128 << 10, 8 << 20
@@ -298,7 +298,7 @@ class Staying:
                 start = self.edges[chosen[at]]
                 stop = max(int(np.searchsorted(self.edges[chosen + 1], start + size_max, side="right")), at + 1)
                 data, batches = self._read(file, chosen[at:stop])
-                yield from portions(BatchWindow(int(start), data, batches, pieces))
+                yield from _portions(BatchWindow(int(start), data, batches, pieces))
                 del data, batches  # free large ones before reading more
                 at = stop
 

@@ -165,7 +165,7 @@ class WrittenGroup:
     kept: bool = False
 
 
-def kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLimits) -> WrittenGroup | None:
+def _kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLimits) -> WrittenGroup | None:
     """Return the result for a group whose output would equal its only segment, indexes included; None for others."""
     segment = group[0]
     found = None if len(group) > 1 else newest.unchanged(segment.base_offset)
@@ -209,7 +209,7 @@ def rewrite_groups(
         old_horizon_ms: see `CleanState`.
     """
     written = []
-    kept = {group[0].base_offset: kept_group(group, newest, outputs.limits) for group in groups}
+    kept = {group[0].base_offset: _kept_group(group, newest, outputs.limits) for group in groups}
     changed = [group for group in groups if kept[group[0].base_offset] is None]
     with (
         reading_threads(list(itertools.chain.from_iterable(changed))) as threads,

@@ -6,7 +6,19 @@
 This module scans all runs one after another, and keeps the survivors of their chunks in memory. `engine.stages` does
 the same with many tasks. If little is dirty, there are no chunks: `engine.keys` has collected the dirty keys before,
 and each record is looked up in their table (`probe_keys`). If a segment has a key index, only records that may have a
-dirty key are looked up (`engine.by_index`).
+dirty key are looked up.
+
+With an index:
+
+    dirty keys ──► index: candidates ──► their batches, and all that the index does not cover
+                                            └─ read, decoded, looked up in the table of the dirty keys
+    headers of all batches ──► compared with the index, followed by the trackers ──► same result as `scan_part`
+
+The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
+this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
+pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). The segment is scanned instead if
+its index is missing or torn, has another secret, was made from other batches than the ones in the file, or covers
+batches of magic 0 and 1, which have no exact counts, or records without a key.
 """
 
 from __future__ import annotations
@@ -343,19 +355,6 @@ def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Tracker
 
 
 # ---- by index --------------------------------------------------------------------------------------------------------
-
-# Pass 1 of a segment with a key index: read only batches that may have a record with a dirty key.
-#
-#     dirty keys ──► index: candidates ──► their batches, and all that the index does not cover
-#                                             └─ read, decoded, looked up in the table of the dirty keys
-#     headers of all batches ──► compared with the index, followed by the trackers ──► same result as `scan_part`
-#
-# The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
-# this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up
-# in
-# pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). The segment is scanned instead if
-# its index is missing or torn, has another secret, was made from other batches than the ones in the file, or covers
-# batches of magic 0 and 1, which have no exact counts, or records without a key.
 
 #: Called with the batches of a run, window after window. Returns which of them are decoded, and for each the first
 #: offset whose record supersedes others (see `window_keys`).

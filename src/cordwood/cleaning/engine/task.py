@@ -1,4 +1,9 @@
-"""A clean of one partition as a value that any scheduler can run: task, outcome, execution."""
+"""A clean of one partition as a value that any scheduler can run: task, outcome, execution, check, replacement.
+
+The check of a task's outputs runs in another process, before the clean uses any of them. It compares only bytes on disk
+with the figures that the task returned: files and their lengths, CRC and position of every batch, sums of batches,
+records and bytes, indexes against batches. It shares no code with deciding and writing.
+"""
 
 from __future__ import annotations
 
@@ -351,13 +356,6 @@ def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Fai
 
 
 # ---- check -----------------------------------------------------------------------------------------------------------
-
-# Check a task's output files in another process, before the clean uses any of them.
-#
-# The check compares only bytes on disk with the figures that the task returned: files and their lengths, CRC and
-# position
-# of every batch, sums of batches, records and bytes, indexes against batches. It shares no code with deciding and
-# writing.
 
 #: Outputs below this size are read within milliseconds, so threads do not pay.
 _ALONE_BYTES = 32 << 20

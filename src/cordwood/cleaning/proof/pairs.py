@@ -1,4 +1,7 @@
-"""The two states of a partition that are compared, and the kinds of violations and counts."""
+"""The two states of a partition that are compared, and the result of a comparison: counts, and violations by kind.
+
+Only the first violations of each kind are named, with offset and key; all are counted.
+"""
 
 from __future__ import annotations
 
@@ -148,8 +151,6 @@ class Pair:
 
 
 # ---- facts -----------------------------------------------------------------------------------------------------------
-
-# Facts of a comparison: counts, and violations, the first of each kind with offset and key.
 
 #: Number of violations of one kind that are named per partition; all are counted.
 NAMED_MAX = 20

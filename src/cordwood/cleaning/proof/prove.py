@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof import room
-from cordwood.cleaning.proof.careful import RangeResult, compare_range
+from cordwood.cleaning.proof.compare import RangeResult, compare_range
 from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_ranges
 from cordwood.cleaning.proof.pairs import Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
@@ -45,16 +45,11 @@ from cordwood.storage.recovery.replay import Producers, headers_from, newest_sna
 
 # ---- states ----------------------------------------------------------------------------------------------------------
 
-# Compares the log start and end offsets, leader epochs, topic id and producers of two states of a log.
-
 #: A producer's epoch, last sequence, last offset and the start of its open transaction; NONE for a missing value.
 ProducerState = tuple[int, int, int, int]
 #: A violation that is not about a record: its kind, its text and the path of the file.
 Fault = tuple[ViolationKind, str, str]
 RANGE_BYTES = room.RANGE_BYTES
-
-
-# ---- look ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +96,7 @@ class KnownProducers:
     faults: tuple[Fault, ...] = ()
 
 
-def look_at_producers(pair: Pair, fs: Store, *, in_log: bool) -> KnownProducers:
+def _look_at_producers(pair: Pair, fs: Store, *, in_log: bool) -> KnownProducers:
     """Compare the producers that a broker has after it loads the two states.
 
     Args:
@@ -471,7 +466,7 @@ class _Concluded:
 def conclude(site: ProofSite, compared: _Compared) -> _Concluded:
     """Judge facts that depend on all ranges, without keys."""
     facts, uncommitted = compared.facts, Uncommitted.none()
-    known = look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
+    known = _look_at_producers(compared.pair, site.open(), in_log=compared.seen.size > 0)
     judge_producers(compared.seen, known.before, facts)
     if compared.steps:
         found, uncommitted = judge_transactions(compared.steps, compared.aborted, site.scratch)

@@ -1,4 +1,8 @@
-"""Reads the windows of one state in a range of offsets, and checks that its batches are in order."""
+"""Divides a pair of logs into ranges of offsets, which are compared independently, and reads the windows of a range.
+
+Batches are checked to be in order. A sample of them is also read with the plain reader, so that a bug of the fast
+readers is noticed.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,6 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------
-
-# Divides a pair of logs into ranges of offsets that are compared independently.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +210,8 @@ def _misplaced(rows: BatchRows, last: int, end: int) -> tuple[BoolArray, Int64Ar
 
 # ---- sampling --------------------------------------------------------------------------------------------------------
 
-# Reads a sample of batches with the plain reader as well, so that a bug of the fast readers is noticed.
-
 #: One batch in this many, and the first of each range, is read twice.
-SAMPLE_EVERY = 8192
+_SAMPLE_EVERY = 8192
 _RECORDS_MAX = 2000
 _BYTES_MAX = 1 << 20
 
@@ -225,9 +225,9 @@ class Sampler:
 
     def choose(self, batches: int) -> range:
         """Choose, among the next batches with records, the indexes to check."""
-        first = -self._seen % SAMPLE_EVERY
+        first = -self._seen % _SAMPLE_EVERY
         self._seen += batches
-        return range(first, batches, SAMPLE_EVERY)
+        return range(first, batches, _SAMPLE_EVERY)
 
     def check(self, columns: RecordColumns, window: BatchWindow, rows: RecordRows) -> None:
         """Read a batch with the plain reader, and compare the results.

@@ -1,4 +1,4 @@
-"""The violations that verification finds, their texts, and the verdict on each pair."""
+"""The violations that verification finds, their texts, the verdict on each pair, and the result of a verification."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ class ViolationNotes:
         return Verdict(
             pair,
             {name: totals.get(name, 0) for name in Count},
-            tuple(with_files(fs, pair, with_keys(fs, pair, some))),
+            tuple(_with_files(fs, pair, _with_keys(fs, pair, some))),
             {name: totals[name] for name in ViolationKind if name in totals},
         )
 
 
-def with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
+def _with_keys(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
     """Yield the violations; read the keys of violations found by fingerprint from the state before."""
     log: LogView | None = None
     for one in violations:
@@ -169,7 +169,7 @@ def _key_at(log: LogView, offset: int) -> bytes | None:
     return None
 
 
-def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
+def _with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterator[Violation]:
     """Yield the violations; add the path of the segment to violations with an offset and no path."""
     places: dict[bool, Callable[[int], str]] = {}
     for one in violations:
@@ -178,19 +178,17 @@ def with_files(fs: Store, pair: Pair, violations: Iterable[Violation]) -> Iterat
             continue
         in_before = one.kind in _IN_BEFORE
         if in_before not in places:
-            places[in_before] = file_finder(pair.before if in_before else pair.after, fs)
+            places[in_before] = _file_finder(pair.before if in_before else pair.after, fs)
         yield Violation(one.kind, one.what, places[in_before](one.offset), one.offset, one.key)
 
 
-def file_finder(side: Side, fs: Store) -> Callable[[int], str]:
+def _file_finder(side: Side, fs: Store) -> Callable[[int], str]:
     """Return a function from an offset to the path of the `.log` that holds it."""
     log = side.open(fs)
     return lambda offset: side.file_of(log.segments_from(offset)[0]) if log.segments else side.path
 
 
 # ---- result ----------------------------------------------------------------------------------------------------------
-
-# The result of `cordwood verify`.
 
 
 @dataclass(frozen=True, slots=True)

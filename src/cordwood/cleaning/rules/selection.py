@@ -1,4 +1,4 @@
-"""Plan the clean of one partition: the cleanable range, the segment groups, and whether and why it is cleaned.
+"""Plan the clean of one partition: rules that exclude it, the cleanable range, the segment groups, the decision.
 
     0 … log start … first dirty ……………… first uncleanable … active segment
                     └── keys are read ───┘
@@ -37,10 +37,6 @@ from cordwood.common.config import TopicConfig
 from cordwood.common.errors import ConfigError
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.node.node import LocatedPartition, Node
-
-# ---- policy ----------------------------------------------------------------------------------------------------------
-
-# The rules that exclude partitions from cleaning, in their order.
 
 #: Configs that keep records longer; a damaged metadata log may hide a value of one.
 _KEEPING = ("min.compaction.lag.ms", "delete.retention.ms")
@@ -241,7 +237,7 @@ def clean_range(
     active = segments[-1].base_offset
     # Of several equal bounds, `min` takes the first.
     bounds = [(active, Bound.ACTIVE_SEGMENT), (last_stable_offset, Bound.LAST_STABLE_OFFSET)]
-    young = too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
+    young = _too_young(segments, first_dirty, min_compaction_lag_ms, now_ms)
     if young is not None:
         bounds.append((young.base_offset, Bound.MIN_COMPACTION_LAG))
     bound_offset, bound = min(bounds, key=lambda one: one[0])
@@ -251,7 +247,7 @@ def clean_range(
     return CleanRange(first_dirty, whole[0].base_offset if whole else active, bound, bound_offset)
 
 
-def too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, now_ms: int) -> SegmentFacts | None:
+def _too_young(segments: Sequence[SegmentFacts], first_dirty: int, lag_ms: int, now_ms: int) -> SegmentFacts | None:
     """Return the first dirty segment that is too young for `min.compaction.lag.ms`, or None."""
     if lag_ms <= 0:
         return None
@@ -433,7 +429,7 @@ def _last_stable_offset(facts: LogFacts, _config: TopicConfig, _found: CleanRang
 def _min_compaction_lag(facts: LogFacts, config: TopicConfig, found: CleanRange, now_ms: int) -> Reason:
     name = "min.compaction.lag.ms"
     lag = config.integer(name)
-    young = too_young(facts.segments, found.first_dirty_offset, lag, now_ms)
+    young = _too_young(facts.segments, found.first_dirty_offset, lag, now_ms)
     assert young is not None, "or it would not have bounded the range"
     why = f"the segment from {young.base_offset} on has records of {utc(young.largest_timestamp)}"
     return config_reason(name, config[name], why, f"cleanable from {utc(young.largest_timestamp + lag)} on")
@@ -492,10 +488,10 @@ def is_due_again(
         now_ms: the time of the clean.
     """
     # Only the segment in which the round ended can be too young now: all segments were old enough before the round, and
-    # it did not change later ones. Pass the next segment, too, because `too_young` treats the last one as active.
+    # it did not change later ones. Pass the next segment, too, because `_too_young` treats the last one as active.
     holder = [one for one in segments if one.base_offset <= first_dirty][-1:]
     behind = [one for one in segments if one.base_offset > first_dirty][:1]
-    if too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
+    if _too_young([*holder, *behind], first_dirty, threshold.min_compaction_lag_ms, now_ms) is not None:
         return False
     dirty = sum(one.size_bytes for one in segments_between(segments, first_dirty, first_uncleanable))
     clean = sum(one.size_bytes for one in segments if one.base_offset < first_dirty)

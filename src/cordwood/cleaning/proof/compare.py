@@ -1,7 +1,20 @@
-"""The careful pass over a range: it handles batches of any kind, and reports each violation.
+"""Compares two states of a log, a range of offsets at a time; the careful one of two passes is here.
 
-It reads both states side by side, in windows, in offset order, each once, and decodes them to rows of records. Keys,
-values and headers are compared as bytes, large values by keyed digests (see `large`).
+Both states are read side by side, in windows, in offset order, each once; a file that both have is read once for both.
+One of two passes compares a range:
+
+    quick     compares bytes of both states, without rows; only for sound batches of magic 2 without a codec, and only
+              under the keep rule *newest offset*
+    careful   handles all other ranges, and repeats a range in which the quick pass finds a difference, to locate it
+
+The careful pass decodes batches of any kind to rows of records, and reports each violation. It compares keys, values
+and headers as bytes, large values by keyed digests (`Digests`).
+
+A pass decides facts that need no other range: whether each record is still there, unchanged and in order, and whether
+each batch kept its header fields. A key's last value depends on the whole log, so a pass only makes entries, which are
+merged later, see `keys`; the outcome of a transaction depends on a later marker, see `transactions`.
+
+Nothing is imported from `rules` or `engine`, or from their kernels.
 """
 
 from __future__ import annotations
@@ -33,23 +46,7 @@ from cordwood.record.columns import BatchWindow, RecordColumns, crc_error, decod
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
 
-# ---- compare ---------------------------------------------------------------------------------------------------------
-
-# Compares two states of a log, a range of offsets at a time.
-#
-# Both states are read side by side, in offset order, each once; a file that both have is read once for both. One of two
-# passes compares a range:
-#
-#     quick     compares bytes of both states, without rows; only for sound batches of magic 2 without a codec, and only
-#               under the keep rule *newest offset*
-#     careful   handles all other ranges, and repeats a range in which the quick pass finds a difference, to locate it
-#
-# A pass decides facts that need no other range: whether each record is still there, unchanged and in order, and whether
-# each batch kept its header fields. A key's last value depends on the whole log, so a pass only makes entries, which
-# are
-# merged later, see `keys`; the outcome of a transaction depends on a later marker, see `transactions`.
-#
-# Nothing is imported from `cleaning` or its kernels.
+# ---- a range ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +303,7 @@ def _newest_of(after: BatchRows, state: _Stream) -> tuple[Int64Array, BoolArray]
 # Replaces large values by digests, because two large values, one of each state, may not fit in memory.
 
 #: Values of at least this size are replaced, in both states. Smaller ones are compared, which is faster than a digest.
-SMALLEST_BYTES = 8 << 20
+_SMALLEST_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
 _DIGEST_BYTES = 32
 
@@ -321,7 +318,7 @@ class Digests:
     """
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
-    smallest_bytes: int = SMALLEST_BYTES
+    smallest_bytes: int = _SMALLEST_BYTES
 
     def replace(self, data: U8Array, rows: npt.NDArray[np.void]) -> tuple[U8Array, npt.NDArray[np.void]]:
         """Replace the large values of records by their digests.

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.engine import staged as engine_staged
 from cordwood.cleaning.engine import stages
 from cordwood.cleaning.engine.blobs import BlobReader, BlobWriter, LostSectionError
 from cordwood.cleaning.engine.division import STAGED_BYTES_MIN, is_staged
@@ -219,8 +218,8 @@ def test_batches_that_go_back_are_damage(tmp_path: Path, mode: str) -> None:
 def test_more_ranges_come_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = some_log(tmp_path / "t-0")
     whole = cleaned(log, tmp_path / "whole", by_one)
-    monkeypatch.setattr(engine_staged, "MANY_RECORDS", -1)
-    monkeypatch.setattr(engine_staged, "MANY_RANGES", 1024)
+    monkeypatch.setattr(stages, "MANY_RECORDS", -1)
+    monkeypatch.setattr(stages, "MANY_RANGES", 1024)
     assert cleaned(log, tmp_path / "stages", modes.by_stages) == whole
 
 

@@ -1,4 +1,4 @@
-"""Reads of a task before it cleans, and its reaction to damage. The rules themselves: `tests/cleaning`."""
+"""One task: its reads before it cleans, its reaction to damage, and the check of its outputs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import errno
 import itertools
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cordwood.api import plan as make_plan
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine import partition, readahead
 from cordwood.cleaning.engine.facts import CleanSettings, load_producers, segment_facts
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.engine.readahead import PACKED_BYTES, segment_windows_from
+from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task, tasks_of
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.cleaning.rules.rewrite import Counts
 from cordwood.common.errors import CordwoodError, CorruptBatchError
@@ -33,6 +37,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.engine.logs import MTIME, data, make_log
+from tests.fixtures import fixture
 from tests.fs.acting import Acting
 
 pytestmark = pytest.mark.more
@@ -343,3 +348,97 @@ def test_a_compressed_window_is_cut_into_parts_that_hold_all_its_batches(
     assert np.array_equal(np.concatenate([part.batches for part in parts]), whole.batches)
     assert b"".join(part.data for part in parts) == whole.data.tobytes()
     assert [part.position for part in parts] == [int(part.batches["position"][0]) for part in parts]
+
+
+# ---- checking --------------------------------------------------------------------------------------------------------
+
+
+Spoil = Callable[[Path, Output], Output]
+
+
+@pytest.fixture
+def cleaned(tmp_path: Path) -> tuple[PartitionTask, Output]:
+    """A partition of several segments, cleaned."""
+    for name in ("outputs", "progress"):
+        (tmp_path / name).mkdir()
+    plan = make_plan(str(fixture("kraft-before")), partitions=["orders-0"], ignore_ratio=True)
+    (task,) = tasks_of(plan, PosixFileSystem().location())
+    output = run_task(task, str(tmp_path / "outputs"), str(tmp_path / "progress"))
+    assert isinstance(output, Output)
+    return task, output
+
+
+def log_of(folder: Path) -> Path:
+    return max(folder.glob("*.log"), key=lambda path: path.stat().st_size)
+
+
+def _flip(suffix: str, position: int) -> Spoil:
+    def spoil(folder: Path, output: Output) -> Output:
+        path = log_of(folder).with_suffix(suffix)
+        data = bytearray(path.read_bytes())
+        data[position] ^= 1
+        path.write_bytes(data)
+        return output
+
+    return spoil
+
+
+def _cut(folder: Path, output: Output) -> Output:
+    path = log_of(folder)
+    path.write_bytes(path.read_bytes()[:-1])
+    return output
+
+
+def _cut_and_said(folder: Path, output: Output) -> Output:
+    path = log_of(folder)
+    _cut(folder, output)
+    sizes = {name: size - (name == path.name) for name, size in output.files}
+    return replace(output, files=tuple(sizes.items()))
+
+
+def _lost(folder: Path, output: Output) -> Output:
+    log_of(folder).with_suffix(".timeindex").unlink()
+    return output
+
+
+def _miscounted(folder: Path, output: Output) -> Output:
+    counts = replace(output.cleaned.counts, records_kept=output.cleaned.counts.records_kept + 1)
+    return replace(output, cleaned=replace(output.cleaned, counts=counts))
+
+
+def _misplaced(folder: Path, output: Output) -> Output:
+    outputs = tuple(tuple(base + 1 for base in group) for group in output.cleaned.outputs)
+    return replace(output, cleaned=replace(output.cleaned, outputs=outputs))
+
+
+def test_what_was_written_as_it_should_be_passes(cleaned: tuple[PartitionTask, Output]) -> None:
+    task, output = cleaned
+    assert check_output(task, output) is output
+    assert output.cleaned.counts.bytes_written > 0
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_flip(".log", 30), "CRC-32C mismatch"),
+        (_flip(".log", 7), "offsets"),  # not covered by a checksum
+        (_flip(".index", 7), "offset index"),
+        (_flip(".timeindex", 7), "time index"),
+        (_cut, "the files are"),
+        (_cut_and_said, "position"),
+        (_lost, "the files are"),
+        (_miscounted, "records are there"),
+        (_misplaced, "the segments are"),
+    ],
+)
+def test_what_is_something_else_is_our_fault(cleaned: tuple[PartitionTask, Output], spoil: Spoil, said: str) -> None:
+    task, output = cleaned
+    failure = check_output(task, spoil(Path(output.folder), output))
+    assert isinstance(failure, Failure) and failure.kind is FailureKind.BUG
+    assert said in failure.what and task.path in failure.what
+
+
+def test_an_offset_beyond_the_range_is_found(cleaned: tuple[PartitionTask, Output]) -> None:
+    task, output = cleaned
+    failure = check_output(replace(task, first_uncleanable=task.first_uncleanable - 1), output)
+    assert isinstance(failure, Failure) and "are not from" in failure.what

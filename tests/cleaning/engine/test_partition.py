@@ -1,20 +1,28 @@
-"""Cleans in rounds, by Kafka's offset map: how rounds follow each other, and Kafka's own cleaner thread beside them."""
+"""Cleans of one partition: rounds by Kafka's offset map, segments that are kept, groups that are joined."""
 
 from __future__ import annotations
 
 import json
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cordwood.cleaning.engine.facts import CleanSettings, load_producers
-from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_in_rounds
+from cordwood.cleaning.engine.keys import DirtySection
+from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_in_rounds, clean_partition, join
+from cordwood.cleaning.engine.task import faults
 from cordwood.cleaning.rules.plan import Threshold
-from cordwood.common.errors import RequestError
+from cordwood.cleaning.rules.transactions import AbortTracker
+from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.fs.posix import PosixFileSystem
+from cordwood.record.batch import encode_batch
+from cordwood.record.record import Record
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.segment import JoinedSegment, Segment
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
@@ -229,3 +237,176 @@ def test_rounds_are_those_of_a_cleaner_thread(kafka_oracle: Oracle, tmp_path: Pa
         assert list(differences(folder / "after" / "t-0", target)) == [], seed
         several += cleaned.rounds > 1
     assert several > 10
+
+
+# ---- kept ------------------------------------------------------------------------------------------------------------
+
+
+FS = PosixFileSystem()
+#: One segment each.
+GROUPS = {"segment_bytes": 1}
+
+
+def clean(log: LogView, target: Path, **settings: object) -> Cleaned:
+    target.mkdir()
+    return clean_partition(
+        FS,
+        log,
+        str(target),
+        CleanRequest(
+            first_dirty=0,
+            first_uncleanable=log.segments[-1].base_offset,
+            now_ms=10,
+            settings=CleanSettings(**(GROUPS | settings)),  # type: ignore[arg-type]
+            producers=Producers(),
+        ),
+    )
+
+
+def with_first(folder: Path, *batches: bytes) -> LogView:
+    """A log whose first segment has these batches, and whose second supersedes its own first record."""
+    return make_log(folder, (0, list(batches)), (10, [data(10, b"x"), data(11, b"x")]), (20, [data(20)]))
+
+
+def test_a_segment_in_which_nothing_changes_keeps_its_files(tmp_path: Path) -> None:
+    log = with_first(tmp_path / "t-0", data(0, b"a"), data(1, b"b"))
+    cleaned = clean(log, tmp_path / "out")
+    assert (cleaned.replaced, cleaned.outputs, set(cleaned.kept)) == (((0,), (10,)), ((0,), (10,)), {0})
+    assert list(cleaned.written) == [((10,), (10,))]
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == sorted(offset_name(10, kind) for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX))
+    assert (cleaned.counts.records_read, cleaned.counts.records_kept, cleaned.counts.records_superseded) == (4, 3, 1)
+    assert cleaned.counts.batches_verbatim == 3
+    assert cleaned.counts.bytes_read == sum(segment.size_bytes for segment in log.segments[:2])
+    files = [(path.name, path.stat().st_size) for path in (tmp_path / "out").iterdir()]
+    assert list(faults(FS, str(tmp_path / "out"), files, cleaned, 20)) == []
+
+
+def tombstone(offset: int) -> bytes:
+    return encode_batch([Record(offset, 0, b"t", None)])
+
+
+FIRST = data(0, b"a")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(data(1, b"x"), id="superseded in another segment"),
+        pytest.param(data(1, b"a"), id="superseded in the same segment"),
+        pytest.param(tombstone(1), id="tombstone"),
+        pytest.param(encode_batch([Record(1, 0, None, b"v")]), id="no key"),
+        pytest.param(encode_batch([Record(1, 0, b"b", b"v")], transactional=True, producer_id=5), id="transaction"),
+        pytest.param(encode_batch([], base_offset=1, last_offset=1), id="empty"),
+        pytest.param(encode_batch([Record(1, 0, b"b", b"v")], delete_horizon_ms=5), id="horizon that has passed"),
+        pytest.param(encode_batch([Record(1, 0, b"t", None)], delete_horizon_ms=10), id="horizon that passes now"),
+        pytest.param(encode_batch([Record(1, 0, None, b"v")], delete_horizon_ms=11), id="no key, and a horizon"),
+    ],
+)
+def test_a_segment_of_which_something_may_change_is_written(tmp_path: Path, batch: bytes) -> None:
+    cleaned = clean(with_first(tmp_path / "t-0", FIRST, batch), tmp_path / "out")
+    assert cleaned.kept == set()
+    assert (tmp_path / "out" / offset_name(0, FileKind.LOG)).exists()
+
+
+def test_tombstones_whose_time_has_not_come_change_nothing(tmp_path: Path) -> None:
+    ahead = encode_batch([Record(1, 0, b"t", None), Record(2, 0, b"u", b"v")], delete_horizon_ms=11)
+    assert clean(with_first(tmp_path / "t-0", FIRST, ahead), tmp_path / "out").kept == {0}
+
+
+def other_index(folder: Path) -> None:
+    (folder / offset_name(0, FileKind.OFFSET_INDEX)).write_bytes(bytes([0, 0, 0, 1, 0, 0, 0, 69]))
+
+
+def no_time_index(folder: Path) -> None:
+    (folder / offset_name(0, FileKind.TIME_INDEX)).unlink()
+
+
+def transaction_index(folder: Path) -> None:
+    (folder / offset_name(0, FileKind.TRANSACTION_INDEX)).touch()
+
+
+@pytest.mark.parametrize("change", [other_index, no_time_index, transaction_index])
+def test_a_segment_whose_indexes_would_be_others_is_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    with_first(tmp_path / "t-0", FIRST, data(1, b"b"))
+    change(tmp_path / "t-0")
+    log = LogView(str(tmp_path / "t-0"), log_start_offset=0, fs=FS)
+    assert clean(log, tmp_path / "out").kept == set()
+
+
+def test_segments_that_become_one_are_written(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", (0, [data(0, b"a")]), (1, [data(1, b"b")]), (2, [data(2)]))
+    cleaned = clean(log, tmp_path / "out", segment_bytes=1 << 20)
+    assert (cleaned.replaced, set(cleaned.kept)) == (((0, 1),), set())
+    assert clean(log, tmp_path / "alone").kept == {0, 1}
+
+
+def test_an_index_that_is_too_large_for_its_limit_is_written_anew(tmp_path: Path) -> None:
+    log = with_first(tmp_path / "t-0", *(data(at, b"%d" % at, size=4096) for at in range(4)))
+    assert clean(log, tmp_path / "out").kept == {0}
+    assert clean(log, tmp_path / "small", index=IndexLimits(size_bytes=16)).kept == set()
+
+
+# ---- joined ----------------------------------------------------------------------------------------------------------
+
+
+def small(path: Path) -> LogView:
+    """Five segments of two records; `a` is in each of them."""
+    return make_log(path, *((2 * at, [data(2 * at, b"a"), data(2 * at + 1, b"k%d" % at)]) for at in range(5)))
+
+
+def cleaned(log: LogView, target: Path) -> Cleaned:
+    target.mkdir()
+    request = CleanRequest(
+        first_dirty=0, first_uncleanable=8, now_ms=0, settings=CleanSettings(), producers=Producers()
+    )
+    return clean_partition(PosixFileSystem(), log, str(target), request)
+
+
+def path_of(log: LogView, base: int) -> Path:
+    return Path(log.path, offset_name(base, FileKind.LOG))
+
+
+def test_each_of_the_joined_segments_has_its_own_counts(tmp_path: Path) -> None:
+    found = cleaned(small(tmp_path / "log"), tmp_path / "out")
+    assert found.replaced == ((0, 2, 4, 6),)
+    counts = [(one.records_read, one.records_kept, one.records_superseded) for one in found.segments[0]]
+    assert counts == [(2, 1, 1), (2, 1, 1), (2, 1, 1), (2, 2, 0)]
+
+
+def test_damage_is_reported_in_the_file_and_at_the_position_that_have_it(tmp_path: Path) -> None:
+    log = small(tmp_path / "log")
+    damaged = bytearray(path_of(log, 4).read_bytes())
+    damaged[-1] ^= 1
+    path_of(log, 4).write_bytes(damaged)
+    with pytest.raises(CorruptBatchError) as error:
+        cleaned(log, tmp_path / "out")
+    assert (error.value.path, error.value.position) == (str(path_of(log, 4)), len(damaged) // 2)
+
+
+def test_a_batch_that_is_cut_and_goes_on_in_the_next_file_is_damage(tmp_path: Path) -> None:
+    log = small(tmp_path / "log")
+    first, second = path_of(log, 2), path_of(log, 4)
+    whole = first.read_bytes() + second.read_bytes()
+    middle = first.stat().st_size - 10
+    first.write_bytes(whole[:middle])
+    second.write_bytes(whole[middle:])
+    with pytest.raises(CorruptBatchError) as error:
+        cleaned(LogView(log.path, fs=log.fs, log_start_offset=0), tmp_path / "out")
+    assert error.value.path == str(first)
+
+
+def test_no_join_extends_over_a_group_or_over_the_start_of_the_dirty_section(tmp_path: Path) -> None:
+    log = small(tmp_path / "log")
+    segments = log.segments
+
+    def bases(joined: tuple[Segment, ...] | list[Segment]) -> list[list[int]]:
+        return [
+            [part.base_offset for part in one.parts] if isinstance(one, JoinedSegment) else [one.base_offset]
+            for one in joined
+        ]
+
+    dirty = DirtySection(segments[1:], 3, 10, AbortTracker())
+    groups, own = join([segments[:4], segments[4:]], dirty)
+    assert [bases(group) for group in groups] == [[[0], [2], [4, 6]], [[8]]]
+    assert bases(own.segments) == [[2], [4, 6], [8]]
