@@ -296,10 +296,10 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
 @pytest.fixture(scope="module")
 def verdicts(spark: SparkSession, scene: Scene) -> dict[str, Verdict]:
     """The verdict on each plant, all in one run."""
-    prove = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
+    states = {cleaned: State.read(scene.cleaned if cleaned else scene.before, 63) for cleaned in (False, True)}
     pairs = []
     for number, plant in enumerate(PLANTS):
-        state = prove[plant.cleaned].copy()
+        state = states[plant.cleaned].copy()
         plant.do(state)
         pairs.append(scene.pair(state.write(scene.folder / "planted" / str(number) / "t-0")))
     return dict(zip((plant.what for plant in PLANTS), verify_pairs(pairs), strict=True))
@@ -484,7 +484,7 @@ def wave() -> tuple[State, State]:
 
 
 def proved_as_wave(spark: SparkSession, folder: Path, states: tuple[State, State], **changes: Any) -> Verdict:
-    logs = [str(state.write(folder / name / "t-0")) for state, name in zip(prove, ("before", "after"), strict=True)]
+    logs = [str(state.write(folder / name / "t-0")) for state, name in zip(states, ("before", "after"), strict=True)]
     before, after = (Side(log, 0) for log in logs)
     return verify_pairs([Pair(None, before, after, first_uncleanable=3, now_ms=NOW, **changes)])[0]
 
