@@ -10,7 +10,6 @@ Source: Kafka LogManager.replaceCurrentWithFutureLog, ReplicaAlterLogDirsThread.
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 from cordwood.common.errors import IllegalStateError, KafkaStorageError, OffsetOutOfRangeError
@@ -22,7 +21,6 @@ from cordwood.live.manager_tasks import Checkpoints
 from cordwood.live.pool import LogPool
 from cordwood.storage.formats.filenames import DirectoryState
 
-_log = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
 #: The leader epoch for appends to a future log, so that it accepts the batches of every leader.
 _ANY_EPOCH = 2**31 - 1
