@@ -184,9 +184,9 @@ def _run(command_line: str) -> None:
     _tell(words[0])
     errors = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        code: object = EXIT_OK
         try:
             app(words, standalone_mode=False)
-            code = EXIT_OK
         except SystemExit as end:
             code = end.code
     if code not in (EXIT_OK, EXIT_DAMAGE):
@@ -219,7 +219,8 @@ def _append(directory: Path, rounds: int = 3) -> None:
 def _write_messages(directory: Path) -> None:
     """Write a log of the formats before Kafka 0.11, in two segments."""
     from cordwood.common.types import Codec
-    from cordwood.record.batch import Record, encode_message_set
+    from cordwood.record.batch import encode_message_set
+    from cordwood.record.record import Record
 
     folder = directory / "messages-0"
     folder.mkdir()
