@@ -8,15 +8,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood.bench.beside_kafka import compared
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.bench.workloads import BY_SHARE, WORKLOADS
-from cordwood.cli.main import app
 from cordwood.common.errors import CordwoodError
 from cordwood.common.types import Codec
 from cordwood.fs.posix import PosixFileSystem
+from tests.command import run
 from tests.kafka_tools import Oracle
 
 pytestmark = pytest.mark.more
@@ -32,8 +31,8 @@ def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, 
     few = ("--size", "1", "--passes", "1", "--against-copy", "--svg", str(chart))
     logs = tmp_path / "logs"
     logs.mkdir()
-    done = CliRunner().invoke(app, ["bench", "--against-kafka", *few, "--dir", str(logs), "--json", *shapes])
-    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    done = run("bench", "--against-kafka", *few, "--dir", logs, "--json", *shapes)
+    assert done.stderr == "", done.output
     found = json.loads(done.stdout)
     assert [(one["workload"], one["way"]) for one in found] == [
         (name, way) for name in SHAPES for way in WORKLOADS[name].ways
@@ -53,8 +52,8 @@ def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, 
 def test_the_more_of_a_log_is_new_the_further_right_it_is_drawn(kafka_oracle: Oracle, tmp_path: Path) -> None:
     chart = tmp_path / "chart.svg"
     few = ("--size", "1", "--passes", "1", "--svg", str(chart), "--dir", str(tmp_path))
-    done = CliRunner().invoke(app, ["bench", "--against-kafka", "--by-share", *few, "--json"])
-    assert (done.exit_code, done.stderr) == (0, ""), done.output
+    done = run("bench", "--against-kafka", "--by-share", *few, "--json")
+    assert done.stderr == "", done.output
     found = json.loads(done.stdout)
     assert [(one["workload"], one["way"]) for one in found] == [
         (name, way) for name, workload in BY_SHARE.items() for way in workload.ways
@@ -80,8 +79,8 @@ def test_the_more_of_a_log_is_new_the_further_right_it_is_drawn(kafka_oracle: Or
     ],
 )
 def test_options_that_fit_nothing_are_refused(words: list[str]) -> None:
-    done = CliRunner().invoke(app, ["bench", *words])
-    assert done.exit_code == 2 and "--shape" in done.output
+    done = run("bench", *words, exits=2)
+    assert "--shape" in done.output
 
 
 @pytest.mark.parametrize(

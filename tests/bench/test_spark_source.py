@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
+from tests.command import run
 
 pytestmark = pytest.mark.more
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.slow
 def test_a_log_is_read_into_spark_and_its_rate_is_printed(spark: SparkSession, tmp_path: Path) -> None:
     few = ("--size", "1", "--passes", "1", "--dir", str(tmp_path))
-    done = CliRunner().invoke(app, ["bench", "--source", *few, "--json"])
-    assert done.exit_code == 0, done.output
+    done = run("bench", "--source", *few, "--json")
     found = json.loads(done.stdout)
     assert found["rows_per_second"] == pytest.approx(found["records"] / found["cordwood"]["median"])
     assert found["memory_rows_per_second"] == pytest.approx(found["records"] / found["memory"]["median"])
@@ -31,5 +29,5 @@ def test_a_log_is_read_into_spark_and_its_rate_is_printed(spark: SparkSession, t
 
 @pytest.mark.parametrize("words", [["--live"], ["--shape", "A"]])
 def test_what_does_not_go_with_a_read_into_spark_is_refused(words: list[str]) -> None:
-    done = CliRunner().invoke(app, ["bench", "--source", *words])
-    assert done.exit_code == 2 and "--source" in done.output
+    done = run("bench", "--source", *words, exits=2)
+    assert "--source" in done.output

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cleaning.engine.logs import data, make_log
-from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.command import ENVIRONMENT, Ended, run_alone
 
 pytestmark = pytest.mark.more
 
@@ -26,7 +25,7 @@ sys.addaudithook(note)
 """
 
 
-def run(java: str, folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def clean_with(java: str, folder: Path, *words: object, exits: int) -> Ended:
     """Run `cordwood clean` with a Java that is a shell script, with `folder` for temporary files."""
     (folder / "sitecustomize.py").write_text(SITE)
     program = folder / "bin" / "java"
@@ -36,14 +35,10 @@ if [ "$1" = -version ]; then echo 'openjdk version "21"' >&2; exit; fi
 {java}
 """)
     program.chmod(0o755)
-    environment = {
-        **ENVIRONMENT,
-        "JAVA_HOME": str(folder),
-        "TMPDIR": str(folder),
-        "PYTHONPATH": f"{folder}:{ENVIRONMENT['PYTHONPATH']}",
-    }
-    command = [*COMMAND, *map(str, arguments), "--output", str(folder / "copy"), "--engine", "spark"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    environment = {"JAVA_HOME": str(folder), "TMPDIR": str(folder)}
+    environment["PYTHONPATH"] = f"{folder}:{ENVIRONMENT['PYTHONPATH']}"
+    words = ("clean", *words, "--output", folder / "copy", "--engine", "spark")
+    return run_alone(*words, environment=environment, exits=exits)
 
 
 def two_segments(folder: Path) -> Path:
@@ -53,13 +48,14 @@ def two_segments(folder: Path) -> Path:
 
 
 def test_java_is_started_before_the_kernels_are_loaded(tmp_path: Path) -> None:
-    done = run(
+    done = clean_with(
         "exit 1",
         tmp_path,
         two_segments(tmp_path),
         *("--config", "cleanup.policy=compact", "--ignore-ratio"),
+        exits=2,
     )
-    assert (done.returncode, "Spark does not start: Java has ended" in done.stderr) == (2, True), done.stderr
+    assert "Spark does not start: Java has ended" in done.stderr
     version, started = (tmp_path / "started").read_text().splitlines()
     assert " -version" in version and " -cp " in started and started.endswith(" False")
 
@@ -67,8 +63,7 @@ def test_java_is_started_before_the_kernels_are_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exists", [True, False], ids=["nothing to clean", "a refusal"])
 def test_given_no_task_java_is_ended(exists: bool, tmp_path: Path) -> None:
     log = two_segments(tmp_path) if exists else tmp_path / "t-0"
-    done = run(f"echo $$ >{tmp_path}/pid; exec sleep 600", tmp_path, log)
-    assert done.returncode == (0 if exists else 2), done.stderr
+    clean_with(f"echo $$ >{tmp_path}/pid; exec sleep 600", tmp_path, log, exits=0 if exists else 2)
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ENVIRONMENT
+from tests.command import run_alone
 
 pytestmark = pytest.mark.more
 
 
 def cache(folder: Path, *words: str) -> str:
-    environment = {**ENVIRONMENT, "CORDWOOD_CACHE": str(folder)}
-    command = [sys.executable, "-m", "cordwood", "cache", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return run_alone("cache", *words, environment={"CORDWOOD_CACHE": str(folder)}).stdout
 
 
 def test_caches_are_listed_and_removed_and_what_others_put_there_stays(tmp_path: Path) -> None:

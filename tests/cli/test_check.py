@@ -6,21 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from cordwood.cli.main import app
 from cordwood.storage.check import Kind, Severity
+from tests.command import run
 from tests.fixtures import fixture
 from tests.storage.damage_sites import FIRST, flip, site
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["check", *map(str, arguments)])
-
-
 def test_a_directory_in_good_order_gives_one_line_and_exit_code_zero() -> None:
-    result = run(fixture("kraft-jbod-before"))
-    assert result.exit_code == 0
+    result = run("check", fixture("kraft-jbod-before"))
     assert result.stdout == (
         "a broker starts and serves all 8 partitions\n\n"
         "checked 10 partitions (1 being moved), 213 files, 0.1 MB: no problem found\n"
@@ -30,8 +24,7 @@ def test_a_directory_in_good_order_gives_one_line_and_exit_code_zero() -> None:
 def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     flip(f"{FIRST}.log", 943)(partition)
-    result = run(partition.parent)
-    assert result.exit_code == 1
+    result = run("check", partition.parent, exits=1)
     text = result.stdout
     assert text.startswith("a broker starts and serves its one partition\n\nERRORS: ")
     assert f"{partition}/{FIRST}.log at position 882 (offset 13)\n      CRC-32C mismatch: stored 0x" in text
@@ -41,8 +34,7 @@ def test_damage_gives_exit_code_one_and_says_where_what_and_what_it_means(tmp_pa
 
 
 def test_what_a_crash_left_is_explained_with_exit_code_zero() -> None:
-    result = run(fixture("kraft-crashed-swap"))
-    assert result.exit_code == 0
+    result = run("check", fixture("kraft-crashed-swap"))
     assert "REPAIRED ON START: " in result.stdout
     assert "swap-unfinished: the next load completes the swap" in result.stdout
     # Hundreds of files that wait to be deleted are counted, not listed.
@@ -53,8 +45,7 @@ def test_what_a_crash_left_is_explained_with_exit_code_zero() -> None:
 def test_json_has_a_line_per_finding_and_the_summary_last(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     flip(f"{FIRST}.log", 943)(partition)
-    result = run("--json", partition.parent)
-    assert result.exit_code == 1
+    result = run("check", "--json", partition.parent, exits=1)
     finding, summary = map(json.loads, result.stdout.splitlines())
     assert finding.pop("what").startswith("CRC-32C mismatch")
     assert finding.pop("meaning")
@@ -74,19 +65,19 @@ def test_json_has_a_line_per_finding_and_the_summary_last(tmp_path: Path) -> Non
 
 def test_a_single_file_can_be_given(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
-    result = run(partition / f"{FIRST}.index")
-    assert (result.exit_code, result.stdout) == (0, "checked 0 partitions, 1 file, 96 bytes: no problem found\n")
+    result = run("check", partition / f"{FIRST}.index")
+    assert result.stdout == "checked 0 partitions, 1 file, 96 bytes: no problem found\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["/nowhere/at/all"]])
 def test_wrong_use_gives_exit_code_two(arguments: list[str]) -> None:
-    assert run(*arguments).exit_code == 2
+    run("check", *arguments, exits=2)
 
 
 def test_names_from_disk_do_not_reach_a_terminal_as_they_are(tmp_path: Path) -> None:
     partition = site("orders", tmp_path)
     (partition / "evil\x1b[2J.log").write_bytes(b"")
-    result = run(partition.parent)
+    result = run("check", partition.parent, exits=1)
     assert "\x1b" not in result.stdout
     assert "evil\\x1b[2J.log" in result.stdout
 

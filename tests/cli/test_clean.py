@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
-from cordwood.cli.main import app
 from cordwood.storage.formats import filenames
 from tests.cleaning.engine.logs import data, make_log
-from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.command import run, run_alone, start
 from tests.fixtures import copy_of, fixture
 from tests.storage.copies import HOLD
 
@@ -34,36 +32,31 @@ REASONS = (
 )
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["clean", *map(str, arguments)])
-
-
 def test_without_an_output_it_shows_how_to_see_what_would_happen() -> None:
-    result = run("/var/kafka/my logs")
-    assert result.exit_code == 2
+    result = run("clean", "/var/kafka/my logs", exits=2)
     assert "--output DIR2" in result.stderr
     assert "cordwood plan '/var/kafka/my logs'" in result.stderr
 
 
 def test_a_clean_is_done_in_one_place(tmp_path: Path) -> None:
-    result = run("--in-place", "--output", tmp_path / "copy", tmp_path)
+    result = run("clean", "--in-place", "--output", tmp_path / "copy", tmp_path, exits=None)
     assert (result.exit_code, "not both" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("option", [("--keep-old", "old"), ("--no-verify",), ("--work-space", "1m")])
 def test_options_of_a_clean_in_place_go_with_it(option: tuple[str, ...], tmp_path: Path) -> None:
-    result = run("--output", tmp_path / "copy", *option, tmp_path)
+    result = run("clean", "--output", tmp_path / "copy", *option, tmp_path, exits=None)
     assert (result.exit_code, f"{option[0]} requires --in-place" in result.stderr) == (2, True)
 
 
 def test_links_go_with_a_copy(tmp_path: Path) -> None:
-    result = run("--in-place", "--link", tmp_path)
+    result = run("clean", "--in-place", "--link", tmp_path, exits=None)
     assert (result.exit_code, "--link requires --output" in result.stderr) == (2, True)
 
 
 def test_it_says_what_was_read_and_kept_and_why_the_rest_was_dropped(spark: SparkSession, tmp_path: Path) -> None:
-    result = run(fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "orders", "--single-copy")
-    assert (result.exit_code, result.stderr) == (0, "")
+    result = run("clean", fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "orders", "--single-copy")
+    assert result.stderr == ""
     table = result.stdout.splitlines()
     assert table[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
     assert [line.split()[0] for line in table[1:4]] == ["orders-0", "orders-1", "orders-2"]
@@ -81,8 +74,9 @@ def test_json_adds_up_and_damage_gives_exit_code_one(spark: SparkSession, tmp_pa
     data = bytearray(log.read_bytes())
     data[200] ^= 1
     log.write_bytes(data)
-    result = run(source, "--output", tmp_path / "new", "--topic", "orders", "--topic", "payments", "--json")
-    assert result.exit_code == 1
+    result = run(
+        "clean", source, "--output", tmp_path / "new", "--topic", "orders", "--topic", "payments", "--json", exits=1
+    )
     document = json.loads(result.stdout)
     assert document["failed"] == 1 and document["cleaned"] == 4
     for one in [document, *document["partitions"]]:
@@ -103,28 +97,26 @@ def test_too_little_memory_gives_exit_code_five_and_the_memory_that_is_enough(
     make_log(logs / "t-1", (0, [data(0, b"a"), data(1, b"a")]), (2, [data(2)]))
     without_map = (logs, "--config", "cleanup.policy=compact", "--json")
     words = (*without_map, "--offset-map", "2400000")
-    result = run(*words, "--memory", "50000", "--output", tmp_path / "little")
-    assert result.exit_code == 5
+    result = run("clean", *words, "--memory", "50000", "--output", tmp_path / "little", exits=5)
     failed, cleaned = json.loads(result.stdout)["partitions"]
     assert (failed["failure"], cleaned["result"], cleaned["memory"]) == ("memory", "cleaned", None)
     need = failed["memory"]
     assert need["bytes_allowed"] == 50_000 // need["tasks"] < need["bytes_needed"]
     assert need["memory_min"] == need["tasks"] * need["bytes_needed"] <= need["memory_enough"]
     assert f"--memory {need['memory_enough']} is enough" in failed["why"]
-    assert run(*words, "--memory", str(need["memory_enough"]), "--output", tmp_path / "enough").exit_code == 0
+    run("clean", *words, "--memory", need["memory_enough"], "--output", tmp_path / "enough")
     # Only Kafka's map has to be in memory as a whole.
-    assert run(*without_map, "--memory", "50000", "--output", tmp_path / "staged").exit_code == 0
-    assert run(*without_map, "--output", tmp_path / "one-task").exit_code == 0
+    run("clean", *without_map, "--memory", "50000", "--output", tmp_path / "staged")
+    run("clean", *without_map, "--output", tmp_path / "one-task")
     for path in (tmp_path / "one-task").rglob("*.log"):
         assert path.read_bytes() == (tmp_path / "staged" / path.relative_to(tmp_path / "one-task")).read_bytes()
 
 
 def test_wrong_use_gives_exit_code_two(tmp_path: Path) -> None:
-    assert run("/nowhere/at/all", "--output", tmp_path / "new").exit_code == 2
+    run("clean", "/nowhere/at/all", "--output", tmp_path / "new", exits=2)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    result = run(fixture("kraft-before"), "--output", tmp_path / "full")
-    assert result.exit_code == 2
+    result = run("clean", fixture("kraft-before"), "--output", tmp_path / "full", exits=2)
     assert "not empty" in result.stderr
 
 
@@ -134,7 +126,7 @@ def test_a_directory_that_a_broker_holds_gives_exit_code_three(tmp_path: Path) -
         [sys.executable, "-c", HOLD, str(source / filenames.LOCK)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
-        result = run(source, "--output", tmp_path / "new")
+        result = run("clean", source, "--output", tmp_path / "new", exits=None)
         holder.communicate(b"\n")
     assert result.exit_code == 3
     assert os.listdir(tmp_path) == ["a"]
@@ -155,16 +147,8 @@ def test_a_disk_without_room_gives_exit_code_four_and_leaves_nothing(tmp_path: P
     def no_large_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
-    done = subprocess.run(
-        [*COMMAND, source, "--output", tmp_path / "new", "--topic", "large"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        preexec_fn=no_large_files,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 4, done.stderr
+    words = ("clean", source, "--output", tmp_path / "new", "--topic", "large")
+    run_alone(*words, exits=4, preexec_fn=no_large_files)
     assert os.listdir(tmp_path) == []
     assert tree(source) == before
 
@@ -175,14 +159,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, sent: signal.Signals, code:
     # cases 64, 145
     source = fixture("kraft-before")
     before = tree(source)
-    with subprocess.Popen(
-        [*COMMAND, source, "--output", tmp_path / "new"],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as running:
+    with start("clean", source, "--output", tmp_path / "new", start_new_session=True) as running:
         deadline = time.monotonic() + 200
         # As soon as a task writes something.
         while not list(tmp_path.glob(".new.cordwood-*/outputs/*/*.log")):
@@ -200,12 +177,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, sent: signal.Signals, code:
 @pytest.mark.slow
 def test_on_a_terminal_it_says_how_far_it_is_and_leaves_no_trace_of_that(tmp_path: Path) -> None:
     terminal, theirs = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "segment-mb"],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-    ) as running:
+    words = ("clean", fixture("kraft-before"), "--output", tmp_path / "new", "--topic", "segment-mb")
+    with start(*words, stderr=theirs) as running:
         os.close(theirs)
         said = b""
         while True:

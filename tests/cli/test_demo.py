@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,14 +12,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.rules.plan import Decision
 from cordwood.cli.demo import AFTER, BEFORE, GROUPS, LOG, NOW_MS, SETTINGS, USERS, unpack, write_log
-from cordwood.cli.main import app
 from tests.cleaning.against_kafka import differences
+from tests.command import run
 from tests.kafka_tools import Oracle
 
 pytestmark = pytest.mark.more
@@ -29,12 +27,6 @@ README = Path(__file__).parents[2] / "README.md"
 LINES, COLUMNS = 45, 100
 #: The table's lines: offset, key, value before, value or ✗ after.
 ROW = re.compile(r"^ +(\d+)  (\w*) +(\S+) +(\S+)  +\S.*$")
-
-
-def run(*words: object) -> str:
-    done = CliRunner().invoke(app, list(map(str, words)))
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def contents(directory: Path) -> dict[int, bytes | None]:
@@ -68,8 +60,7 @@ def test_the_same_log_is_written_each_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [BEFORE, AFTER, SETTINGS, LOG])
 def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    done = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path)])
-    assert done.exit_code == 2
+    done = run("demo", "--dir", tmp_path, exits=2)
     assert f"{tmp_path}/{name} exists already" in done.stderr
     assert os.listdir(tmp_path) == [name]
 
@@ -81,7 +72,7 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path, name: str) -> None:
 def left(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder that a demo leaves, and its output."""
     folder = tmp_path_factory.mktemp("demo") / "my play"
-    return folder, run("demo", "--dir", folder)
+    return folder, run("demo", "--dir", folder).stdout
 
 
 @pytest.mark.slow
@@ -127,7 +118,7 @@ def test_a_folder_keeps_both_states_and_its_commands_run(
     monkeypatch.chdir(tmp_path / "copy")
     assert len(commands) >= 4
     for command in commands:
-        assert run(*shlex.split(command)[1:]), command
+        assert run(*shlex.split(command)[1:]).stdout, command
     # Years later producers have expired, but the records are the same.
     assert contents(Path("again")) == contents(Path(AFTER))
 
@@ -135,10 +126,10 @@ def test_a_folder_keeps_both_states_and_its_commands_run(
 @pytest.mark.slow
 def test_both_states_pass_verify_and_a_restored_one_is_not_accused(left: tuple[Path, str], tmp_path: Path) -> None:
     folder = left[0]
-    assert run("verify", folder / BEFORE, folder / AFTER).endswith("All guarantees hold\n")
+    assert run("verify", folder / BEFORE, folder / AFTER).stdout.endswith("All guarantees hold\n")
     # Restored from a backup without modification times: its files look as if written years after the clean.
     restored = shutil.copytree(folder / BEFORE, tmp_path / BEFORE, copy_function=shutil.copyfile)
-    said = run("verify", restored, folder / AFTER)
+    said = run("verify", restored, folder / AFTER).stdout
     assert "           1  not judged: delete horizons or old tombstones" in said
     assert said.endswith("All guarantees hold that can be judged\n")
 
@@ -148,7 +139,7 @@ def test_nothing_is_left_behind_and_json_has_the_same_facts(
     left: tuple[Path, str], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    found: dict[str, Any] = json.loads(run("demo", "--json"))
+    found: dict[str, Any] = run("demo", "--json").json
     assert os.listdir(tmp_path) == []
     before, after = contents(left[0] / BEFORE), contents(left[0] / AFTER)
     assert [one["offset"] for one in found["records"]] == list(before)

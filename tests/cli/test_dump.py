@@ -19,13 +19,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from cordwood.cli import large, values
 from cordwood.cli.demo import write_log
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
-from cordwood.cli.main import app
 from cordwood.cli.values import JSON_BYTES_MAX, ValueFormat
 from cordwood.commands.options import parse_time
 from cordwood.common.types import Codec, TopicPartition, system_clock
@@ -41,6 +39,7 @@ from cordwood.storage.formats import (
     transaction_index,
 )
 from cordwood.storage.formats.properties import encode_partition_metadata
+from tests.command import run, start
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
 
 Line = dict[str, Any]
@@ -62,16 +61,8 @@ READ = [
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-def run(*words: str | Path, exits: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["dump", *map(str, words)])
-    if not isinstance(result.exception, SystemExit | None):
-        raise result.exception
-    assert result.exit_code == exits, result.output
-    return result
-
-
 def lines(*words: str | Path, exits: int = 0) -> list[Line]:
-    return [json.loads(line) for line in run("--json", *words, exits=exits).stdout_bytes.splitlines()]
+    return run("dump", "--json", *words, exits=exits).lines
 
 
 def of_type(kind: str, found: Sequence[Line]) -> list[Line]:
@@ -84,10 +75,10 @@ def test_what_cannot_be_read_is_told_on_stderr_and_the_rest_is_shown(tmp_path: P
     segment = min((directory / "disk-1-0").glob("*.log"))
     segment.unlink()
     os.mkfifo(segment)
-    result = run("--json", directory, exits=2)
+    result = run("dump", "--json", directory, exits=2)
     what = "cannot be read: Not a regular file but a FIFO, socket or device"
     assert result.stderr == f"cordwood: {segment} {what}\n"
-    shown = [json.loads(line) for line in result.stdout_bytes.splitlines()]
+    shown = result.lines
     here = {line["file"] for line in whole if line.get("file", "").startswith(str(segment))}
     assert here and {line["file"] for line in shown if "file" in line} == (
         {line["file"] for line in whole if "file" in line} - here
@@ -102,9 +93,9 @@ def test_partitions_are_chosen_as_for_ls(tmp_path: Path) -> None:
 
     assert chosen("--topic", "ord*", "--partition", "1") == {("orders", 1)}
     assert chosen("--partition", "orders-0", "--partition", "pay*-1") == {("orders", 0), ("payments", 1)}
-    assert "No partition in" in run(directory, "--topic", "nope", exits=2).stderr
+    assert "No partition in" in run("dump", directory, "--topic", "nope", exits=2).stderr
     (tmp_path / "t-0").mkdir()
-    assert "holds no log segment" in run(tmp_path / "t-0", exits=2).stderr
+    assert "holds no log segment" in run("dump", tmp_path / "t-0", exits=2).stderr
 
 
 # ---- as a consumer ---------------------------------------------------------------------------------------------------
@@ -279,7 +270,7 @@ def test_the_limit_counts_records_or_else_batches() -> None:
     assert lines(path, "--limit", "15") == lines(path)[:17]
     assert lines(path, "--batches", "--limit", "3") == lines(path, "--batches")[:3]
     assert len(lines(path / "leader-epoch-checkpoint", "--limit", "1")) == 1
-    assert run(path, "--limit", "0").stdout == ""
+    assert run("dump", path, "--limit", "0").stdout == ""
 
 
 def test_directories_of_one_broker_are_dumped_together() -> None:
@@ -324,7 +315,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_a_log_for_people(small: Path) -> None:
-    text = run(small).stdout.replace(str(small), "things-3")
+    text = run("dump", small).stdout.replace(str(small), "things-3")
     assert re.sub(" +", " ", text) == (
         "# things-3/00000000000000000000.log\n"
         "batch base_offset=0 last_offset=4 position=0 size=156 count=5 magic=2 codec=none leader_epoch=5"
@@ -409,9 +400,9 @@ def test_keys_and_values_take_formats(small: Path) -> None:
     assert shown("int")[:4] == [{"hex": b"plain".hex()}, None, 7, {"hex": b'a "b"\\\n'.hex()}]
     assert shown("json")[-1] == {"n": 1.1, "s": "\x9b"}
     assert shown("json")[0] == {"hex": b"plain".hex()}
-    raw = run("--json", small, "--value-format", "json", "--offset", "4:5", "--records").stdout
+    raw = run("dump", "--json", small, "--value-format", "json", "--offset", "4:5", "--records").stdout
     assert '"value":{"n": 1.10,  "s": "\\u009b"}' in raw
-    text = run(small, "--records", "--key-format", "int", "--value-format", "json").stdout
+    text = run("dump", small, "--records", "--key-format", "int", "--value-format", "json").stdout
     assert "key=hex:706c61696e " in text
     assert "key=7 " in text
     assert "value=hex:ff00\n" in text
@@ -430,11 +421,11 @@ LETTERS = [
 
 @pytest.mark.parametrize(("pattern", "expected"), LETTERS)
 def test_patterns_know_the_letters_of_kcat(pattern: str, expected: list[bytes], small: Path) -> None:
-    assert run(small, "--limit", "5", "--format", pattern).stdout_bytes == b"".join(expected)
+    assert run("dump", small, "--limit", "5", "--format", pattern).stdout_bytes == b"".join(expected)
 
 
 def test_patterns_take_value_formats(small: Path) -> None:
-    assert run(small, "--limit", "3", "--format", "%k,%s;", "--key-format", "hex").stdout == (
+    assert run("dump", small, "--limit", "3", "--format", "%k,%s;", "--key-format", "hex").stdout == (
         "706c61696e,one;null,zwölf;00000007,;"
     )
 
@@ -442,8 +433,8 @@ def test_patterns_take_value_formats(small: Path) -> None:
 def test_patterns_decode_control_records(tmp_path: Path) -> None:
     write_log(tmp_path)
     words = (tmp_path / "before", "--offset", "9:10", "--format", "%o %k %s")
-    assert run(*words).stdout == "9 ABORT coordinator_epoch=0"
-    assert run(*words, "--no-decode").stdout_bytes == b"9 " + bytes(4) + b" " + bytes(6)
+    assert run("dump", *words).stdout == "9 ABORT coordinator_epoch=0"
+    assert run("dump", *words, "--no-decode").stdout_bytes == b"9 " + bytes(4) + b" " + bytes(6)
 
 
 @given(st.binary())
@@ -517,7 +508,7 @@ def test_lines_made_in_pieces_are_those_made_at_once(
 ) -> None:
     def shown() -> bytes:
         # A short key is followed by spaces, and for a test it is large.
-        return re.sub(b" +", b" ", run(small, *arguments).stdout_bytes)
+        return re.sub(b" +", b" ", run("dump", small, *arguments).stdout_bytes)
 
     whole = shown()
     for limit in (0, 3):
@@ -530,13 +521,13 @@ def test_long_keys_values_and_headers_are_cut_with_their_size(tmp_path: Path) ->
     headers = (("n" * 5000, long.encode()), ("short", b"x"))
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(encode_batch([Record(0, TIME, b"k" * 3001, long.encode(), headers)]))
-    shown = run(path, "--records").stdout.splitlines()[1]
+    shown = run("dump", path, "--records").stdout.splitlines()[1]
     start = f'"{"ä" * 1500}"… (4,000,000 bytes)'
     assert f'key="{"k" * 3000}"… (3,001 bytes) value={start} headers=[' in shown
     assert f'headers=["{"n" * 3000}"… (5,000 bytes)={start}, "short"="x"]' in shown
-    assert f'value="{long}" headers' in run(path, "--records", "--full").stdout
-    assert json.loads(run(path, "--records", "--json").stdout)["value"] == long
-    in_hex = run(path, "--records", "--value-format", "hex", "--key-format", "json").stdout
+    assert f'value="{long}" headers' in run("dump", path, "--records", "--full").stdout
+    assert run("dump", path, "--records", "--json").json["value"] == long
+    in_hex = run("dump", path, "--records", "--value-format", "hex", "--key-format", "json").stdout
     assert f"value={'c3a4' * 1500}… (4,000,000 bytes)" in in_hex
 
 
@@ -546,8 +537,8 @@ def test_json_of_some_megabytes_is_json_and_of_more_is_hex(tmp_path: Path) -> No
     for size_bytes in (2_000_000, JSON_BYTES_MAX + 1):
         value = json.dumps("x" * (size_bytes - 2))
         path.write_bytes(encode_batch([Record(0, TIME, b"k", value.encode())]))
-        shown = run(*arguments, "--full").stdout
-        in_json = json.loads(run(*arguments, "--json").stdout)["value"]
+        shown = run("dump", *arguments, "--full").stdout
+        in_json = run("dump", *arguments, "--json").json["value"]
         if size_bytes <= JSON_BYTES_MAX:
             assert shown.endswith(f"value={value}\n") and in_json == json.loads(value)
         else:
@@ -567,9 +558,9 @@ def test_a_cut_never_splits_a_character() -> None:
 def test_many_headers_are_cut_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(encode_batch([Record(0, TIME, b"k", b"v", (("h", b"x"),) * 1001)]))
-    assert run(path, "--records").stdout.endswith('"h"="x", … (1,001 headers)]\n')
-    assert run(path, "--records", "--full").stdout.count('"h"="x"') == 1001
-    assert json.loads(run(path, "--records", "--json").stdout)["headers"] == [["h", "x"]] * 1001
+    assert run("dump", path, "--records").stdout.endswith('"h"="x", … (1,001 headers)]\n')
+    assert run("dump", path, "--records", "--full").stdout.count('"h"="x"') == 1001
+    assert run("dump", path, "--records", "--json").json["headers"] == [["h", "x"]] * 1001
 
 
 def test_times_are_understood() -> None:
@@ -600,7 +591,7 @@ WRONG = [
 
 @pytest.mark.parametrize("words", WRONG)
 def test_wrong_requests_are_refused(words: list[str], small: Path) -> None:
-    assert run(small, *words, exits=2).stdout == ""
+    assert run("dump", small, *words, exits=2).stdout == ""
 
 
 # ---- damage ----------------------------------------------------------------------------------------------------------
@@ -619,7 +610,7 @@ def test_a_batch_with_a_wrong_crc_is_shown_with_its_records(small: Path) -> None
     assert "CRC-32C mismatch" in found[1]["what"]
     assert found[2]["value"] == "One"
     assert found[3:] == before[2:]
-    text = run(small, exits=1).stdout
+    text = run("dump", small, exits=1).stdout
     assert re.search(
         r"^batch .* crc=4db0f69e INVALID \(computed [0-9a-f]{8}\)\nDAMAGE position=0 .*CRC-32C", text, re.M
     )
@@ -638,8 +629,8 @@ def test_damage_between_batches_is_shown_in_its_place(small: Path) -> None:
     assert found[6].items() >= {"type": "damage", "file": str(log), "position": 156, "size": 70}.items()
     moved = [line | {"position": line["position"] + 70} if line["type"] == "batch" else line for line in before[6:]]
     assert found[7:] == moved
-    assert re.search(r"^DAMAGE position=156 +size=70 ", run(small, exits=1).stdout, re.M)
-    result = run(small, "--format", "%o ", exits=1)
+    assert re.search(r"^DAMAGE position=156 +size=70 ", run("dump", small, exits=1).stdout, re.M)
+    result = run("dump", small, "--format", "%o ", exits=1)
     assert result.stdout == "0 1 2 3 4 5 6 "
     assert f"in {log} at position 156" in result.stderr
 
@@ -791,7 +782,7 @@ def test_every_kind_of_small_file_is_dumped(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     assert lines(path) == [line | {"file": str(path)} for line in expected]
-    text = run(path).stdout.splitlines()
+    text = run("dump", path).stdout.splitlines()
     assert text[0] == f"# {path}"
     assert [line.split()[0] for line in text[1:]] == [line["type"] for line in expected]
 
@@ -804,7 +795,7 @@ def test_damage_of_a_small_file_is_told(name: str, tmp_path: Path) -> None:
     path.write_bytes(FILES[name][0].replace(b"\0\0", b"\0\1").replace(b"0\n", b"7\n", 1).replace(b"=1", b"=9"))
     found = lines(path, exits=1)
     assert found[-1]["type"] == "damage"
-    assert "DAMAGE" in run(path, exits=1).stdout
+    assert "DAMAGE" in run("dump", path, exits=1).stdout
 
 
 @pytest.mark.parametrize("suffix", ["", ".swap", ".cleaned", ".deleted"])
@@ -850,30 +841,29 @@ def test_a_wrapper_says_where_it_starts_even_if_only_batches_are_shown(tmp_path:
 @pytest.mark.parametrize("name", ["notes.txt", ".lock", "orders.log"])
 def test_a_file_that_is_not_kafkas_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x")
-    assert "cordwood: " in run(tmp_path / name, exits=2).stderr
+    assert "cordwood: " in run("dump", tmp_path / name, exits=2).stderr
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    assert "does not exist" in run(tmp_path / "nothing-0", exits=2).stderr
+    assert "does not exist" in run("dump", tmp_path / "nothing-0", exits=2).stderr
 
 
 def test_isolation_needs_a_log(small: Path) -> None:
     log = small / "00000000000000000000.log"
     assert len(lines(log, "--isolation", "read_committed")) == 5
     gone = log.rename(f"{log}.deleted")
-    assert "leave out --isolation" in run(gone, "--isolation", "read_committed", exits=2).stderr
+    assert "leave out --isolation" in run("dump", gone, "--isolation", "read_committed", exits=2).stderr
 
 
 # ---- as a process ----------------------------------------------------------------------------------------------------
 
 
 def test_a_pipe_closed_early_is_no_error() -> None:
-    command = [sys.executable, "-m", "cordwood", "dump", "--json", str(fixture("kraft-before"))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with start("dump", "--json", fixture("kraft-before")) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline()
         process.stdout.close()
-        assert (process.wait(), process.stderr.read()) == (0, b"")
+        assert (process.wait(), process.stderr.read()) == (0, "")
 
 
 def test_only_what_is_needed_is_imported() -> None:
@@ -888,4 +878,4 @@ def test_batches_alone_tell_a_wrong_crc_by_the_exit_code_too(tmp_path: Path) -> 
     data[500] ^= 1
     path.write_bytes(data)
     for choice in (["--batches"], ["--records"], []):
-        assert CliRunner().invoke(app, ["dump", str(path), *choice]).exit_code == 1, choice
+        run("dump", path, *choice, exits=1)

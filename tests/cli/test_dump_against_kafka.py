@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
+from tests.command import run
 from tests.fixtures import NAMES, fixture, partitions
 from tests.kafka_tools import PROFILES, Oracle
 
@@ -23,12 +21,11 @@ GENERATED = 300
 
 def dumped(files: Sequence[Path]) -> dict[Path, list[Line]]:
     """The command's output for each file."""
-    result = CliRunner().invoke(app, ["dump", "--json", "--no-decode", *map(str, files)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = run("dump", "--json", "--no-decode", *files, exits=None)
     assert result.exit_code in (0, 1), result.output
     lines: dict[Path, list[Line]] = {file: [] for file in files}
     of_file: list[Line] = []
-    for line in map(json.loads, result.stdout_bytes.splitlines()):
+    for line in result.lines:
         if "file" in line:
             of_file = lines[Path(line["file"])]
         of_file.append(line)

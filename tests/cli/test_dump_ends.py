@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,15 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood import LogManager, PosixFileSystem, TopicPartition
-from cordwood.cli.main import app
 from cordwood.live.log import Log
 from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from tests.cli.running import ENVIRONMENT
+from tests.command import run, start
 from tests.fixtures import fixture, partitions
 from tests.kafka_tools import Broker
 from tests.tables.source.kafka_source import Producer
@@ -34,15 +30,7 @@ TRANSACTION = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "trans
 
 
 def dump(*words: object, exits: int = 0) -> list[dict[str, Any]]:
-    done = CliRunner().invoke(app, ["dump", *map(str, words), "--json"])
-    assert done.exit_code == exits, done.output
-    return [line for line in map(json.loads, done.stdout.splitlines()) if line["type"] == "record"]
-
-
-def refused(*words: object) -> str:
-    done = CliRunner().invoke(app, ["dump", *map(str, words)])
-    assert done.exit_code == 2, done.output
-    return done.output
+    return [line for line in run("dump", *words, "--json", exits=exits).lines if line["type"] == "record"]
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
@@ -70,7 +58,10 @@ def test_filters_look_at_the_tail() -> None:
     tail = dump(log, "--records", "--tail", 20)
     key = tail[-5]["key"]
     assert dump(log, "--records", "--tail", 20, "--key", key) == [line for line in tail if line["key"] == key]
-    assert "--tail and --follow need a partition's directory" in refused(next(log.glob("*.log")), "--tail", 3)
+    assert (
+        "--tail and --follow need a partition's directory"
+        in run("dump", next(log.glob("*.log")), "--tail", 3, exits=2).output
+    )
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -108,10 +99,7 @@ class Following:
     """A `dump --follow` in a process of its own, and its lines as they are printed."""
 
     def __init__(self, *words: object) -> None:
-        command = [sys.executable, "-m", "cordwood", "dump", *map(str, words), "--follow", "--json"]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
-        )
+        self.process = start("dump", *words, "--follow", "--json")
 
     def lines(self, count: int) -> list[dict[str, Any]]:
         """The next lines."""
@@ -382,9 +370,9 @@ def test_keys_and_values_take_decoders(tmp_path: Path) -> None:
     assert [(line["key"], line["value"]) for line in shown] == [
         (5, 1.5), ({"hex": b"short".hex()}, None), (None, {"hex": pairs[2][1].hex() if pairs[2][1] else ""})
     ]  # fmt: skip
-    done = CliRunner().invoke(app, ["dump", str(path), "--records", "--key-as", "long", "--value-as", "double"])
+    done = run("dump", path, "--records", "--key-as", "long", "--value-as", "double")
     assert "key=5 " in done.output and "value=1.5" in done.output and f"key=hex:{b'short'.hex()}" in done.output
-    pattern = CliRunner().invoke(app, ["dump", str(path), "--key-as", "long", "--format", r"%k\n", "--limit", "1"])
+    pattern = run("dump", path, "--key-as", "long", "--format", r"%k\n", "--limit", "1")
     assert pattern.stdout == "5\n"
-    assert "is no decoder; there are" in refused(path, "--key-as", "longer")
-    assert "not both" in refused(path, "--key-as", "long", "--key-format", "hex")
+    assert "is no decoder; there are" in run("dump", path, "--key-as", "longer", exits=2).output
+    assert "not both" in run("dump", path, "--key-as", "long", "--key-format", "hex", exits=2).output

@@ -8,30 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood.cli.large import SHOWN_BYTES
-from cordwood.cli.main import app
 from cordwood.storage.formats.messages import schema
+from tests.command import run
 from tests.fixtures import STOPPED, fixture
 from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
 
 
-def run(*words: str | Path, exits: int = 0) -> str:
-    result = CliRunner().invoke(app, ["dump", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == exits, result.output
-    return result.output
-
-
 def records(*words: str | Path) -> list[str]:
     """The text of record lines after offset and time."""
-    lines = [line for line in run(*words, "--records").splitlines() if line.startswith("record")]
+    lines = [line for line in run("dump", *words, "--records").output.splitlines() if line.startswith("record")]
     return [line.split(maxsplit=3)[3] for line in lines]
 
 
 def documents(*words: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(*words, "--records", "--json").splitlines()]
+    return [json.loads(line) for line in run("dump", *words, "--records", "--json").output.splitlines()]
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def test_whoever_asks_for_bytes_gets_bytes(offsets: Path, words: list[str]) -> N
 
 
 def test_patterns_give_the_bytes(offsets: Path) -> None:
-    assert run(offsets, "--format", "%s,", "--offset", "3:4") == "value,"
+    assert run("dump", offsets, "--format", "%s,", "--offset", "3:4").output == "value,"
 
 
 def test_other_topics_are_shown_as_ever(tmp_path: Path) -> None:

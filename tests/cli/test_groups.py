@@ -7,24 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.demo import unpack
-from cordwood.cli.main import app
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import checkpoints
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 from tests.storage.internal_logs import batch, internal_record, offset_commit, write_log
 
 NOW = "1795600000000"
-
-
-def run(*words: str | Path, exits: int = 0) -> str:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == exits, result.output
-    return result.output
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def test_a_line_per_group_and_if_asked_for_per_member_and_per_partition(cluster: Path) -> None:
-    lines = run("groups", cluster).splitlines()
+    lines = run("groups", cluster).output.splitlines()
     assert lines[:2] == ["__consumer_offsets: all 2 partitions", "__share_group_state: its only partition"]
     rows = {line.split()[0]: line.split() for line in lines[4:9]}
     assert rows["alerts"][1:4] == ["share", "Stable", "-"]
@@ -46,7 +38,7 @@ def test_a_line_per_group_and_if_asked_for_per_member_and_per_partition(cluster:
     assert {name: row[1] for name, row in rows.items()} == {
         "alerts": "share", "audit": "consumer", "billing": "classic", "export": "classic", "invoices": "streams",
     }  # fmt: skip
-    whole = run("groups", cluster, "--members", "--offsets")
+    whole = run("groups", cluster, "--members", "--offsets").output
     assert "active 0_0,0_1,0_2" in whole and "billing-static" in whole
     assert whole.count("orders-0 ") >= 5
     assert "lag counts to the log end of 5 partitions" in whole
@@ -54,26 +46,26 @@ def test_a_line_per_group_and_if_asked_for_per_member_and_per_partition(cluster:
 
 
 def test_only_groups_that_are_asked_for(cluster: Path) -> None:
-    assert [line.split()[0] for line in run("groups", cluster, "--group", "a*").splitlines()[4:6]] == [
+    assert [line.split()[0] for line in run("groups", cluster, "--group", "a*").output.splitlines()[4:6]] == [
         "alerts",
         "audit",
     ]
-    assert "No group in" in run("groups", cluster, "--group", "nobody", exits=2)
+    assert "No group in" in run("groups", cluster, "--group", "nobody", exits=2).output
 
 
 def test_json_has_the_same_and_python_too(cluster: Path) -> None:
-    document = json.loads(run("groups", cluster, "--json"))
+    document = run("groups", cluster, "--json").json
     listing = cordwood.groups(str(cluster))
     assert document == json.loads(json.dumps(listing.document()))
     assert [one["group"] for one in document["groups"]] == [one.group_id for one in listing.groups]
     assert document["topics"][0] == {"topic": "__consumer_offsets", "partitions": [0, 1], "partition_count": 2}
     (billing,) = (one for one in listing.groups if one.group_id == "billing")
     assert str(billing) == f"billing: classic, Stable, 2 members, lag {billing.lag}"
-    assert listing.text().splitlines() == run("groups", cluster).splitlines()
+    assert listing.text().splitlines() == run("groups", cluster).output.splitlines()
 
 
 def test_one_partition_of_the_topic_tells_its_own_groups_and_that_there_are_others(cluster: Path) -> None:
-    lines = run("groups", cluster / "__consumer_offsets-0").splitlines()
+    lines = run("groups", cluster / "__consumer_offsets-0").output.splitlines()
     assert lines[0] == "__consumer_offsets: 1 of 2 partitions; the others are on other brokers"
     # The lag counts to the logs beside it, all the same.
     assert "lag counts to the log end" in "\n".join(lines)
@@ -82,7 +74,7 @@ def test_one_partition_of_the_topic_tells_its_own_groups_and_that_there_are_othe
 def test_without_a_metadata_log_names_are_those_of_the_directories(cluster: Path) -> None:
     with_metadata = cordwood.groups(str(cluster)).groups
     shutil.rmtree(cluster / "__cluster_metadata-0")
-    lines = run("groups", cluster).splitlines()
+    lines = run("groups", cluster).output.splitlines()
     assert lines[0] == "__consumer_offsets: 2 partitions; without a metadata log it is not known whether these are all"
     found = cordwood.groups(str(cluster)).groups
     assert [one.members for one in found] == [one.members for one in with_metadata]
@@ -99,7 +91,7 @@ def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_pa
     assert [(one.end and (one.end.offset, one.end.source), one.lag) for one in group.offsets] == [
         ((4, "high watermark"), 3), ((9, "log end"), 8), (None, None),
     ]  # fmt: skip
-    lines = run("groups", tmp_path).splitlines()
+    lines = run("groups", tmp_path).output.splitlines()
     assert lines[-2:] == [
         "lag counts to the high watermark of 1 partition and the log end of 1 partition",
         "1 partition is not here, so the lag there is not known",
@@ -114,7 +106,7 @@ def test_a_group_that_is_ahead_of_one_log_and_behind_another_has_both_lags(tmp_p
         write_log(tmp_path / f"t-{partition}", batch(0, [(b"k", b"v")] * 9))
     # A load lowers a high watermark to the end of the log.
     (tmp_path / "replication-offset-checkpoint").write_bytes(checkpoints.encode({TopicPartition("t", 2): 40}))
-    lines = run("groups", tmp_path).splitlines()
+    lines = run("groups", tmp_path).output.splitlines()
     assert "7, -7" in lines[3] and "-7 " in lines[4]
     assert [line.partition(":")[0] for line in lines[-2:]] == ["g is ahead of t-1 by 7", "lost is ahead of t-2 by 7"]
 
@@ -123,7 +115,7 @@ def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: P
     key, value = offset_commit("g", "t", 0, 1)
     assert value is not None
     write_log(tmp_path / "__consumer_offsets-0", batch(0, [(key, value[:-1]), offset_commit("g", "t", 1, 1)]))
-    output = run("groups", tmp_path, exits=1)
+    output = run("groups", tmp_path, exits=1).output
     assert "not read: OffsetCommitValue of version 3: 8 bytes at byte 17, where 7 are left in" in output
     assert "(offset 0)" in output
     assert [one.partition.partition for one in cordwood.groups(str(tmp_path)).groups[0].offsets] == [1]
@@ -131,20 +123,20 @@ def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: P
 
 def test_a_directory_without_groups_is_refused_in_words(tmp_path: Path) -> None:
     write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
-    assert "No partition of __consumer_offsets in" in run("groups", tmp_path, exits=2)
+    assert "No partition of __consumer_offsets in" in run("groups", tmp_path, exits=2).output
 
 
 def test_names_from_disk_cannot_touch_the_terminal(tmp_path: Path) -> None:
     write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g\x1b[1m", "t\x1b", 0, 1)]))
-    assert "\x1b" not in run("groups", tmp_path, "--members", "--offsets")
-    assert "g\\x1b[1m" in run("groups", tmp_path)
+    assert "\x1b" not in run("groups", tmp_path, "--members", "--offsets").output
+    assert "g\\x1b[1m" in run("groups", tmp_path).output
 
 
 # ---- transactions ----------------------------------------------------------------------------------------------------
 
 
 def test_a_line_per_transaction_and_per_log_that_it_is_open_in(cluster: Path) -> None:
-    output = run("transactions", cluster, "--now", NOW)
+    output = run("transactions", cluster, "--now", NOW).output
     lines = output.splitlines()
     assert lines[0] == "__transaction_state: all 2 partitions"
     assert [line.split()[3] for line in lines[3:7]] == ["hanging", "hanging", "long", "open"]
@@ -156,11 +148,11 @@ def test_a_line_per_transaction_and_per_log_that_it_is_open_in(cluster: Path) ->
     held = [line.split() for line in lines if line.startswith("payments-0  ")]
     assert [(one[2], one[6], one[7]) for one in held] == [("long", "15", "from"), ("hanging", "0", "-")]
     assert "CompleteCommit" not in "\n".join(lines[8:14])
-    assert "payments-1 " in run("transactions", cluster, "--now", NOW, "--all")
+    assert "payments-1 " in run("transactions", cluster, "--now", NOW, "--all").output
 
 
 def test_json_and_python_have_the_same_transactions(cluster: Path) -> None:
-    document = json.loads(run("transactions", cluster, "--now", NOW, "--json"))
+    document = run("transactions", cluster, "--now", NOW, "--json").json
     listing = cordwood.transactions(str(cluster), now_ms=int(NOW))
     assert document == json.loads(json.dumps(listing.document()))
     assert document["now_ms"] == int(NOW) and document["logs"] == 10
@@ -169,7 +161,7 @@ def test_json_and_python_have_the_same_transactions(cluster: Path) -> None:
     assert (late.known.transactional_id, late.logs[0].first_uncleanable_offset) == ("payments-3", 4)
     assert late.age_ms > late.known.timeout_ms == 1000
     assert str(late) == "payments-3: long, 1 log"
-    assert listing.text().splitlines() == run("transactions", cluster, "--now", NOW).splitlines()
+    assert listing.text().splitlines() == run("transactions", cluster, "--now", NOW).output.splitlines()
 
 
 def test_only_the_logs_that_are_asked_for(cluster: Path) -> None:
@@ -194,16 +186,16 @@ def test_of_coordinators_that_cannot_all_be_read_nothing_hangs_for_certain(clust
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
-    output = run("transactions", cluster, "--now", NOW, exits=1)
+    output = run("transactions", cluster, "--now", NOW, exits=1).output
     assert "3 unknown, 1 open" in output and "hanging" not in output
     assert "not read: CRC-32C mismatch" in output
-    assert "matches nothing" in run("transactions", cluster, "--topic", "nothing", exits=2)
+    assert "matches nothing" in run("transactions", cluster, "--topic", "nothing", exits=2).output
 
 
 def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) -> None:
     for coordinator in cluster.glob("__transaction_state-*"):
         shutil.rmtree(coordinator)
-    output = run("transactions", cluster)
+    output = run("transactions", cluster).output
     assert output.startswith("no partition of __transaction_state is here, so only what the logs say is known\n")
     assert "4 open transactions in 8 logs, 0 transactional ids: 4 unknown" in output
     assert "unknown: __transaction_state does not tell: some of it is not here, or could not be read" in output
@@ -212,7 +204,7 @@ def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) 
 def test_a_log_without_transactions_says_so(tmp_path: Path) -> None:
     write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
     assert (
-        run("transactions", tmp_path).splitlines()[-1]
+        run("transactions", tmp_path).output.splitlines()[-1]
         == "0 open transactions in 1 log, 0 transactional ids: none is open"
     )
 
@@ -223,8 +215,9 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(tmp_path: Path) -> N
         tmp_path / "__transaction_state-0",
         batch(0, [(pair[0], b"\0"), (pair[0], b"\0\1"), (pair[0], (pair[1] or b"")[:9])]),
     )
-    assert "TransactionLogValue of version 0: 8 bytes at byte 2, where 7 are left" in run(
-        "transactions", tmp_path, exits=1
+    assert (
+        "TransactionLogValue of version 0: 8 bytes at byte 2, where 7 are left"
+        in run("transactions", tmp_path, exits=1).output
     )
 
 

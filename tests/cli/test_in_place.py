@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
 from cordwood.api import clean_in_place
 from cordwood.cleaning.engine.results import CleanResult, Fate
-from cordwood.cli.main import app
 from cordwood.common.errors import LockedError
 from cordwood.fs.base import LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import LOCK, WORK_FOLDER
+from tests.command import Ended, run
 from tests.fixtures import copy_of, facts, fixture
 from tests.fs.acting import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
@@ -74,11 +73,7 @@ def once_a_task_writes(happens: Callable[[], object]) -> Acting:
     return Acting(PosixFileSystem(), before)
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in arguments])
-
-
-def clean(directory: Path, *options: str) -> Result:
+def clean(directory: Path, *options: str) -> Ended:
     # Without the proof: other tests cover it, and it needs seconds.
     topics = (word for topic in TOPICS for word in ("--topic", topic))
     now = ("--now", str(ended_ms()))
@@ -116,14 +111,14 @@ def logs(partition: Path) -> dict[str, tuple[int, bytes, int, int]]:
 @pytest.mark.usefixtures("spark")
 def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Path) -> None:
     first, second = clean(directory), clean(directory)
-    assert (first.exit_code, first.stderr) == (0, "")
+    assert first.stderr == ""
     lines = first.stdout.splitlines()
     assert lines[0].split()[:4] == ["PARTITION", "READ", "KEPT", "SUPERSEDED"]
     assert [line.split()[0] for line in lines[1:4]] == ["orders-0", "orders-1", "orders-2"]
     assert "partitions: 5 cleaned" in first.stdout
     assert "NOT VERIFIED (--no-verify)" in first.stdout
     assert lines[-1].startswith(f"{directory}: ") and lines[-1].endswith(" before")
-    assert (second.exit_code, second.stderr) == (0, "")
+    assert second.stderr == ""
     assert "5 partitions: 5 left alone" in second.stdout
     assert "is in the active segment; cleanable after it rolls" in second.stdout
 
@@ -134,7 +129,7 @@ def test_it_says_what_it_did_and_a_second_run_finds_nothing_to_do(directory: Pat
 )
 def test_configs_are_refused_before_there_is_a_lock_file(directory: Path, words: list[str]) -> None:
     (directory / LOCK).unlink()
-    assert CliRunner().invoke(app, ["clean", str(directory), "--in-place", *words]).exit_code == 2
+    run("clean", directory, "--in-place", *words, exits=2)
     assert not (directory / LOCK).exists()
 
 
@@ -176,7 +171,7 @@ def test_a_directory_that_is_held_is_not_touched(directory: Path, program: str) 
 def test_reading_goes_on_while_another_process_holds_the_directory(directory: Path) -> None:
     with other(HOLD, directory / LOCK):
         for verb, *options in READING:
-            result = run(verb, directory, *options)
+            result = run(verb, directory, *options, exits=None)
             assert result.exit_code in READ.get(verb, (0,)), f"{verb}: {result.stderr}"
             assert is_held(directory)
 
@@ -216,7 +211,7 @@ def test_reading_does_not_drop_the_lock_of_a_clean_in_the_same_process(directory
     def reads() -> None:
         for verb, *options in READING:
             for path in (directory, directory / "orders-0"):
-                assert run(verb, path, *options).exit_code in READ.get(verb, (0,))
+                assert run(verb, path, *options, exits=None).exit_code in READ.get(verb, (0,))
                 assert is_held(directory), f"{verb} {path} dropped the lock"
                 read.append(verb)
         assert clean(directory).exit_code == 3
@@ -242,7 +237,11 @@ def test_a_running_broker_is_left_alone_and_reading_goes_on(
     assert logs(directory / "orders-0") == before
     assert not list(directory.rglob(WORK_FOLDER))
     for verb, *options in (*READING, ("verify", str(earlier))):
-        done = run(verb, *options, directory / "orders-0") if verb == "verify" else run(verb, directory, *options)
+        done = (
+            run(verb, *options, directory / "orders-0", exits=None)
+            if verb == "verify"
+            else run(verb, directory, *options, exits=None)
+        )
         assert done.exit_code == 0, f"{verb}: {done.stdout[-500:]}{done.stderr}"
     assert is_held(directory)
     assert kafka_broker("status", directory).startswith("running")

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.index.files import read_index
 from cordwood.storage.log import view
+from tests.command import Ended, run
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.storage.indexes import index_all
 
 pytestmark = pytest.mark.more
 
 SOME = ("kraft-before", "legacy-mixed-before")
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 def log_of(path: Path, batches: range) -> Path:
@@ -47,9 +41,8 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found if ".cordwood" not in path.parts}
 
 
-def row(result: Result) -> dict[str, object]:
-    assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)["partitions"]
+def row(result: Ended) -> dict[str, object]:
+    (found,) = result.json["partitions"]
     return {name: found[name] for name in ("segments", "indexed", "made", "removed")}
 
 
@@ -68,7 +61,12 @@ def test_indexes_are_made_once_follow_the_log_and_are_dropped(tmp_path: Path) ->
         path.unlink()
     assert row(run("index", "--json", partition)) == {"segments": 1, "indexed": 1, "made": 0, "removed": 1}
     assert "a-0" in run("index", partition).stdout
-    assert row(run("index", "--json", "--drop", partition)) == {"segments": 1, "indexed": 0, "made": 0, "removed": 1}
+    assert row(run("index", "--json", "--drop", partition)) == {
+        "segments": 1,
+        "indexed": 0,
+        "made": 0,
+        "removed": 1,
+    }
     assert not (partition / ".cordwood/index").exists()
     assert files(tmp_path) == {name: files(tmp_path)[name] for name in before if "00000000000000000000" not in name}
 
@@ -83,7 +81,7 @@ def test_segments_of_many_small_records_get_no_index(tmp_path: Path) -> None:
 def test_a_held_directory_is_refused(tmp_path: Path) -> None:
     partition = log_of(tmp_path, range(3))
     with PosixFileSystem().lock_directory(str(partition.parent)):
-        assert run("index", partition).exit_code == 3
+        run("index", partition, exits=3)
     assert not (partition / ".cordwood").exists()
 
 
@@ -92,7 +90,7 @@ def test_dump_with_a_key_reads_only_the_batches_that_may_have_it(tmp_path: Path)
     expected = run("dump", "--key", "3", "--json", partition)
     run("index", partition)
     found = run("dump", "--key", "3", "--json", partition)
-    assert (found.exit_code, found.stdout) == (0, expected.stdout)
+    assert found.stdout == expected.stdout
     # With an index, a search for a key in no batch reads no batch, so it does not notice damage. Without the index it
     # does.
     log = partition / "00000000000000000000.log"

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 from tests.knobs import REWRITE
 
@@ -78,7 +77,7 @@ def shown(verb: str, folder: Path) -> dict[str, set[str]]:
     places = {"DIR": str(folder / "logs"), "INDEXES": str(folder / "indexes"), "COPY": str(folder / "copy")}
     places |= {"OLD": str(folder / "old"), "URL": "memory://fields/copy"}
     prepare(verb, places["DIR"], places)
-    done = CliRunner().invoke(app, [verb, *(places.get(word, word) for word in COMMANDS[verb]), "--json"])
+    done = run(verb, *(places.get(word, word) for word in COMMANDS[verb]), "--json", exits=None)
     assert done.exit_code in (0, 1), done.output
     text = done.stdout
     documents = [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]

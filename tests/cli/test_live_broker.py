@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import VERBS, app
+from cordwood.cli.main import VERBS
 from cordwood.fs.base import LockHolder
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.node.directory import LogDirectory
+from tests.command import run
 from tests.kafka_tools import Broker
 
 ROUNDS = 30
@@ -58,10 +58,10 @@ def work() -> Iterator[dict[str, Any]]:
         yield {"do": "sleep", "ms": 400}
 
 
-def run(verb: str, directory: Path) -> str:
+def printed(verb: str, directory: Path) -> str:
     """Run one verb on the broker's directory; it must succeed without output on stderr."""
-    done = CliRunner().invoke(app, [verb, str(directory), *COMMANDS[verb]])
-    assert (done.exit_code, done.stderr) == (0, ""), f"cordwood {verb}: {done.exception!r}\n{done.output[-3000:]}"
+    done = run(verb, directory, *COMMANDS[verb])
+    assert done.stderr == "", verb
     return done.stdout
 
 
@@ -97,7 +97,7 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
         client = pool.submit(kafka_broker.client, data, list(work()))
         while not client.done() or len(next_offsets) < 3:
             for verb in verbs:
-                output = run(verb, data)
+                output = printed(verb, data)
                 holder = holder_of(data)
                 assert holder is not None and holder.pid == pid, f"the broker lost its lock to {verb}: {holder}"
                 if verb != "ls":
@@ -118,9 +118,9 @@ def test_reading_verbs_work_on_a_running_broker_and_change_nothing(kafka_broker:
     kafka_broker("stop", data)
     before = state_of(data)
     for verb in verbs:
-        run(verb, data)
+        printed(verb, data)
     assert state_of(data) == before
-    stopped = json.loads(run("ls", data)) if "ls" in verbs else {}
+    stopped = json.loads(printed("ls", data)) if "ls" in verbs else {}
     policies = {one["topic"]: one["policy"] for one in stopped["partitions"] if one["topic"] in CONFIGS}
     assert policies == {topic: [config["cleanup.policy"]] for topic, config in CONFIGS.items()}
     assert stopped["directories"][0]["summary"] == "clean shutdown"
@@ -136,7 +136,7 @@ def test_a_killed_brokers_directory_is_crashed_not_live(kafka_broker: Broker, tm
     while holder_of(data) is not None and time.monotonic() < deadline:
         time.sleep(0.1)
     before = state_of(data)
-    listing = json.loads(run("ls", data))
+    listing = json.loads(printed("ls", data))
     assert listing["directories"][0]["summary"] == "no clean shutdown"
     assert {one["state"][0] for one in listing["partitions"]} == {"crashed"}
     assert state_of(data) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,24 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.common.text import bytes_text, time_text
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from tests.command import run
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.storage.shapes import shape_of
 
 
-def run(*words: object, exits: int = 0) -> str:
-    done = CliRunner().invoke(app, ["ls", *map(str, words)])
-    assert done.exit_code == exits, done.output
-    return done.output
-
-
 def document(*words: object, exits: int = 0) -> dict[str, Any]:
-    return dict(json.loads(run(*words, "--json", exits=exits)))
+    return dict(run("ls", *words, "--json", exits=exits).json)
 
 
 def du(path: Path) -> int:
@@ -77,7 +69,9 @@ def test_partitions_and_topics_stand_in_the_order_that_is_asked_for(order: str, 
     for rows in ("partitions", "topics"):
         assert listing[rows] == sorted(usual[rows], key=key)
         assert len({str(key(one)) for one in listing[rows]}) > 2
-    assert "--sort shape: give one of name, disk" in run(fixture("kraft-after"), "--sort", "shape", exits=2)
+    assert (
+        "--sort shape: give one of name, disk" in run("ls", fixture("kraft-after"), "--sort", "shape", exits=2).output
+    )
 
 
 def test_topics_have_the_sums_of_their_partitions() -> None:
@@ -87,11 +81,11 @@ def test_topics_have_the_sums_of_their_partitions() -> None:
     assert orders["partition_count"] == len(partitions) > 1
     for name in ("segments", "size_bytes", "disk_bytes", "records", "clean_bytes", "dirty_bytes"):
         assert orders[name] == sum(one[name] for one in partitions) > 0
-    lines = run(fixture("kraft-after"), "--by-topic").splitlines()
+    lines = run("ls", fixture("kraft-after"), "--by-topic").output.splitlines()
     titles = "TOPIC PARTITIONS OF THESE SEGMENTS BYTES ON DISK RECORDS POLICY CLEAN DIRTY"
     assert " ".join(lines[3].split()).startswith(titles)
     assert len([line for line in lines if line.startswith("orders ")]) == 1
-    assert "give one of them" in run(fixture("kraft-after"), "--by-topic", "--segments", exits=2)
+    assert "give one of them" in run("ls", fixture("kraft-after"), "--by-topic", "--segments", exits=2).output
 
 
 def test_a_topic_says_how_much_of_it_is_on_its_way_out(tmp_path: Path) -> None:
@@ -101,7 +95,9 @@ def test_a_topic_says_how_much_of_it_is_on_its_way_out(tmp_path: Path) -> None:
     size = sum(one["disk_bytes"] for one in document(broker)["partitions"] if one["path"].endswith("-delete"))
     (orders,) = (one for one in document(broker)["topics"] if one["topic"] == "orders")
     assert orders["states"] == [{"state": "to be deleted", "partition_count": 2, "disk_bytes": size}]
-    lines = {line.split()[0]: line for line in run(broker, "--by-topic").splitlines() if line and line[0] != " "}
+    lines = {
+        line.split()[0]: line for line in run("ls", broker, "--by-topic").output.splitlines() if line and line[0] != " "
+    }
     assert " PARTITIONS  OF THESE " in lines["TOPIC"]
     assert " 2 to be deleted (" in lines["orders"]
     assert " to be deleted" not in lines["sessions"]
@@ -185,7 +181,7 @@ def test_a_line_of_json_says_all_there_is_to_say() -> None:
 
 def test_the_table_is_aligned_and_ends_with_totals_and_notes() -> None:
     broker = fixture("kraft-jbod-before")
-    lines = run(broker, "--topic", "disk-0").splitlines()
+    lines = run("ls", broker, "--topic", "disk-0").output.splitlines()
     assert lines[:4] == [
         f"{broker}/a: node 1, clean shutdown",
         f"{broker}/b: node 1, clean shutdown",
@@ -212,25 +208,24 @@ def test_key_indexes_have_a_column_if_there_are_some(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / f"{0:020d}.keyhashes").write_bytes(b"x" * 300)
     (folder / "other").write_bytes(b"x")
-    lines = [" ".join(line.split()) for line in run(broker, "--topic", "disk-1").splitlines()[4:6]]
+    lines = [" ".join(line.split()) for line in run("ls", broker, "--topic", "disk-1").output.splitlines()[4:6]]
     assert " CLEAN DIRTY KEY INDEX CODECS " in lines[0]
     assert " 0 B 21.5 kB 300 B (1.4%) none " in lines[1]
-    (value,) = json.loads(run(broker, "--topic", "disk-1", "--partition", "disk-1-0", "--json"))["partitions"]
+    (value,) = run("ls", broker, "--topic", "disk-1", "--partition", "disk-1-0", "--json").json["partitions"]
     assert value["index_bytes"] == 300
 
 
 @pytest.mark.parametrize("command", [["ls"], ["plan"], ["dump"], ["get", "--key", "a"]], ids=lambda one: one[0])
 def test_a_misspelled_topic_is_answered_with_what_is_more_alike(command: list[str]) -> None:
     broker = fixture("kraft-after")
-    done = CliRunner().invoke(app, [*command, str(broker), "--topic", "order"])
-    assert done.exit_code == 2
+    done = run(*command, broker, "--topic", "order", exits=2)
     assert done.stderr == f"cordwood: No partition in {broker} matches order; did you mean orders?\n"
-    other = CliRunner().invoke(app, [*command, str(broker), "--topic", "orders", "--partition", "9"])
+    other = run(*command, broker, "--topic", "orders", "--partition", "9")
     assert other.stderr == f"cordwood: No partition in {broker} matches orders, 9\n"
 
 
 def test_segments_have_a_line_each() -> None:
-    lines = run(fixture("kraft-jbod-after"), "--segments", "--partition", "disk-1-0").splitlines()
+    lines = run("ls", fixture("kraft-jbod-after"), "--segments", "--partition", "disk-1-0").output.splitlines()
     header = next(line for line in lines if line.startswith("PARTITION"))
     assert " ".join(header.split()) == (
         "PARTITION BASE OFFSET LAST BYTES BATCHES RECORDS MAX TIMESTAMP (UTC) CODECS INDEX ENTRIES FILES"
@@ -246,19 +241,19 @@ def test_who_said_the_policy_is_told_in_a_word(tmp_path: Path) -> None:
     old = fixture("legacy-v1-before")
 
     def policy(*words: object) -> str:
-        line = next(line for line in run(*words).splitlines() if re.match("v1-none-0|empty-0|t-0", line))
+        line = next(line for line in run("ls", *words).output.splitlines() if re.match("v1-none-0|empty-0|t-0", line))
         return str(re.findall(r"[\w,]+ \([^)]*\)", line)[0])
 
     assert policy(old) == "unknown (no metadata log)"
     assert policy(old, "--server-properties", settings) == "compact (server.properties)"
     assert policy(old, "--config", "v1-none:cleanup.policy=compact,delete") == "compact,delete (--config)"
     assert policy(fixture("kraft-before")) == "compact (topic)"
-    assert "no metadata log, so policies are unknown" in run(old)
+    assert "no metadata log, so policies are unknown" in run("ls", old).output
 
 
 def test_a_crashed_brokers_directory_says_so_and_damage_says_what_to_run() -> None:
     broker = fixture("kraft-crashed-torn")
-    text = run(broker, exits=1)
+    text = run("ls", broker, exits=1).output
     assert text.startswith(f"{broker}: node 1, no clean shutdown\n")
     assert re.search("^moving-0 +crashed, damaged, will be cut ", text, re.MULTILINE)
     assert re.search(
@@ -274,7 +269,7 @@ def test_names_from_disk_cannot_command_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "evil\x1b[2J-0"
     path.mkdir()
     (path / f"{0:020d}.log").write_bytes(encode_batch([Record(0, 1, b"k", b"v")]))
-    text = run(tmp_path)
+    text = run("ls", tmp_path).output
     assert "\x1b" not in text and r"evil\x1b[2J-0" in text
     assert document(tmp_path)["partitions"][0]["topic"] == "evil\x1b[2J"
 
@@ -303,11 +298,11 @@ def test_a_dot_is_the_partition_one_stands_in(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_cannot_be_done_ends_with_status_2_and_a_sentence(words: list[str], says: str) -> None:
     filled = [word.format(fixture("kraft-before")) for word in words]
-    assert says in run(*filled, exits=2)
+    assert says in run("ls", *filled, exits=2).output
 
 
 def test_a_name_too_long_for_its_column_has_a_line_of_its_own() -> None:
-    lines = run(fixture("kraft-before"), "--partition", "go*").splitlines()
+    lines = run("ls", fixture("kraft-before"), "--partition", "go*").output.splitlines()
     long = next(i for i, line in enumerate(lines) if len(line) > 200)
     assert re.fullmatch("go{200}ne-0", lines[long])
     assert lines[long + 1].startswith(" " * 11 + "to be deleted ")
@@ -315,7 +310,7 @@ def test_a_name_too_long_for_its_column_has_a_line_of_its_own() -> None:
 
 def test_a_log_directory_without_partitions_is_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("node.id=7\nversion=1\ncluster.id=c\n")
-    lines = run(tmp_path).splitlines()
+    lines = run("ls", tmp_path).output.splitlines()
     assert lines[0] == f"{tmp_path}: node 7, not in use"
     assert lines[2].startswith("PARTITION  STATE  SEGMENTS  BYTES  ON DISK")
     assert lines[3:] == ["", "0 partitions, 0 segments, 0 B, 0 B on disk, 0 records"]

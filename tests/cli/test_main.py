@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS, app
+from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS
+from tests.command import run, start
 from tests.commands.planned_logs import batch, make_log
 from tests.fixtures import fixture
 
@@ -65,8 +65,7 @@ def test_an_empty_path_is_not_taken_for_the_root_of_the_disk(verb: str) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_command_without_a_traceback(number: signal.Signals, code: int) -> None:
     # A full pipe without a reader blocks it.
-    command = [sys.executable, "-m", "cordwood", "dump", *[str(fixture("kraft-classic-before"))] * 20]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start("dump", *[fixture("kraft-classic-before")] * 20) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
         time.sleep(0.2)
@@ -77,15 +76,14 @@ def test_a_signal_ends_a_command_without_a_traceback(number: signal.Signals, cod
 
 @pytest.mark.parametrize("words", [["help"], ["--help"]])
 def test_help_lists_all_commands(words: list[str]) -> None:
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0
+    done = run(*words)
     assert all(f"\n  {verb} " in done.output for verb in VERBS)
     assert [title for title in GROUPS if f"\n{title}:\n" in done.output] == list(GROUPS)
 
 
 def test_help_of_a_command_shows_its_options_in_groups() -> None:
-    done = CliRunner().invoke(app, ["help", "clean"])
-    assert done.output == CliRunner().invoke(app, ["clean", "--help"], prog_name="cordwood").output
+    done = run("help", "clean")
+    assert done.output == run("clean", "--help").output
     headings = [line for line in done.output.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
         "Arguments:",
@@ -108,8 +106,7 @@ def test_help_of_a_command_shows_its_options_in_groups() -> None:
     ],
 )
 def test_a_misspelt_word_is_answered_with_what_was_probably_meant(words: list[str], hint: str) -> None:
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == EXIT_REQUEST
+    done = run(*words, exits=EXIT_REQUEST)
     assert hint in done.output
 
 
@@ -122,8 +119,8 @@ def broken() -> int:
 def test_a_defect_of_ours_is_said_with_what_to_do(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERBS, "broken", (__name__, "Fails."))
     monkeypatch.setattr(sys, "argv", ["cordwood", *words])
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == EXIT_OUR_FAULT and "this is a defect in Cordwood: StopIteration" in done.stderr
+    done = run(*words, exits=EXIT_OUR_FAULT)
+    assert "this is a defect in Cordwood: StopIteration" in done.stderr
     assert "report it" in done.stderr
     assert ("Traceback" in done.stderr) == ("-v" in words) != ("run it again with -v" in done.stderr)
 

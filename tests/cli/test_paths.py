@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import EXIT_OK, EXIT_REQUEST, app
+from cordwood.cli.main import EXIT_OK, EXIT_REQUEST
 from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
@@ -20,6 +19,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import PathKind, look
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.view.running import LiveNode, LiveOptions
+from tests.command import run
 from tests.commands.planned_logs import batch, make_log
 
 pytestmark = pytest.mark.more
@@ -263,7 +263,7 @@ LISTING: Mapping[str, tuple[tuple[str, ...], Callable[[Any], set[str]]]] = {
 
 def answer(verb: str, path: object, *more: object) -> tuple[int, Any, str]:
     """The exit code of a command, its JSON, and its output including stderr."""
-    done = CliRunner().invoke(app, [verb, str(path), *map(str, more), "--json"])
+    done = run(verb, path, *more, "--json", exits=None)
     assert done.exit_code in (0, 1, 2), (verb, done.output)
     try:
         return done.exit_code, json.loads(done.stdout or "null"), done.output

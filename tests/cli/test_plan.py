@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
+from tests.command import run
 from tests.commands.planned_logs import TIMES, batch, make_log
 from tests.fixtures import fixture
 
@@ -21,19 +19,15 @@ pytestmark = pytest.mark.more
 NOW = ("--now", str(TIMES[0]))
 
 
-def run(*words: object, exits: int = 0) -> str:
-    done = CliRunner().invoke(app, ["plan", *map(str, words)])
-    assert done.exit_code == exits, done.output
-    return done.output
-
-
 def document(*words: object, exits: int = 0) -> dict[str, Any]:
-    return dict(json.loads(run(*words, "--json", exits=exits)))
+    return dict(run("plan", *words, "--json", exits=exits).json)
 
 
 def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
     broker = fixture("kraft-before-2")
-    lines = run(broker, "--topic", "orders", "--topic", "min-lag", "--topic", "configured", *NOW).splitlines()
+    lines = run(
+        "plan", broker, "--topic", "orders", "--topic", "min-lag", "--topic", "configured", *NOW
+    ).output.splitlines()
     assert [" ".join(line.split()) for line in lines[:7]] == [
         "PARTITION DECISION START FIRST DIRTY UNCLEANABLE END CLEAN DIRTY RATIO SEGMENTS MAY REMOVE",
         "configured-0 clean 0 129 157 189 1.8 kB 2.3 kB 55.8 % 5 → 2 ≤ 46 records, ≤ 4.0 kB",
@@ -71,12 +65,12 @@ def test_the_plan_of_a_broker_is_a_table_and_the_reasons_below_it() -> None:
 
 def test_totals_stand_below_several_partitions_in_their_columns() -> None:
     broker = fixture("kraft-before-2")
-    title, *_, total = run(broker, "--topic", "orders", *NOW).split("\n\n")[0].splitlines()
+    title, *_, total = run("plan", broker, "--topic", "orders", *NOW).output.split("\n\n")[0].splitlines()
     assert total.startswith("total      clean 1 of 3")
     for column, figure in (("CLEAN", "25.7 kB"), ("DIRTY", "11.8 kB"), ("SEGMENTS", "3 → 2")):
         end = title.rindex(f" {column} ") + len(column) + 1
         assert total[end - len(figure) : end] == figure
-    assert "\ntotal" not in run(broker, "--topic", "orders", "--partition", "2", *NOW)
+    assert "\ntotal" not in run("plan", broker, "--topic", "orders", "--partition", "2", *NOW).output
 
     found = document(broker, "--topic", "orders", "--topic", "retained-bytes", *NOW)
     assert found["totals"] == {
@@ -98,7 +92,7 @@ def test_totals_stand_below_several_partitions_in_their_columns() -> None:
 def test_what_retention_would_delete_is_planned_without_the_option() -> None:
     words = (fixture("kraft-before-2"), "--topic", "retained-bytes", *NOW)
     what = "  retained-bytes-0: 2 segments up to 166 (4.8 kB) by retention.bytes=9000 (topic retained-bytes in "
-    without, given = run(*words), run(*words, "--retention")
+    without, given = run("plan", *words).output, run("plan", *words, "--retention").output
     assert f"\ndeleted only with --retention:\n{what}" in without
     assert "; --retention would delete 2 segments (4.8 kB) of 1 partition; planned as of" in without
     assert f"\ndeleted by retention:\n{what}" in given
@@ -107,7 +101,9 @@ def test_what_retention_would_delete_is_planned_without_the_option() -> None:
 
 
 def test_equal_reasons_stand_once() -> None:
-    lines = run(fixture("kraft-before-2"), "--topic", "many*", "--high-watermark", "0", *NOW).splitlines()
+    lines = run(
+        "plan", fixture("kraft-before-2"), "--topic", "many*", "--high-watermark", "0", *NOW
+    ).output.splitlines()
     line, cause = [line for line in lines if "high watermark" in line]
     assert cause == line.partition(" (")[0]
     assert line.startswith("  " + ", ".join(f"many-partitions-{number}" for number in range(6)) + ": records from")
@@ -143,19 +139,19 @@ def test_options_reach_the_plan() -> None:
     assert decision("--config", "min.cleanable.dirty.ratio=0") == "clean"
     assert decision("--ignore-ratio", "--high-watermark", "0") == "leave alone"
     assert decision("--ignore-ratio", "--first-dirty", "250") == "leave alone"
-    assert "deleted by retention:" in run(fixture("kraft-before"), "--retention", *NOW)
+    assert "deleted by retention:" in run("plan", fixture("kraft-before"), "--retention", *NOW).output
 
 
 def test_retention_is_not_suggested_when_it_is_given(tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     words = (tmp_path, "--config", "cleanup.policy=delete")
-    assert "only old segments are deleted, with --retention" in run(*words)
-    assert "only old segments are deleted (" in run(*words, "--retention")
+    assert "only old segments are deleted, with --retention" in run("plan", *words).output
+    assert "only old segments are deleted (" in run("plan", *words, "--retention").output
 
 
 def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) -> None:
     words = (fixture("kraft-before-2"), "--topic", "orders", "--topic", "configured", *NOW, "--exact")
-    lines = [" ".join(line.split()) for line in run(*words).splitlines()]
+    lines = [" ".join(line.split()) for line in run("plan", *words).output.splitlines()]
     assert (
         "2 of 4 partitions to clean: 14.0 kB dirty, 23.3 kB to read; planned as of 2026-11-21 09:30:10.181 UTC" in lines
     )
@@ -177,8 +173,8 @@ def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) 
 def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0)[:-1] + b"\xff"], [batch(3)])
     words = (tmp_path, "--config", "cleanup.policy=compact")
-    run(*words)  # only reading the batches finds a wrong checksum
-    output = run(*words, "--exact", exits=1)
+    run("plan", *words)  # only reading the batches finds a wrong checksum
+    output = run("plan", *words, "--exact", exits=1).output
     assert "cannot be cleaned: orders-0\n  CRC-32C mismatch" in output
     assert f"in {tmp_path}/orders-0/00000000000000000000.log at position 0" in output
 
@@ -186,17 +182,20 @@ def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp
 def test_damage_ends_with_1_and_names_its_place(tmp_path: Path) -> None:
     make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)])
     make_log(tmp_path / "orders-1", [batch(0)], [batch(1)])
-    output = run(tmp_path, "--config", "cleanup.policy=compact", exits=1)
+    output = run("plan", tmp_path, "--config", "cleanup.policy=compact", exits=1).output
     assert "refused:\n  orders-0: damaged: " in output
     assert f"in {tmp_path}/orders-0/00000000000000000000.log at position {len(batch(0))}" in output
     assert "1 of 2 partitions to clean, 1 refused: " in output
 
 
 def test_wrong_use_ends_with_2(tmp_path: Path) -> None:
-    assert "--high-watermark soon: give an offset, or end" in run(tmp_path, "--high-watermark", "soon", exits=2)
-    run(tmp_path, exits=2)
-    run(fixture("kraft-before-2"), "--first-dirty", "-1", exits=2)
-    run(fixture("kraft-before-2"), "--config", "cleanup.policy=compactt", exits=2)
+    assert (
+        "--high-watermark soon: give an offset, or end"
+        in run("plan", tmp_path, "--high-watermark", "soon", exits=2).output
+    )
+    run("plan", tmp_path, exits=2)
+    run("plan", fixture("kraft-before-2"), "--first-dirty", "-1", exits=2)
+    run("plan", fixture("kraft-before-2"), "--config", "cleanup.policy=compactt", exits=2)
 
 
 def test_a_plan_loads_neither_the_proof_nor_spark_nor_the_code_for_buckets() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 
 pytestmark = pytest.mark.more
@@ -33,28 +31,26 @@ def logs(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str | Path | int) -> tuple[Any, float]:
+def timed(*words: object) -> tuple[Any, float]:
     began = time.monotonic()
-    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
-    seconds = time.monotonic() - began
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout), seconds
+    result = run(*words, "--json")
+    return result.json, time.monotonic() - began
 
 
 def test_a_copy_and_its_proof_are_no_faster_than_the_rate(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
-    result, seconds = run("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--rate", RATE)
+    result, seconds = timed("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--rate", RATE)
     assert result["cleaned"] == 3
     assert seconds >= (result["bytes_read"] + result["bytes_written"]) / RATE - SAVED
-    fast, _ = run("clean", logs, "--output", tmp_path / "fast", *PLAIN)
+    fast, _ = timed("clean", logs, "--output", tmp_path / "fast", *PLAIN)
     assert fast["bytes_written"] == result["bytes_written"]
 
     size_bytes = sum(path.stat().st_size for folder in (logs, tmp_path / "copy") for path in folder.rglob("*.log"))
-    _, seconds = run("verify", logs, tmp_path / "copy", "--high-watermark", "end", "--rate", RATE)
+    _, seconds = timed("verify", logs, tmp_path / "copy", "--high-watermark", "end", "--rate", RATE)
     assert seconds >= size_bytes / RATE - SAVED
 
 
 def test_a_clean_in_place_is_no_faster_than_the_rate(spark: SparkSession, logs: Path) -> None:
-    result, seconds = run("clean", logs, "--in-place", *PLAIN, "--rate", RATE)
+    result, seconds = timed("clean", logs, "--in-place", *PLAIN, "--rate", RATE)
     assert result["cleaned"] == 3
     # The proof reads the log once more, and the outputs are read for the check and for the proof.
     assert seconds >= (result["bytes_read"] + 2 * result["bytes_written"]) / RATE - SAVED
@@ -62,5 +58,5 @@ def test_a_clean_in_place_is_no_faster_than_the_rate(spark: SparkSession, logs: 
 
 
 def test_a_rate_is_a_positive_size(logs: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["clean", str(logs), "--output", str(tmp_path / "copy"), "--rate", "0"])
-    assert (result.exit_code, "--rate 0: give a number of bytes" in result.stderr) == (2, True)
+    result = run("clean", logs, "--output", tmp_path / "copy", "--rate", "0", exits=2)
+    assert "--rate 0: give a number of bytes" in result.stderr

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from cordwood.storage.formats import filenames
+from tests.command import CORDWOOD, run
 from tests.live.nodes import ONE
 from tests.live.running_nodes import made_dirty
 
 pytestmark = pytest.mark.more
 
-CORDWOOD = [sys.executable, "-m", "cordwood"]
 RUN = [*CORDWOOD, "run"]
 SECONDS_MAX = 120
 #: A lower limit is too small for the libraries of this program.
@@ -40,10 +40,6 @@ def directory(tmp_path: Path) -> Path:
     path = tmp_path / "logs"
     made_dirty(path, ONE.topic)
     return path
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CORDWOOD, *words], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
 
 
 @contextmanager
@@ -95,7 +91,7 @@ def test_a_log_is_cleaned_configs_are_read_anew_and_a_signal_shuts_down(tmp_path
         rest = lines_until(process, lambda line: line["message"] == "clean shutdown")
         assert process.wait(SECONDS_MAX) == 0, rest
     assert (path / filenames.CLEAN_SHUTDOWN).exists()
-    again = command("dump", str(path / "t-0"), "--format", "%o %s\n")
+    again = run("dump", path / "t-0", "--format", "%o %s\n")
     assert again.stdout == "19 a19\n"
 
 
@@ -180,17 +176,17 @@ def test_a_directory_that_somebody_else_has_is_refused(tmp_path: Path) -> None:
     path = directory(tmp_path)
     with started(str(path), "--port", "0", "--json") as process:
         lines_until(process, lambda line: "/metrics" in line["message"])
-        other = command("run", str(path), "--port", "0")
-        assert other.returncode == 3
+        other = run("run", path, "--port", "0", exits=3)
         assert f"pid {process.pid}" in other.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS_MAX) == 0
 
 
 def test_without_a_directory_it_says_what_to_give() -> None:
-    done = command("run")
-    assert done.returncode == 2
-    assert done.stderr == "cordwood: Give the log directories to run on, or --demo for a directory of its own\n"
+    assert (
+        run("run", exits=2).stderr
+        == "cordwood: Give the log directories to run on, or --demo for a directory of its own\n"
+    )
 
 
 def test_a_terminal_shows_a_table_of_the_logs_of_the_demo(tmp_path: Path) -> None:

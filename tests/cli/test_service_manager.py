@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from cordwood.cli.run import ServiceManager
 from cordwood.common.config import overrides
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
+from tests.command import start
 from tests.live.live_logs import batch
 from tests.live.nodes import ONE
 
@@ -51,11 +51,9 @@ def logs(path: Path) -> Path:
 def test_it_is_told_of_the_start_of_each_look_and_of_the_end(kind: str, tmp_path: Path) -> None:
     address = str(tmp_path / "notify") if kind == "a path" else f"@cordwood-test-{os.getpid()}"
     path = logs(tmp_path / "logs")
-    command = [sys.executable, "-m", "cordwood", "run", str(path), "--port", "0"]
-    environment = os.environ | {"NOTIFY_SOCKET": address}
     with (
         listening(address) as receiver,
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process,
+        start("run", path, "--port", "0", environment={"NOTIFY_SOCKET": address}, stdout=subprocess.DEVNULL) as process,
     ):
         try:
             assert message(receiver) == {"STATUS": f"loading {path}: 1 of 1 log"}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from cordwood.api import clean_in_place
-from cordwood.cli.main import EXIT_REQUEST, app
+from cordwood.cli.main import EXIT_REQUEST
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import files_by_name
 from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from tests.command import run
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import PACKED, copy_of, fixture
 from tests.kafka_tools import FOLDER, Broker
@@ -25,10 +24,6 @@ from tests.storage.in_place import Tree, clean, make_directory, tree
 pytestmark = pytest.mark.more
 
 fs = PosixFileSystem()
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["undo", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -49,8 +44,7 @@ def test_everything_is_put_back_and_said(partition: Path, retained: int) -> None
     before, kept = all_of(partition), partition.parents[1] / "kept"
     clean(fs, str(partition), str(kept), retained=retained)
     assert all_of(partition) != before
-    result = run(kept)
-    assert result.exit_code == 0, result.output
+    result = run("undo", kept)
     assert re.search(r"^t-0 +7 +1\.5 kB +\d+ B$", result.stdout, re.MULTILINE)
     assert f"restored: {partition.parent}/{filenames.CLEANER_OFFSETS}\n" in result.stdout
     assert result.stdout.endswith(f"1 partition: 7 segments restored\n{kept} is no longer needed, and was removed\n")
@@ -62,14 +56,14 @@ def test_the_files_are_the_very_ones_that_were_there(partition: Path) -> None:
     before = {file.name: file.stat().st_ino for file in partition.iterdir()}
     kept = partition.parents[1] / "kept"
     clean(fs, str(partition), str(kept))
-    assert run(kept).exit_code == 0
+    run("undo", kept)
     assert {file.name: file.stat().st_ino for file in partition.iterdir()} == before
 
 
 def test_json_has_what_was_put_back(partition: Path) -> None:
     kept = partition.parents[1] / "kept"
     clean(fs, str(partition), str(kept))
-    found = json.loads(run(kept, "--json").stdout)
+    found = run("undo", kept, "--json").json
     (one,) = found.pop("partitions")
     assert (one.pop("size_bytes") > one.pop("removed_bytes")) > 0
     assert one == {"path": str(partition), "segments": 7, "removed_segments": 4}
@@ -90,13 +84,12 @@ def test_a_log_that_went_on_is_left_as_it_is(partition: Path) -> None:
     with active.open("ab") as file:
         file.write(b"more")
     before = all_of(partition)
-    said = run(kept)
-    assert said.exit_code == 1
+    said = run("undo", kept, exits=1)
     assert f"  {active}: appended to since" in said.stdout
     assert said.stdout.endswith(
         f"Nothing was restored, as these changes would be lost. The old files are still in {kept}\n"
     )
-    (change,) = json.loads(run(kept, "--json").stdout)["changes"]
+    (change,) = run("undo", kept, "--json").json["changes"]
     assert change["path"] == str(active)
     assert all_of(partition) == before
 
@@ -106,9 +99,9 @@ def test_a_directory_that_is_held_is_refused(partition: Path) -> None:
     clean(fs, str(partition), str(kept))
     before = all_of(partition)
     with fs.lock_directory(str(partition.parent)):
-        assert run(kept).exit_code == 3
+        run("undo", kept, exits=3)
     assert all_of(partition) == before
-    assert run(kept).exit_code == 0
+    run("undo", kept)
 
 
 def test_copied_files_whose_inode_numbers_changed_are_refused_in_words(partition: Path) -> None:
@@ -119,16 +112,14 @@ def test_copied_files_whose_inode_numbers_changed_are_refused_in_words(partition
     shutil.rmtree(kept)
     copy.rename(kept)
     before = all_of(partition)
-    result = run(kept)
-    assert result.exit_code == EXIT_REQUEST
+    result = run("undo", kept, exits=EXIT_REQUEST)
     assert "its inode number is another" in result.stderr
     assert "To go back by hand" in result.stderr
     assert all_of(partition) == before
 
 
 def test_a_folder_that_nothing_was_kept_in_is_wrong_usage(tmp_path: Path) -> None:
-    result = run(tmp_path)
-    assert result.exit_code == 2
+    result = run("undo", tmp_path, exits=2)
     assert f"{tmp_path} has no manifest.jsonl: no clean kept old files there" in result.stderr
 
 
@@ -183,8 +174,7 @@ def cleaned(name: str, tmp_path: Path, *, retention: bool = False) -> tuple[Path
 )
 def test_a_brokers_directory_is_put_back(name: str, retention: bool, tmp_path: Path) -> None:
     data, before = cleaned(name, tmp_path, retention=retention)
-    result = run(tmp_path / "kept")
-    assert result.exit_code == 0, result.output
+    run("undo", tmp_path / "kept")
     assert tree(fs, str(data)) == before
 
 
@@ -197,8 +187,7 @@ def test_a_broker_that_only_started_and_stopped_is_no_reason_to_refuse(kafka_bro
     data, before = cleaned("kraft-before", tmp_path)
     kafka_broker.start(data, **STILL)
     kafka_broker("stop", data)
-    result = run(tmp_path / "kept")
-    assert result.exit_code == 0, result.output
+    run("undo", tmp_path / "kept")
     assert logs(tree(fs, str(data))) == logs(before)
     for command in (
         (FOLDER / "broker-check", data, "--to", tmp_path / "read", "--no-indexes"),
@@ -226,11 +215,10 @@ def test_what_a_broker_appended_is_not_undone(
     kafka_broker.start(data, **STILL, **settings)
     sent = {"do": "send", "id": "p", "topic": "orders", "partition": 1, "key": "k", "value": "v"}
     kafka_broker.client(data, [{"do": "producer", "id": "p", "config": {}}, sent, {"do": "flush", "id": "p"}])
-    assert run(tmp_path / "kept").exit_code == 3
+    run("undo", tmp_path / "kept", exits=3)
     kafka_broker("stop", data)
     before = tree(fs, str(data))
-    result = run(tmp_path / "kept")
-    assert result.exit_code == 1
+    result = run("undo", tmp_path / "kept", exits=1)
     (line,) = re.findall(r"^  (.*)$", result.stdout, re.MULTILINE)
     assert re.match(rf"{data}/orders-1/\d+\.log: {what}", line)
     assert tree(fs, str(data)) == before

@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.copy import copy_partition
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 
 pytestmark = pytest.mark.more
@@ -47,15 +46,15 @@ def test_reading_verbs_say_the_same_with_a_work_folder(directory: Path, command:
     verb, *options = command
     partition = sorted(directory.glob("disk-*"))[0]
 
-    def run() -> tuple[int, str, str]:
-        done = CliRunner().invoke(app, [verb, str(directory if of == "directory" else partition), *options])
+    def shown() -> tuple[int, str, str]:
+        done = run(verb, directory if of == "directory" else partition, *options, exits=None)
         return done.exit_code, _but_leftovers(done.stdout), done.stderr
 
-    before = run()
+    before = shown()
     for path in directory.glob("*-*"):
         if path.is_dir():
             plant(path)
-    assert run() == before
+    assert shown() == before
     # The node's other disk is not given.
     assert before[0] == (1 if (verb, of) == ("check", "directory") else 0) and before[1]
 

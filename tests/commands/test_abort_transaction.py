@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cli.demo import unpack
-from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST, app
+from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST
 from cordwood.common.errors import CordwoodError, DataError, LockedError, NotFoundError, RequestError
 from cordwood.common.types import NONE, TopicPartition, override
 from cordwood.fs.base import LocalFileSystem
@@ -38,6 +36,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.transactions import Outlook
 from cordwood.storage.recovery import marker as recovery_marker
 from cordwood.testing.memory import MemoryFileSystem
+from tests.command import run
 from tests.commands.hanging_logs import (
     HANGING,
     OTHER,
@@ -198,17 +197,17 @@ def test_all_partitions_of_the_topic_in_which_it_hangs_are_ended(tmp_path: Path)
 def test_json_says_it_all(tmp_path: Path) -> None:
     broker = stopped_broker(tmp_path / "broker", empty_active)
     words = ["abort-transaction", str(broker), "--topic", "t", "--producer", "7", "--json"]
-    shown = json.loads(CliRunner().invoke(app, words).output)
+    shown = run(*words).json
     assert not shown["done"]
-    done = json.loads(CliRunner().invoke(app, [*words, "--yes"]).output)
+    done = run(*words, "--yes").json
     assert done["done"]
     (one,) = done["transactions"]
     assert (one["first_offset"], one["last_stable_offset_before"], one["last_stable_offset_after"]) == (2, 2, 6)
     assert one["marker"] | {"timestamp": 0} == {
         "type": "ABORT", "offset": 5, "timestamp": 0, "coordinator_epoch": 0, "leader_epoch": 5,
     }  # fmt: skip
-    again = CliRunner().invoke(app, words)
-    assert again.exit_code == EXIT_REQUEST and "producer 7 has no open transaction in t-0" in again.stderr
+    again = run(*words, exits=EXIT_REQUEST)
+    assert "producer 7 has no open transaction in t-0" in again.stderr
 
 
 # ---- several replicas ------------------------------------------------------------------------------------------------
@@ -485,7 +484,7 @@ def test_a_directory_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
     with other(HOLD_AS_A_BROKER, broker / ".lock"):
         _refused([broker], LockedError, "Stop it first")
         words = ["abort-transaction", str(broker), "--topic", "t", "--producer", "7", "--yes"]
-        assert CliRunner().invoke(app, words).exit_code == EXIT_LOCKED
+        run(*words, exits=EXIT_LOCKED)
 
 
 # ---- power cuts ------------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
+from tests.command import run
 from tests.commands.coordinator_scene import hanging, late_batch
 from tests.kafka_tools import Broker, Line
 
@@ -86,8 +85,7 @@ def test_a_hanging_transaction_of_a_real_producer_is_named_ended_and_cleaned(
     found = re.search(r"cordwood (abort-transaction) DIR… (.*)", why.cause.next_step)
     assert found, "it is told how to end it"
     words = [found[1], str(directory), *found[2].split(), "--yes"]
-    ended = CliRunner().invoke(app, words)
-    assert ended.exit_code == 0, ended.output
+    run(*words)
     assert list(cordwood.check(str(directory))) == []
 
     address = kafka_broker.start(directory, **SETTINGS)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.record.record import Record
 from cordwood.storage.formats.cluster_metadata import NAME, apply
+from tests.command import run
 from tests.commands.made_broker import T0, MadeBroker, batch
 from tests.fixtures import fixture
 from tests.storage.internal_logs import internal_record
@@ -121,21 +120,20 @@ def test_a_partition_without_leader_or_with_replicas_behind_is_named(tmp_path: P
     change = {"partition_id": 1, "topic_id": topic_id, "isr": (1,), "leader": -1}
     broker.metadata.append(internal_record("PartitionChangeRecord", change, version=0))
     path = str(broker.finish())
-    printed = CliRunner().invoke(app, ["topics", path, "--by-partition"]).output
+    printed = run("topics", path, "--by-partition").output
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert "t-0 1 0 1,2 1,2 -" in lines
     assert "t-1 -1 1 1,2 1 no leader, 2 not in sync" in lines
-    assert "t 2 2 1 " in " ".join(CliRunner().invoke(app, ["topics", path]).output.split())
+    assert "t 2 2 1 " in " ".join(run("topics", path).output.split())
 
 
 @pytest.mark.parametrize("verb", ["topics", "configs", "brokers"])
 def test_json_is_what_the_function_returns(verb: str) -> None:
     path = str(fixture("kraft-before"))
-    done = CliRunner().invoke(app, [verb, path, "--json"])
-    assert done.exit_code == 0, done.output
+    done = run(verb, path, "--json")
     result: Any = getattr(cordwood, verb)(path)
     assert json.loads(done.output) == json.loads(json.dumps(result.document()))
-    assert CliRunner().invoke(app, [verb, path]).output == result.text() + "\n"
+    assert run(verb, path).output == result.text() + "\n"
 
 
 def test_damage_and_a_missing_log_are_told(tmp_path: Path) -> None:
@@ -143,8 +141,7 @@ def test_damage_and_a_missing_log_are_told(tmp_path: Path) -> None:
     path = broker.finish()
     (log,) = (path / NAME).glob("*.log")
     log.write_bytes(log.read_bytes() + b"\xff" * 100 + batch(100, (None, b"x"), time=T0))
-    done = CliRunner().invoke(app, ["topics", str(path)])
-    assert done.exit_code == 1
+    done = run("topics", path, exits=1)
     assert "damaged, so that this may not be all" in done.output
     shutil.rmtree(path / NAME)
     with pytest.raises(NotFoundError, match="holds no __cluster_metadata-0; give metadata=DIR"):

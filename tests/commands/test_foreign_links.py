@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import remove_tree
 from cordwood.live.work_folder import remove_leftovers
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 
 pytestmark = pytest.mark.more
@@ -37,11 +36,6 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def run(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    return done.exit_code, done.output + str(done.exception or "")
-
-
 def test_a_link_goes_and_what_it_leads_to_stays(tmp_path: Path, precious: Path) -> None:
     for place in ("itself", "within"):
         folder = tmp_path / place
@@ -63,10 +57,10 @@ def test_a_link_in_the_place_of_a_work_folder_costs_nobody_a_file(
     for partition in directory.glob("*-[0-9]"):
         (partition / where).parent.mkdir(exist_ok=True)
         (partition / where).symlink_to(precious)
-    code, text = run(*words, directory)
-    assert before <= files(precious), text
+    done = run(*words, directory, exits=None)
+    assert before <= files(precious), done.output
     if where == ".cordwood" and words[0] == "clean":
-        assert code == 2 and "is a link" in text and "Remove the link" in text
+        assert done.exit_code == 2 and "is a link" in done.output and "Remove the link" in done.output
 
 
 def test_one_directory_under_two_names_is_not_changed(directory: Path) -> None:
@@ -74,8 +68,7 @@ def test_one_directory_under_two_names_is_not_changed(directory: Path) -> None:
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     (directory / "other-0").symlink_to(directory / "orders-0")
     for words in (("clean", "--in-place", *CLEAN), ("index",)):
-        code, text = run(*words, directory)
-        assert code == 2 and "are the same directory" in text
+        assert "are the same directory" in run(*words, directory, exits=2).output
     (directory / "other-0").unlink()
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
@@ -89,8 +82,7 @@ def test_nothing_new_is_made_in_a_log_directory_of_another_run(deeper: str, dire
         ("--in-place", "--keep-old", f"{other}{deeper}/old", *CLEAN),
         ("--output", f"{other}{deeper}/copy", *CLEAN),
     ):
-        code, text = run("clean", *words, directory)
-        assert code == 2 and "where a broker would stumble over it" in text
+        assert "where a broker would stumble over it" in run("clean", *words, directory, exits=2).output
     assert not (other / "old").exists() and not (other / "copy").exists()
 
 

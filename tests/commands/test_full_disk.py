@@ -27,7 +27,7 @@ from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
-from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.command import start
 from tests.commands.disks import small_disk
 from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
@@ -203,10 +203,8 @@ def test_an_end_at_any_moment_leaves_nothing(sent: signal.Signals, seed: int, tm
     source, _ = bare(tmp_path)
     before = tree(source)
     configs = (word for one in BARE_CONFIGS for word in ("--config", one))
-    command = [*COMMAND, str(source), "--output", str(tmp_path / "new"), "--retention", *configs]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
+    words = ("clean", source, "--output", tmp_path / "new", "--retention", *configs)
+    with start(*words, start_new_session=True) as running:
         # From the start of Java to the end.
         while not list(tmp_path.glob(".new.cordwood-*")) and running.poll() is None:
             time.sleep(0.01)

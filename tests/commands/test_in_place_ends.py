@@ -24,7 +24,7 @@ from cordwood.fs.base import is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
-from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.command import start
 from tests.commands.disks import small_disk
 from tests.commands.in_memory import View, view
 from tests.fixtures import copy_of, facts, fixture
@@ -145,10 +145,7 @@ def test_an_end_at_any_moment_leaves_what_is_finished_and_the_next_run_does_the_
 ) -> None:
     mine = copy_of(fixture("kraft-before"), tmp_path / "mine")
     before = views(mine)
-    command = [*COMMAND, str(mine), *words(now_ms), "--work-space", "400000"]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
+    with start("clean", mine, *words(now_ms), "--work-space", "400000", start_new_session=True) as running:
         while not list(mine.glob(f"*/{WORK_FOLDER}")) and running.poll() is None:
             time.sleep(0.01)
         time.sleep(random.Random(f"{sent} {seed}").uniform(0, 14))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
 from tests.cleaning.engine.logs import data, make_log
+from tests.command import run
 from tests.commands.growing_logs import (
     FS,
     clean,
@@ -147,23 +144,19 @@ def test_indexes_of_another_log_are_not_believed(logs: Path, tmp_path: Path) -> 
     assert files(tmp_path / "copy" / "t-0") == files(tmp_path / "twin" / "t-0")
 
 
-def run(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def test_indexes_elsewhere_are_dropped_limited_listed_and_searched_for_traces(logs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "indexes"
-    assert run("index", logs, "--index-dir", folder, "--index-max", "5k").exit_code == 0
+    run("index", logs, "--index-dir", folder, "--index-max", "5k")
     taken = sum(path.stat().st_size for path in folder.rglob("*.keyhashes"))
     assert 0 < taken <= 5 << 10
-    (row,) = json.loads(run("ls", logs, "--index-dir", folder, "--json").stdout)["partitions"]
+    (row,) = run("ls", logs, "--index-dir", folder, "--json").json["partitions"]
     assert row["index_bytes"] == taken
-    (row,) = json.loads(run("ls", logs, "--json").stdout)["partitions"]
+    (row,) = run("ls", logs, "--json").json["partitions"]
     assert not row["index_bytes"]
-    found = json.loads(run("erase-check", folder, "--key", "17", "--json").stdout)
+    found = run("erase-check", folder, "--key", "17", "--json").json
     assert {file["role"] for file in found["files"]} == {"key index"}
     (folder / "t-0" / "mine").write_text("of the user")
-    assert run("index", logs, "--index-dir", folder, "--drop").exit_code == 0
+    run("index", logs, "--index-dir", folder, "--drop")
     assert os.listdir(folder / "t-0") == ["mine"]
 
 

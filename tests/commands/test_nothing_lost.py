@@ -11,15 +11,15 @@ from typing import Any, Literal, cast
 
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from cordwood.api import clean
 from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cli.clean import exit_code_of
-from cordwood.cli.main import EXIT_DAMAGE, app
+from cordwood.cli.main import EXIT_DAMAGE
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
+from tests.command import run
 from tests.commands.disks import read_only
 from tests.commands.in_process import InThisProcess
 from tests.commands.trees import tree
@@ -73,8 +73,7 @@ def test_of_a_bare_archive_nothing_is_deleted_and_the_reason_is_said(tmp_path: P
     for name in ("v1-none-0", "v1-keyless-0", "v1-both-0"):
         copy_of(fixture("legacy-v1-before") / name, tmp_path / "logs" / name)
     words = ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "new"), "--retention", "--ignore-ratio"]
-    done = CliRunner().invoke(app, [*words, "--single-copy", "--now", "4000000000000"])
-    assert done.exit_code == 0, done.output
+    done = run(*words, "--single-copy", "--now", "4000000000000")
     assert "copied unchanged: v1-both-0, v1-keyless-0, v1-none-0" in done.stdout
     assert "cleanup.policy is unknown: no metadata log" in done.stdout
     assert "--config cleanup.policy=" in done.stdout

@@ -10,13 +10,12 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 from pyarrow import dataset
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.commands.table_output import check_format
 from cordwood.common.errors import RequestError
 from tests.cleaning.engine.logs import append
+from tests.command import run
 
 pytestmark = pytest.mark.more
 
@@ -67,8 +66,8 @@ def test_the_command_refuses_such_a_table_in_one_line_before_spark_starts(
     how = ["--format", format_name, "--value", value.format(schemas=tmp_path / "schemas")]
     # Spark would need minutes to find that this master does not exist.
     where = ["--output", str(tmp_path / "table"), "--master", "spark://nowhere:1"]
-    done = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), *how, *where])
-    assert (done.exit_code, done.stdout) == (2, "")
+    done = run("table", tmp_path / "users-0", *how, *where, exits=2)
+    assert done.stdout == ""
     assert sentence in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "table").exists()
 
@@ -77,15 +76,15 @@ def test_the_command_refuses_such_a_table_in_one_line_before_spark_starts(
 def test_a_limit_is_one_of_files_in_every_format(format_name: str, tmp_path: Path) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
     how = ["--format", format_name, "--limit", "2", "--engine", "here", "--json"]
-    done = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), "--output", str(tmp_path / "table"), *how])
-    assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 2)
+    done = run("table", tmp_path / "users-0", "--output", tmp_path / "table", *how)
+    assert done.json["rows"] == 2
     written = [str(path) for path in (tmp_path / "table").iterdir() if path.name[0] not in "._"]
     assert dataset.dataset(written, format=format_name).count_rows() == 2
 
 
 def test_a_limit_is_one_of_json_lines_too(tmp_path: Path) -> None:
     append(tmp_path / "users-0", (b"anna", b"Rome"), (b"ben", b"Oslo"), (b"cleo", b"Kyiv"))
-    lines = CliRunner().invoke(app, ["table", str(tmp_path / "users-0"), "--limit", "2"]).stdout.splitlines()
+    lines = run("table", tmp_path / "users-0", "--limit", "2").stdout.splitlines()
     assert [json.loads(line)["key"] for line in lines] == ["anna", "ben"]
 
 

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood import CauseKind, PosixFileSystem, WhyPartition
 from cordwood.cli.demo import unpack
-from cordwood.cli.main import app
 from cordwood.commands.why.facts import could_lose
 from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
@@ -35,6 +33,7 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.index import key_sample
 from cordwood.storage.index.key_sample import CountSource
+from tests.command import run
 from tests.commands.made_broker import DAY, HOUR, MINUTE, T0, MadeBroker, batch, different, pairs, same
 from tests.commands.trees import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
@@ -950,8 +949,7 @@ def test_those_that_could_lose_most_come_first_and_the_rest_is_summed_up(tmp_pat
         broker.log(f"t-{number}", [batch(0, *same(10 + 10 * number))], [])
         broker.checkpoints[HIGH_WATERMARKS][TopicPartition("t", number)] = 10 + 10 * number
     path = str(broker.finish())
-    done = CliRunner().invoke(app, ["why", path, "--now", str(NOW), "--limit", "3"])
-    assert done.exit_code == 0, done.output
+    done = run("why", path, "--now", NOW, "--limit", "3")
     told = [line.partition(":")[0] for line in done.output.splitlines() if " on disk, " in line]
     assert told[:3] == ["t-29", "t-28", "t-27"]
     assert re.search(r"^no broker +30 ", done.output, re.MULTILINE)
@@ -960,8 +958,7 @@ def test_those_that_could_lose_most_come_first_and_the_rest_is_summed_up(tmp_pat
 
 def test_json_is_what_the_function_returns(tmp_path: Path) -> None:
     paths, given = made(tmp_path, CASES["hanging"])
-    done = CliRunner().invoke(app, ["why", *paths, "--now", str(NOW), "--json"])
-    assert done.exit_code == 0, done.output
+    done = run("why", *paths, "--now", NOW, "--json")
     result = cordwood.why(*paths, **given)
     assert json.loads(done.output) == json.loads(json.dumps(result.document()))
     assert "producer 7 hangs" in result._repr_html_()
@@ -970,7 +967,7 @@ def test_json_is_what_the_function_returns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "code"), [("damaged", 1), ("unreadable", 2), ("no broker", 0)])
 def test_damage_and_unreadable_files_are_in_the_exit_status(tmp_path: Path, name: str, code: int) -> None:
     paths, _ = made(tmp_path, CASES[name])
-    assert CliRunner().invoke(app, ["why", *paths, "--now", str(NOW)]).exit_code == code
+    run("why", *paths, "--now", NOW, exits=code)
 
 
 @pytest.mark.parametrize("name", ["leftovers", "work folder", "foreign", "indexes", "live data"])

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood import CauseKind
 from cordwood.cli.demo import unpack
-from cordwood.cli.main import EXIT_DAMAGE, app
+from cordwood.cli.main import EXIT_DAMAGE
 from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS
+from tests.command import run
 from tests.commands.made_broker import HOUR, T0, MadeBroker, batch, same
 from tests.fs.object_server import Server, running_server
 
@@ -83,8 +83,7 @@ def test_no_time_of_an_upload_is_taken_for_the_end_of_a_cleaner(server: Server, 
 
 def test_damage_in_a_bucket_is_named_and_ends_with_its_exit_code(server: Server, tmp_path: Path) -> None:
     _, url = made(tmp_path, server, "damaged", damage=b"\xff" * 200)
-    done = CliRunner().invoke(app, ["why", url, "--topic", "t", "--json"])
-    assert done.exit_code == EXIT_DAMAGE
+    done = run("why", url, "--topic", "t", "--json", exits=EXIT_DAMAGE)
     (partition,) = json.loads(done.output)["partitions"]
     assert partition["causes"][0]["kind"] == CauseKind.DAMAGED
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import EXIT_DAMAGE, app
+from cordwood.cli.main import EXIT_DAMAGE
 from cordwood.common.errors import CorruptBatchError
 from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow
+from tests.command import run
 
 #: Bytes of the header of a batch, and the type in the key of a marker that has no headers and no timestamp delta.
 PRODUCER_ID, PRODUCER_EPOCH, MARKER_TYPE = 50, 52, 69
@@ -19,7 +19,7 @@ PRODUCER_ID, PRODUCER_EPOCH, MARKER_TYPE = 50, 52, 69
 
 def flipped(folder: Path, at: int, flip: int, *, marker: bool) -> tuple[Path, int]:
     """A log with one damaged batch of a transaction, and the batch's offset."""
-    CliRunner().invoke(app, ["demo", "--dir", str(folder / "demo")])
+    run("demo", "--dir", folder / "demo")
     log = folder / "demo" / "before" / "users-0"
     for segment, item in cordwood.open_log(str(log)).windows():
         assert isinstance(item, BatchWindow)
@@ -52,13 +52,11 @@ def test_damage_that_hides_or_shows_a_transaction_is_told(tmp_path: Path, at: in
     assert told == [offset]
     with pytest.raises(CorruptBatchError):
         list(cordwood.open_log(str(log)).records(isolation="read_committed"))
-    result = CliRunner().invoke(app, ["dump", str(log), "--isolation", "read_committed"])
-    assert result.exit_code == EXIT_DAMAGE
+    result = run("dump", log, "--isolation", "read_committed", exits=EXIT_DAMAGE)
     assert [line for line in result.stdout.splitlines() if line.startswith("DAMAGE") and f"offset={offset} " in line]
 
 
 def test_get_tells_the_damage_of_a_marker_that_a_key_hangs_on(tmp_path: Path) -> None:
     log, _ = flipped(tmp_path, MARKER_TYPE, 1, marker=True)
     arguments = ["get", str(log), "--key", "ben", "--config", "cleanup.policy=compact"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == EXIT_DAMAGE, result.output
+    run(*arguments, exits=EXIT_DAMAGE)

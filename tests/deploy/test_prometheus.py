@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.parse
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import start
 from tests.live.running_nodes import damage, made_dirty
 from tests.tools import need_tools
 
@@ -62,10 +62,9 @@ def directory(path: Path) -> Path:
 
 
 @contextmanager
-def run(*words: str) -> Iterator[str]:
+def running(*words: str) -> Iterator[str]:
     """A `cordwood run`; where it answers."""
-    command = [sys.executable, "-m", "cordwood", "run", *words, "--engine", "here", "--json", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with start("run", *words, "--engine", "here", "--json", "--port", "0", stderr=None) as process:
         try:
             assert process.stdout is not None
             messages = (json.loads(line)["message"] for line in process.stdout)
@@ -152,8 +151,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     logs = directory(folder / "logs")
     with ExitStack() as stack:
         targets = [
-            stack.enter_context(run("--demo")),
-            stack.enter_context(run(str(logs), "--config", "cleanup.policy=compact")),
+            stack.enter_context(running("--demo")),
+            stack.enter_context(running(str(logs), "--config", "cleanup.policy=compact")),
         ]
         found = stack.enter_context(prometheus(folder, *targets))
         found.until_there_is("count(cordwood_healthy) == 2")

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.fs.manifest import RUN
 from cordwood.fs.posix import PosixFileSystem
-from tests.cli.running import ENVIRONMENT
+from tests.command import start
 from tests.commands.killing import processes, wait_for
 from tests.fs.object_server import BUCKET, environment, running_server
 
@@ -30,10 +29,7 @@ CLEAN = ["--engine", "here", "--ignore-ratio", "--single-copy", "--config", "cle
 
 @contextlib.contextmanager
 def started(words: list[str], address: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "cordwood", *words]
-    env = {**ENVIRONMENT, **environment(address)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as running:
+    with start(*words, environment=environment(address), start_new_session=True) as running:
         try:
             yield running
         finally:

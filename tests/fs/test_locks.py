@@ -13,16 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.common.errors import LockedError, RequestError
 from cordwood.fs.base import DirectoryLock, LocalFileSystem
 from cordwood.fs.locks import check_local, directories_to_lock, lock_holder, network_file_system
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.testing.memory import MemoryFileSystem
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, HOLD_WITH_AN_ODD_NAME, is_held, on_linux, open_up, other
 from tests.kafka_tools import Broker, KafkaToolError
@@ -186,7 +185,7 @@ def test_reading_verbs_do_not_drop_a_lock_that_their_process_holds(tmp_path: Pat
     with FS.lock_directory(str(directory)):
         for verb in ("ls", "dump", "check", "plan"):
             for path in (str(directory), partition):
-                done = CliRunner().invoke(app, [verb, path, "--json"])
+                done = run(verb, path, "--json", exits=None)
                 # The broker of one disk of two would not start.
                 expected = 1 if (verb, path) == ("check", str(directory)) else 0
                 assert done.exit_code == expected, f"{verb}: {done.output[-500:]}"
@@ -196,7 +195,7 @@ def test_reading_verbs_do_not_drop_a_lock_that_their_process_holds(tmp_path: Pat
         list(cordwood.open_log(partition).records(isolation=None))
         assert is_held(directory)
         for verb in ("dump", "check"):
-            CliRunner().invoke(app, [verb, str(directory / ".lock")])
+            run(verb, directory / ".lock")
             assert is_held(directory), f"{verb} of the lock file dropped the lock"
 
 

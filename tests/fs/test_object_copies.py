@@ -18,12 +18,10 @@ from unittest import mock
 
 import obstore
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
 from cordwood.cleaning.engine.exchange import merge_missing
 from cordwood.cleaning.engine.results import Fate
-from cordwood.cli.main import app
 from cordwood.commands.fetch import fetch_directory
 from cordwood.common.errors import CordwoodError, CorruptFileError, LockedError, RequestError
 from cordwood.fs.base import File
@@ -33,7 +31,7 @@ from cordwood.fs.object_requests import Patience
 from cordwood.fs.object_targets import ObjectTargetStore
 from cordwood.fs.wrapped import WrappedTargetStore
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS
-from tests.cli.running import ENVIRONMENT
+from tests.command import ENVIRONMENT, run, run_alone
 from tests.commands import growing_logs
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory
 from tests.commands.in_process import InThisProcess
@@ -210,12 +208,8 @@ def test_a_clean_from_bucket_to_bucket_on_spark_is_proved(server: Server, name: 
     words = ["--now", "1800000000000", "--single-copy", "--ignore-ratio"]
     for command in (["clean", url, "--output", target, *words], ["verify", url, target, *words[:2]]):
         # In a process of its own: the workers of an existing session lack the server's address.
-        done = subprocess.run(
-            [sys.executable, "-m", "cordwood", *command],
-            env=ENVIRONMENT | environment(server.address), capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert CliRunner().invoke(app, ["check", target]).exit_code == 0
+        run_alone(*command, environment=environment(server.address))
+    run("check", target)
 
 
 def test_a_copy_of_a_directory_without_manifest_comes_back_whole(small: Path, server: Server, tmp_path: Path) -> None:
@@ -267,8 +261,8 @@ def test_a_copy_without_its_manifest_does_not_count(small: Path, server: Server,
     obstore.put(server.store, f"unfinished/{RUN}", json.dumps({"run": "x", "host": "elsewhere", "pid": 1}).encode())
     for path in (url, f"{url}/a-0"):
         for words in READERS:
-            done = CliRunner().invoke(app, [*words, path])
-            assert done.exit_code == 2 and "a copy that is not finished" in done.output, done.output
+            done = run(*words, path, exits=2)
+            assert "a copy that is not finished" in done.output, done.output
     for attempt in (
         lambda: cordwood.fetch(url, str(tmp_path / "new")),
         lambda: cordwood.clean(url, output=str(tmp_path / "new"), spark=session(), **SMALL),
@@ -291,7 +285,7 @@ def test_a_copy_that_is_not_as_it_was_made_is_refused(small: Path, server: Serve
         "added": lambda: obstore.put(server.store, f"{key}.swap", data),
     }[change]()
     for words in READERS:
-        done = CliRunner().invoke(app, [*words, url])
+        done = run(*words, url, exits=None)
         assert done.exit_code and "manifest does not fit" in done.output, (words, done.output)
     with pytest.raises(OSError, match="manifest does not fit"):
         cordwood.fetch(url, str(tmp_path / "new"))

@@ -14,15 +14,14 @@ from unittest import mock
 
 import obstore
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.common.errors import NotFoundError, RequestError, StoreError
 from cordwood.fs.base import PutMode
 from cordwood.fs.by_url import UrlStore, file_system_for, local_path
 from cordwood.fs.object_requests import ObjectPlace, Patience, is_object_url, place_of
 from cordwood.fs.objects import PART_BYTES, ObjectStore
 from cordwood.fs.posix import PosixFileSystem
+from tests.command import run
 from tests.fixtures import fixture
 from tests.fs.faulty_server import Faults, faulty
 from tests.fs.object_server import BACKEND, BUCKET, Server, environment, running_server
@@ -96,18 +95,18 @@ ANY = (["ls"], ["check"], ["plan"], ["dump"], ["clean", "--in-place"], ["undo"],
 )
 def test_a_url_that_cannot_be_read_is_refused_with_what_to_write(path: str, words: str) -> None:
     for command in ANY:
-        done = CliRunner().invoke(app, [*command, path])
-        assert done.exit_code == 2 and words in done.stderr, (command, done.output)
+        done = run(*command, path, exits=2)
+        assert words in done.stderr, (command, done.output)
 
 
 def test_a_missing_bucket_and_a_pattern_are_named(server: Server, tmp_path: Path) -> None:
     for command in ANY[:4]:
-        done = CliRunner().invoke(app, [*command, "s3://no-such-bucket/x"])
-        assert done.exit_code == 2 and "there is no such bucket" in done.stderr, (command, done.output)
+        done = run(*command, "s3://no-such-bucket/x", exits=2)
+        assert "there is no such bucket" in done.stderr, (command, done.output)
     for path in (f"{tmp_path}/*", f"file:{tmp_path}/*", f"s3://{BUCKET}/missing-*"):
         for command in ANY[:4]:
-            done = CliRunner().invoke(app, [*command, path])
-            assert done.exit_code == 2 and "Patterns in paths are not expanded" in done.stderr, (command, done.output)
+            done = run(*command, path, exits=2)
+            assert "Patterns in paths are not expanded" in done.stderr, (command, done.output)
 
 
 SECRETS = ["s3://KEY:hidden@b/x", "s3://KEY:hid/hidden@b/x", "s3://b/x?X-Amz-Signature=hidden", "gs://hidden@b/x"]
@@ -119,9 +118,9 @@ SECRETS = ["s3://KEY:hidden@b/x", "s3://KEY:hid/hidden@b/x", "s3://b/x?X-Amz-Sig
 def test_credentials_in_a_url_are_refused_and_never_printed(url: str, tmp_path: Path) -> None:
     others = (["clean", str(tmp_path), "--output"], ["fetch", "s3://b/x"], ["fetch", url], ["groups"], ["verify", "x"])
     for command in (*ANY, *others):
-        done = CliRunner().invoke(app, [*command, url])
-        assert done.exit_code == 2 and "must not hold credentials" in done.stderr, (command, done.output)
-        assert "hidden" not in done.output + repr(done.exception), (command, done.output)
+        done = run(*command, url, exits=2)
+        assert "must not hold credentials" in done.stderr, (command, done.output)
+        assert "hidden" not in done.output, (command, done.output)
     for act in (ObjectStore().stat, ObjectStore().list, ObjectStore().open, local_path):
         with pytest.raises(RequestError, match="must not hold credentials") as raised:
             act(url if url.startswith("s3") else SECRETS[0])
@@ -243,7 +242,7 @@ VERBS = {
 
 def said(verb: str, path: str) -> tuple[int, str]:
     """The exit code and output of a command, with the path replaced."""
-    done = CliRunner().invoke(app, [*VERBS[verb], path])
+    done = run(*VERBS[verb], path, exits=None)
     text = done.stdout if verb != "ls" else json.dumps(without_disk(json.loads(done.stdout)))
     # On a store no broker ever runs.
     text = text.replace("no broker runs on an object store", "no broker runs that would do it")
@@ -282,7 +281,7 @@ def test_a_command_says_of_a_bucket_what_it_says_of_a_directory(uploaded: tuple[
 def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(server: Server) -> None:
     url = server.upload(fixture("legacy-v0-before"), "counted")
     with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
-        listed = json.loads(CliRunner().invoke(app, ["ls", url, "--segments", "--json"]).stdout)
+        listed = run("ls", url, "--segments", "--json").json
     assert listed["totals"] == {
         **{"partitions": 12, "segments": 50, "size_bytes": 369_918},
         **{"disk_bytes": 370_062, "records": 12_164, "records_exact": True},
@@ -298,10 +297,10 @@ def test_ls_with_segments_lists_partitions_once_and_reads_small_segments_once(se
 def test_ls_of_a_bucket_takes_at_most_four_requests_a_partition(server: Server, name: str) -> None:
     url = server.upload(fixture(name), f"few-{name}")
     with faulty(server.address) as (address, asked), mock.patch.dict(os.environ, environment(address)):
-        out = CliRunner().invoke(app, ["ls", url]).stdout
+        out = run("ls", url).stdout
         requests = asked.requests
-        brief = json.loads(CliRunner().invoke(app, ["ls", url, "--json"]).stdout)
-    whole = json.loads(CliRunner().invoke(app, ["ls", str(fixture(name)), "--json"]).stdout)
+        brief = run("ls", url, "--json").json
+    whole = run("ls", fixture(name), "--json").json
     assert len(whole["partitions"]) == len(brief["partitions"]) > 4
     assert requests <= 4 * len(brief["partitions"]) + 1
     unknown = {"records", "records_exact", "codecs", "oldest_ms", "newest_ms"}
@@ -339,23 +338,23 @@ FAILING = {**VERBS, "groups": ["groups"]}
 def test_a_network_that_fails_at_any_moment_is_not_called_damage(server: Server, broken: Faults, verb: str) -> None:
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
 
-    def run() -> tuple[int, str, str]:
+    def shown() -> tuple[int, str, str]:
         with mock.patch("cordwood.fs.objects.Patience", return_value=replace(HASTY, retry_seconds=0)):
-            done = CliRunner().invoke(app, [*FAILING[verb], url])
+            done = run(*FAILING[verb], url, exits=None)
         return done.exit_code, done.stdout, done.stderr
 
-    code, said_of_all, _ = run()
+    code, said_of_all, _ = shown()
     requests = broken.requests
     assert code == 0 and requests > 3
     for number in sorted({*range(0, requests, max(1, requests // 8)), 1, requests - 1}):
         broken.begin({number: "dead"})
-        code, out, err = run()
+        code, out, err = shown()
         assert code == 2 and "the object store failed" in err, (number, code, out, err)
         assert "damage" not in out + err
         if verb == "check":
             assert "finding" not in out and not out.count('"kind"'), (number, out)
     broken.begin({})
-    assert run() == (0, said_of_all, "")
+    assert shown() == (0, said_of_all, "")
 
 
 @pytest.mark.parametrize("kind", ["500", "503", "cut", "lost"])
@@ -382,8 +381,8 @@ def test_a_request_is_repeated_for_as_long_as_there_is_patience(broken: Faults, 
 def test_a_store_that_refuses_access_is_not_called_damage(server: Server, broken: Faults) -> None:
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
     broken.begin(dict.fromkeys(range(8, 10_000), "403"))
-    done = CliRunner().invoke(app, ["check", "--json", url])
-    assert done.exit_code == 2 and "refuses access" in done.stderr and not done.stdout
+    done = run("check", "--json", url, exits=2)
+    assert "refuses access" in done.stderr and not done.stdout
 
 
 @pytest.mark.more
@@ -391,5 +390,5 @@ def test_a_network_that_fails_in_a_task_of_spark_is_named(server: Server, broken
     url = server.upload(fixture("legacy-v0-before"), "legacy-v0-before")
     broken.begin({40: "dead"})
     with mock.patch("cordwood.fs.objects.Patience", return_value=replace(HASTY, retry_seconds=0)):
-        done = CliRunner().invoke(app, ["verify", "--now", "1800000000000", url, url])
-    assert done.exit_code == 2 and "the object store failed" in done.stderr, done.output
+        done = run("verify", "--now", "1800000000000", url, url, exits=2)
+    assert "the object store failed" in done.stderr, done.output

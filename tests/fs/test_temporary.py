@@ -19,7 +19,7 @@ from cordwood.fs import temporary
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import temporary_directory
 from tests import knobs
-from tests.cli.running import COMMAND, ENVIRONMENT
+from tests.command import run_alone, start
 from tests.fixtures import fixture
 
 pytestmark = pytest.mark.more
@@ -133,14 +133,12 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_anew(root: Path, m
 
 def test_the_folder_of_a_proof_that_was_killed_is_removed_by_the_next_proof(root: Path) -> None:
     log = str(fixture("kraft-before") / "sessions-0")
-    command = [*COMMAND[:-1], "verify", log, log, "--engine", "here"]
-    environment = {**ENVIRONMENT, "TMPDIR": str(root)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+    words = ["verify", log, log, "--engine", "here"]
+    with start(*words, environment={"TMPDIR": str(root)}) as running:
         while not (left := [*root.glob("cordwood-proof-*")]) and running.poll() is None:
             time.sleep(0.001)
         running.send_signal(signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
     assert left and left[0].exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_alone(*words, environment={"TMPDIR": str(root)})
     assert not list(root.glob("cordwood-*"))

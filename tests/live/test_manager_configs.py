@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood import LogManager, PosixFileSystem, TopicPartition, check, ls
-from cordwood.cli.main import app
 from cordwood.common.config import explicit_texts, overrides
 from cordwood.live.log import Log
 from cordwood.live.scheduler import SteppedScheduler
 from cordwood.storage.formats import log_configs
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, RECOVERY_POINTS, FileKind, offset_name
 from cordwood.storage.formats.log_configs import LogConfigs
+from tests.command import run
 from tests.kafka_tools import Broker
 
 NOW_MS, DAY_MS = 1_800_000_000_000, 86_400_000
@@ -225,7 +224,7 @@ def test_other_commands_know_the_file(tmp_path: Path) -> None:
     with opened(tmp_path, *DELETES) as manager:
         path = Path(filled(manager).directory, FileKind.LOG_CONFIGS)
     assert list(check(tmp_path / "d0")) == []
-    done = CliRunner().invoke(app, ["dump", str(path), "--json"])
+    done = run("dump", path, "--json")
     properties = [json.loads(line) for line in done.stdout.splitlines()]
     assert {one["key"]: one["value"] for one in properties if one["type"] == "property"}.items() >= {
         "cleanup.policy": "delete",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ from cordwood.live.producer_state import AppendOrigin
 from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from tests import knobs
+from tests.command import start
 from tests.kafka_tools import Broker, Line
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -33,7 +32,6 @@ COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.d
 #: Ids of our own producers; a broker assigns lower ones.
 OUR_PRODUCERS = 1 << 40
 CONFIGS = ("retention.ms=-1", "log.cleaner.enable=false")
-RUN = [sys.executable, "-m", "cordwood", "run"]
 #: Levels at which a broker logs problems of a log.
 COMPLAINTS = (" WARN ", " ERROR ")
 
@@ -106,8 +104,8 @@ def broker_turn(world: World, broker: Broker) -> None:
 
 def run_turn(world: World) -> None:
     """`cordwood run` compacts the topics with that policy in the metadata, and is ended by a signal or killed."""
-    words = [*RUN, str(world.data), "--json", "--port", "0", "--config", "log.cleaner.backoff.ms=50"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    words = ("run", world.data, "--json", "--port", "0", "--config", "log.cleaner.backoff.ms=50")
+    with start(*words, stderr=None) as process:
         assert process.stdout is not None
         lines = []
         for text in process.stdout:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.common.config import DAY_MS, HOUR_MS, overrides, resolve, resolve_broker
 from cordwood.common.errors import ConfigError
 from cordwood.common.types import TopicPartition
@@ -19,6 +16,7 @@ from cordwood.simulation.measure import TOPIC, ConfigSet, Traffic, run_writer
 from cordwood.simulation.sizing.result import Outcome
 from cordwood.simulation.sizing.workload import Scale, Workload
 from cordwood.simulation.world import World
+from tests.command import run
 from tests.fixtures import fixture
 from tests.simulation.worlds import Topic
 
@@ -132,16 +130,10 @@ def test_what_happens_at_once_is_what_a_plan_says() -> None:
         assert found.at_once[label].deleted_bytes == partition.bytes_retained_away
 
 
-def explain(*arguments: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["explain", *arguments], prog_name="cordwood")
-    assert done.exit_code == code, done.output
-    return done.output
-
-
 def test_the_command_prints_a_table_a_document_and_a_chart(tmp_path: Path) -> None:
     arguments = [str(LOGS), "--topic", TOPIC_THERE, *(one for text in ASKED for one in ("--config", text))]
-    text = explain(*arguments, "--svg", str(tmp_path / "chart.svg"))
-    document = json.loads(explain(*arguments, "--json"))
+    text = run("explain", *arguments, "--svg", tmp_path / "chart.svg").output
+    document = run("explain", *arguments, "--json").json
     assert [one["label"] for one in document["outcomes"]] == ["now", "A"]
     assert (
         text.startswith(f"{document['log']['topic']}-{document['log']['partition']}:")
@@ -154,14 +146,13 @@ def test_the_command_prints_a_table_a_document_and_a_chart(tmp_path: Path) -> No
 def test_a_log_that_was_written_at_once_is_explained_too(name: str) -> None:
     """Messages of magic 0 have no timestamps."""
     partition = next(path for path in sorted(fixture(name).iterdir()) if path.is_dir() and path.name[:2] != "__")
-    result = CliRunner().invoke(app, ["explain", str(partition), "--config", "cleanup.policy=compact"])
-    assert result.exit_code == 0, result.output
+    result = run("explain", partition, "--config", "cleanup.policy=compact")
     assert "disk" in result.stdout
 
 
 def test_what_cannot_be_is_refused_in_a_line() -> None:
-    assert "One topic can be explained at a time" in explain(str(LOGS), code=2)
-    assert "--against goes with --config" in explain(str(LOGS), "--against", "retention.ms=1", code=2)
-    assert "--days 0" in explain(str(LOGS), "--days", "0", code=2)
+    assert "One topic can be explained at a time" in run("explain", LOGS, exits=2).output
+    assert "--against goes with --config" in run("explain", LOGS, "--against", "retention.ms=1", exits=2).output
+    assert "--days 0" in run("explain", LOGS, "--days", "0", exits=2).output
     with pytest.raises(ConfigError):
         cordwood.explain(str(LOGS), topics=[TOPIC_THERE], overrides=["cleanup.policy=shrink"])

@@ -11,9 +11,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from cordwood.common.errors import CorruptFileError
 from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch
@@ -21,6 +19,7 @@ from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import filenames, key_index
 from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER
+from tests.command import run
 from tests.storage.damage_sites import FIRST, built, check
 from tests.storage.key_index_twin import Entry, file_of, parts
 
@@ -268,13 +267,12 @@ def test_check_names_what_does_not_belong_into_the_folder_of_indexes(tmp_path: P
 
 def test_dump_prints_an_index_without_its_secret(tmp_path: Path) -> None:
     _, index = partition_with(tmp_path, ENTRIES, SAMPLE)
-    result = CliRunner().invoke(app, ["dump", "--json", str(index)])
-    assert result.exit_code == 0
+    result = run("dump", "--json", index)
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line["type"] for line in lines] == ["key_index", *["indexed_batch"] * 4, *["indexed_key"] * 4]
     assert lines[0]["holds"] == ["tombstones", "empty_batches", "keyless"]
     assert [line["position"] for line in lines[1:5]] == [sum(len(data) for data, _ in ENTRIES[:at]) for at in range(4)]
     assert sorted(line["record"] for line in lines[5:]) == [0, 1, 2, 4]
     index.write_bytes(SAMPLE[:-1])
-    result = CliRunner().invoke(app, ["dump", str(index)])
-    assert result.exit_code == 1 and "DAMAGE" in result.stdout
+    result = run("dump", index, exits=1)
+    assert "DAMAGE" in result.stdout

@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 
 import pytest
 from pyarrow import parquet
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.common.json_text import json_text
 from tests.cleaning.engine.logs import append
+from tests.command import run
 
 pytestmark = pytest.mark.more
 
@@ -44,23 +43,17 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
-    assert done.exit_code == 0, (arguments, done.output, done.exception)
-    return done.stdout
-
-
 def test_lines_of_json_have_such_times_as_null_and_such_numbers_by_javas_names(logs: Path) -> None:
     rows = [
         strict(line)
-        for line in run("table", logs, "--topic", "reals", "--value", "double", "--engine", "here").splitlines()
+        for line in run("table", logs, "--topic", "reals", "--value", "double", "--engine", "here").stdout.splitlines()
     ]
     assert [row["value"] for row in rows] == JAVAS
     assert [row["offset"] for row in rows if row["timestamp"] is None] == sorted(NO_DATE)
 
 
 def test_json_of_records_stays_letter_for_letter_but_for_line_breaks(logs: Path) -> None:
-    lines = run("table", logs, "--topic", "jsons", "--value", "json", "--engine", "here").splitlines()
+    lines = run("table", logs, "--topic", "jsons", "--value", "json", "--engine", "here").stdout.splitlines()
     assert [line.partition('"value": ')[2].partition(', "partition"')[0] for line in lines] == [
         one.decode().replace("\n", " ") for one in JSONS
     ]
@@ -105,8 +98,8 @@ COMMANDS = {
 def test_every_command_shows_them(logs: Path, verb: str) -> None:
     arguments = (verb.strip(), logs, *COMMANDS[verb])
     if verb.strip() != "table":  # in a pipe it prints JSON anyway
-        assert run(*arguments)
-    text = run(*arguments, "--json") if verb != "table" else run(*arguments)
+        assert run(*arguments).stdout
+    text = run(*arguments, "--json").stdout if verb != "table" else run(*arguments).stdout
     for document in [text] if text.startswith("{\n") else text.splitlines():
         strict(document)
 

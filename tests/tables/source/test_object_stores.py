@@ -16,7 +16,7 @@ from cordwood.commands.table import shown_table
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.manifest import MANIFEST
 from tests.cleaning.engine.logs import append
-from tests.cli.running import ENVIRONMENT
+from tests.command import ENVIRONMENT
 from tests.fixtures import fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import cordwood
 from cordwood.tasks.spark.launch import find_java
-from tests.cli.running import ENVIRONMENT
+from tests.command import ENVIRONMENT
 from tests.kafka_tools import Broker
 from tests.knobs import SEED, scaled
 from tests.tables.source.kafka_source import RETENTION_BYTES, TOPIC, producing, sorted_rows, with_kafka

@@ -15,7 +15,7 @@ import pytest
 
 from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.fs.posix import PosixFileSystem
-from tests.cli.running import ENVIRONMENT
+from tests.command import start
 from tests.commands.killing import processes, wait_for
 
 pytestmark = [pytest.mark.more, pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")]
@@ -53,15 +53,7 @@ def workers(running: subprocess.Popen[str]) -> list[int]:
 def interrupted(words: list[str], sent: signal.Signals, folder: Path) -> tuple[int, str]:
     """Run a command, stop its workers as soon as there are some, and send it a signal; its exit code and errors."""
     folder.mkdir()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "cordwood", *words],
-        env={**ENVIRONMENT, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with running:
+    with start(*words, environment={"TMPDIR": str(folder)}, start_new_session=True) as running:
         assert wait_for(lambda: workers(running), running)
         for pid in workers(running):
             os.kill(pid, signal.SIGSTOP)
@@ -97,11 +89,7 @@ def test_a_signal_ends_a_clean_in_place_and_leaves_the_log(log: Path, tmp_path: 
 def test_a_command_with_tasks_that_hang_all_the_time_gives_up(log: Path, tmp_path: Path) -> None:
     """A stopped server cannot start workers for the tasks, however often they are begun."""
     words = ["clean", str(log), "--output", str(tmp_path / "copy"), *CLEAN, "--task-timeout", "3"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "cordwood", *words], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    with running:
+    with start(*words, start_new_session=True) as running:
         assert wait_for(lambda: workers(running), running)
         for one in processes(running.pid):
             if one.pid != running.pid:

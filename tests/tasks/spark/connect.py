@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from cordwood.tasks.spark.launch import find_java
-from tests.cli.running import ENVIRONMENT
+from tests.command import ENVIRONMENT
 
 _SESSION = """
 from pyspark.sql import SparkSession

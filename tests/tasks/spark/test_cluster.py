@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.fs.manifest import MANIFEST, decode
-from tests.cli.running import ENVIRONMENT
+from tests.command import CORDWOOD, ENVIRONMENT, run_alone
 from tests.fixtures import copy_of, fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
 from tests.tasks.spark.standalone import Cluster, defaults, kill
@@ -67,22 +67,8 @@ def make_logs(folder: Path) -> Path:
 def cleaned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The output of a clean on this machine."""
     folder = tmp_path_factory.mktemp("cleaned")
-    cordwood("clean", make_logs(folder), "--output", folder / "copy", *PLAIN)
+    run_alone("clean", make_logs(folder), "--output", folder / "copy", *PLAIN)
     return contents(folder / "copy")
-
-
-def cordwood(*arguments: str | Path, expected: int = 0, environment: dict[str, str] | None = None) -> str:
-    """Run a command in a process of its own; return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "cordwood", *map(str, arguments)],
-        env={**ENVIRONMENT, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS_MAX,
-    )
-    assert done.returncode == expected, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -126,9 +112,9 @@ class WhenRunning(threading.Thread):
 def test_a_copy_and_its_proof_are_the_same_as_on_this_machine(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
-    cordwood("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--master", cluster.url)
+    run_alone("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--master", cluster.url)
     assert contents(tmp_path / "copy") == cleaned
-    assert "All guarantees hold" in cordwood(
+    assert "All guarantees hold" in run_alone(
         "verify", logs, tmp_path / "copy", "--high-watermark", "end", "--master", cluster.url
     )
 
@@ -138,7 +124,7 @@ def test_a_clean_in_place_with_speculation_survives_a_killed_executor(
 ) -> None:
     settings = defaults(tmp_path / "conf", SPECULATION)
     with WhenRunning(logs, lambda: kill(cluster.executors()[0])):
-        cordwood("clean", logs, "--in-place", *PLAIN, *SLOW, "--master", cluster.url, environment=settings)
+        run_alone("clean", logs, "--in-place", *PLAIN, *SLOW, "--master", cluster.url, environment=settings)
     assert partitions_of(contents(logs)) == partitions_of(cleaned)
     assert not list(logs.rglob("*.cordwood*")) and not list(logs.rglob("*.deleted"))
 
@@ -147,9 +133,9 @@ def test_a_packed_environment_is_all_that_executors_need(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
     archive = tmp_path / "environment.tar.gz"
-    assert f"--archive {archive}" in cordwood("pack", "--output", archive)
+    assert f"--archive {archive}" in run_alone("pack", "--output", archive)
     master = ("--master", cluster.url, "--archive", archive)
-    cordwood("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master)
+    run_alone("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master)
     assert contents(tmp_path / "copy") == cleaned
 
 
@@ -158,9 +144,7 @@ def test_executors_without_the_packages_are_refused_in_words(cluster: Cluster, l
     # As on another machine: no PYTHONPATH leads to the packages of this one.
     environment = {"PYSPARK_PYTHON": str(tmp_path / "bare/bin/python"), "PYTHONPATH": ""}
     master = ("--master", cluster.url)
-    said = cordwood(
-        *("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master), expected=2, environment=environment
-    )
+    said = run_alone(*("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master), exits=2, environment=environment)
     assert "The Python workers of Spark cannot be used: Cordwood is not installed there. Give the executors" in said
     assert "Traceback" not in said
     assert os.listdir(tmp_path) == ["logs", "bare"] or not (tmp_path / "copy").exists()
@@ -170,7 +154,7 @@ def test_a_copy_survives_a_killed_worker(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
     with WhenRunning(tmp_path, lambda: cluster.kill_worker(0)):
-        cordwood("clean", logs, "--output", tmp_path / "copy", *PLAIN, *SLOW, "--master", cluster.url)
+        run_alone("clean", logs, "--output", tmp_path / "copy", *PLAIN, *SLOW, "--master", cluster.url)
     assert contents(tmp_path / "copy") == cleaned
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "logs"]
 
@@ -183,7 +167,7 @@ def test_a_clean_from_bucket_to_bucket_needs_no_disk_that_executors_share(
     folder.mkdir()
     # The memory is small, so that many tasks clean each partition. Only the driver can read its temporary folder.
     words = [*PLAIN, "--memory", "14000", "--master", cluster.url]
-    command = [sys.executable, "-m", "cordwood", "clean", url, "--output", f"s3://{BUCKET}/cleaned", *words]
+    command = [*CORDWOOD, "clean", url, "--output", f"s3://{BUCKET}/cleaned", *words]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs tmpfs "{folder}" && exec "$@"', "sh", *command],
         env=ENVIRONMENT | environment(server.address) | {"TMPDIR": str(folder)},
@@ -203,6 +187,6 @@ def test_a_copy_by_many_tasks_survives_a_killed_executor(
     # So little memory that each partition is cleaned by many tasks, which read many small parts of each other's blobs.
     words = (*PLAIN, "--rate", "1m", "--memory", "14000", "--master", cluster.url)
     with WhenRunning(tmp_path, lambda: kill(cluster.executors()[0])):
-        cordwood("clean", logs, "--output", tmp_path / "copy", *words)
+        run_alone("clean", logs, "--output", tmp_path / "copy", *words)
     assert contents(tmp_path / "copy") == cleaned
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "logs"]

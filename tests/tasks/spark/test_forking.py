@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import ENVIRONMENT
+from tests.command import ENVIRONMENT
 from tests.commands.killing import processes, wait_for
 
 pytestmark = [

@@ -18,7 +18,7 @@ from cordwood.cleaning.engine import progress
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.tasks.spark.gateway import LOCAL_DIRS
-from tests.cli.running import ENVIRONMENT
+from tests.command import CORDWOOD, ENVIRONMENT
 from tests.commands.killing import Process, java, processes, wait_for
 
 pytestmark = [
@@ -27,7 +27,6 @@ pytestmark = [
 ]
 
 FS = PosixFileSystem()
-CORDWOOD = [sys.executable, "-m", "cordwood"]
 #: Much longer than the end of a run needs.
 WAIT_SECONDS = 60
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}

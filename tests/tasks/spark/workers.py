@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cordwood.bench.beside_kafka import memory_bytes
-from tests.cli.running import ENVIRONMENT
+from tests.command import start
 from tests.commands.killing import processes
 
 _LOOK_SECONDS = 0.02
@@ -34,11 +33,7 @@ def peaks(
 ) -> Peaks:
     """Run a command, which must succeed; `meanwhile` is called again and again."""
     most: dict[int, int] = {}
-    with subprocess.Popen(
-        [sys.executable, "-m", "cordwood", *arguments],
-        env={**ENVIRONMENT, **(environment or {})},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    ) as running:  # fmt: skip
+    with start(*arguments, environment=environment or {}, stderr=subprocess.STDOUT, start_new_session=True) as running:
         while running.poll() is None:
             for pid in (running.pid, *_workers(running.pid)):
                 most[pid] = max(most.get(pid, 0), memory_bytes(pid))

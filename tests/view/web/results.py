@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from cordwood.cli.main import app
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 
 _NODE = "kraft-classic-before"
@@ -36,7 +34,7 @@ def printed_by(command: str, folder: Path) -> Path:
         "COPY": folder / "copy",
         "OTHER": fixture("kraft-classic-before-2"),
     }
-    done = CliRunner().invoke(app, [*(str(places.get(word, word)) for word in COMMANDS[command]), "--json"])
+    done = run(*(places.get(word, word) for word in COMMANDS[command]), "--json", exits=None)
     assert done.exit_code in (0, 1), done.output
     (folder / "result.json").write_text(done.stdout)
     return folder / "result.json"

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cordwood.commands.options import WhyOptions
+from tests.command import run
 from tests.view.web.browser import Browser
-from tests.view.web.view_client import Client, printed, served
+from tests.view.web.view_client import Client, served
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def test_a_page_loads_without_a_complaint_fits_the_screen_and_is_readable(
 def test_a_reader_clicks_from_the_groups_to_a_log_that_is_read_late(
     browser: Browser, client: Client, groups_node: Path
 ) -> None:
-    told = printed("groups", groups_node)
+    told = run("groups", groups_node, "--json").json
     browser.open(client.url)
     browser.click(browser.named("link", "Groups"))
     browser.arrive("/groups")
@@ -62,7 +63,7 @@ def test_a_reader_clicks_from_the_transactions_to_a_log_that_is_held_back(
     browser.open(client.url)
     browser.click(browser.named("link", "Transactions"))
     browser.arrive("/transactions")
-    assert browser.read_json() == printed("transactions", groups_node, "--now", NOW)
+    assert browser.read_json() == run("transactions", groups_node, "--now", NOW, "--json").json
     browser.back()
     browser.named("heading", "What they hold back")
     browser.click(browser.named("link", "payments-0"))

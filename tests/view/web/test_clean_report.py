@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cordwood.cli.main import app
 from tests.cleaning.engine.logs import append
+from tests.command import run
 from tests.fixtures import copy_of, fixture
 from tests.view.web.view_client import check_harmless
 
@@ -24,8 +23,7 @@ def test_a_clean_writes_a_page_with_what_it_prints(tmp_path: Path, in_place: boo
     report = tmp_path / "report.html"
     how = ["--in-place"] if in_place else ["--output", str(tmp_path / "copy")]
     common = ["--engine", "here", "--topic", "orders", "--ignore-ratio", "--report", str(report), "--json"]
-    done = CliRunner().invoke(app, ["clean", str(folder), *how, *common])
-    assert done.exit_code == 0, done.output
+    done = run("clean", folder, *how, *common)
     result, page = json.loads(done.stdout), check_harmless(report.read_text())
     assert f"{result['records_superseded']:,}" in page.texts
     for words in ("orders-0", "Before and after", "superseded", "records read"):
@@ -39,13 +37,12 @@ def test_names_in_the_page_of_a_clean_do_not_break_out(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     config = ["--config", "cleanup.policy=compact", "--ignore-ratio", "--engine", "here"]
     words = ["clean", str(tmp_path / "logs"), "--output", str(tmp_path / "copy"), "--report", str(report), *config]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
+    run(*words)
     assert "<script>alert(1)<-script>-0" in check_harmless(report.read_text()).text
 
 
 def test_a_report_that_could_not_be_written_is_refused_before_the_clean(tmp_path: Path) -> None:
     append(tmp_path / "t-0", (b"k", b"v"))
     report, copy = tmp_path / "none" / "report.html", tmp_path / "copy"
-    done = CliRunner().invoke(app, ["clean", str(tmp_path / "t-0"), "--output", str(copy), "--report", str(report)])
-    assert done.exit_code == 2 and not copy.exists()
+    run("clean", tmp_path / "t-0", "--output", copy, "--report", report, exits=2)
+    assert not copy.exists()

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.commands.options import Selection, WhyOptions
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from tests.command import run
 from tests.fixtures import copy_of
 from tests.live.running_nodes import running, wait
 from tests.view.web.browser import Browser
@@ -66,11 +65,6 @@ def show(
             browser.check_page(name)
         finally:
             browser.close()
-
-
-def run(*words: object) -> None:
-    done = CliRunner().invoke(app, [*map(str, words)])
-    assert done.exit_code == 0, done.output
 
 
 def test_the_pages_of_a_node_its_groups_and_a_partition(driver_port: int) -> None:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import cordwood
-from cordwood.cli.main import app
 from cordwood.result_pages import file_page
+from tests.command import run
 from tests.fixtures import fixture
 from tests.view.web.hostile import NAMES
 from tests.view.web.results import COMMANDS
@@ -49,8 +48,8 @@ def test_a_report_of_a_violated_proof_names_each_kind(printed_once: Callable[[st
 @pytest.mark.parametrize("command", ["clean", "verify", "erase-check", "simulate", "explain"])
 def test_a_report_that_could_not_be_written_is_refused_before_the_work(command: str, tmp_path: Path) -> None:
     places = {"NODE": fixture("kraft-classic-before"), "PAGE": tmp_path / "no/page.html", "COPY": tmp_path / "copy"}
-    done = CliRunner().invoke(app, [str(places.get(word, word)) for word in COMMANDS[command]])
-    assert done.exit_code == 2 and "no does not exist" in done.output
+    done = run(*(places.get(word, word) for word in COMMANDS[command]), exits=2)
+    assert "no does not exist" in done.output
     assert list(tmp_path.iterdir()) == []
 
 

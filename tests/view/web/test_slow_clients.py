@@ -7,8 +7,6 @@ import contextlib
 import os
 import resource
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.view.web.http_server import CONNECTIONS_MAX, HOST
-from tests.cli.running import ENVIRONMENT
+from tests.command import start
 from tests.fixtures import fixture
 from tests.view.web.view_client import Client, check_harmless
 
@@ -46,8 +44,7 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    command = [sys.executable, "-m", "cordwood", "view", str(fixture("kraft-classic-before")), "--no-browser"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with start("view", fixture("kraft-classic-before"), "--no-browser", stderr=None) as process:
         assert process.stdout is not None
         try:
             found = Server(Client(process.stdout.readline().strip()), process.pid)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +15,12 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.view.web.http_server import HEADERS
 from cordwood.view.web.site import ViewServer
 from tests.cleaning.engine.logs import append
-from tests.cli.running import ENVIRONMENT
+from tests.command import run, run_alone, start
 from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
 from tests.view.web.hostile import NAMES
-from tests.view.web.view_client import Client, Parsed, check_harmless, printed, served
+from tests.view.web.view_client import Client, Parsed, check_harmless, served
 
 NOW = 1_795_000_000_000
 OPTIONS = WhyOptions(now_ms=NOW)
@@ -43,7 +41,7 @@ def test_the_page_of_a_node_says_what_its_commands_say(client: Client) -> None:
     page = check_harmless(client.get("/").text)
     for words in ("Node 1", "Topics by size", "What could go", "What is wrong", "Groups that lag", "Open transactions"):
         assert words in page.text
-    listing = printed("ls", fixture(BROKER), "--by-topic")
+    listing = run("ls", fixture(BROKER), "--by-topic", "--json").json
     for topic in listing["topics"]:
         assert topic["topic"] in page.text
     assert "a -stray directory: the cluster does not know it" in page.text
@@ -52,7 +50,7 @@ def test_the_page_of_a_node_says_what_its_commands_say(client: Client) -> None:
 @pytest.mark.parametrize("command", ["ls", "why", "groups", "transactions"])
 def test_the_json_of_a_node_is_what_the_command_prints(client: Client, command: str) -> None:
     now = () if command in ("ls", "groups") else ("--now", NOW)
-    assert client.get("/node.json").document[command] == printed(command, fixture(BROKER), *now)
+    assert client.get("/node.json").document[command] == run(command, fixture(BROKER), *now, "--json").json
 
 
 def test_every_chart_has_its_table(client: Client) -> None:
@@ -67,7 +65,7 @@ def test_partitions_are_searched_sorted_and_cut_by_the_server(client: Client) ->
     page = check_harmless(client.get("/partitions?search=ORDERS&sort=size").text)
     assert "3 of 23 partitions" in page.text and "payments" not in page.text
     found = client.get("/partitions.json?search=ORDERS&sort=size").document
-    by_name = {one["path"]: one for one in printed("ls", fixture(BROKER))["partitions"]}
+    by_name = {one["path"]: one for one in run("ls", fixture(BROKER), "--json").json["partitions"]}
     assert found["partitions_found"] == 3
     assert found["partitions"] == [by_name[one["path"]] for one in found["partitions"]]
     sizes = [one["size_bytes"] for one in found["partitions"]]
@@ -199,8 +197,7 @@ def test_clients_that_say_nothing_keep_nobody_waiting(client: Client) -> None:
 
 
 def test_the_command_prints_where_the_pages_are_and_ends_when_interrupted() -> None:
-    command = [sys.executable, "-m", "cordwood", "view", str(fixture(BROKER)), "--no-browser"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with start("view", fixture(BROKER), "--no-browser", stderr=None) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         try:
@@ -212,15 +209,12 @@ def test_the_command_prints_where_the_pages_are_and_ends_when_interrupted() -> N
 
 
 def test_a_path_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "cordwood", "view", str(tmp_path / "none")]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "none" in done.stderr
+    assert "none" in run("view", tmp_path / "none", exits=2).stderr
 
 
 def test_one_file_holds_the_pages_and_needs_no_network(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    command = [sys.executable, "-m", "cordwood", "view", str(fixture(BROKER)), "--output", str(report)]
-    subprocess.run(command, env={**ENVIRONMENT, "LC_ALL": "C"}, timeout=120, check=True)
+    run_alone("view", fixture(BROKER), "--output", report, environment={"LC_ALL": "C"})
     page = check_harmless(report.read_text())
     assert "orders-0" in page.text and "Topics by size" in page.text
     ids = {one["id"] for _, one in page.tags if "id" in one}

@@ -15,9 +15,10 @@ from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.web.http_server import Answer, Request
 from cordwood.view.web.site import Site
 from tests.cleaning.engine.logs import append
+from tests.command import run
 from tests.storage.internal_logs import batch, offset_commit, write_log
 from tests.view.web.hostile import NAMES
-from tests.view.web.view_client import Client, check_harmless, printed, served
+from tests.view.web.view_client import Client, check_harmless, served
 
 pytestmark = pytest.mark.more
 
@@ -42,14 +43,14 @@ def rows(text: str, heading: str) -> list[str]:
 
 
 def test_the_json_of_groups_is_what_the_command_prints(client: Client, groups_node: Path) -> None:
-    told = printed("groups", groups_node)
+    told = run("groups", groups_node, "--json").json
     assert client.get("/groups.json").document == told == client.get("/node.json").document["groups"]
     for group in told["groups"]:
         assert client.get(f"/group.json?id={quote(group['group'])}").document == group
 
 
 def test_groups_are_listed_by_lag_and_searched_and_sorted(client: Client, groups_node: Path) -> None:
-    told = printed("groups", groups_node)["groups"]
+    told = run("groups", groups_node, "--json").json["groups"]
     page = check_harmless(client.get("/groups").text)
     by_lag = [one["group"] for one in sorted(told, key=lambda one: (-(one["lag"] or 0), one["group"]))]
     linked = [link.partition("id=")[2] for link in page.links() if link.startswith("/group?")]
@@ -63,7 +64,7 @@ def test_groups_are_listed_by_lag_and_searched_and_sorted(client: Client, groups
 
 
 def test_the_page_of_a_group_has_its_members_and_the_lag_in_each_partition(client: Client, groups_node: Path) -> None:
-    for group in printed("groups", groups_node)["groups"]:
+    for group in run("groups", groups_node, "--json").json["groups"]:
         text = client.get(f"/group?id={quote(group['group'])}").text
         page = check_harmless(text)
         offsets = sorted(group["offsets"], key=lambda one: (-(one["lag"] or 0), one["topic"], one["partition"]))
@@ -112,11 +113,11 @@ def test_pages_are_there_before_groups_are_known() -> None:
 
 
 def test_the_json_of_transactions_is_what_the_command_prints(client: Client, groups_node: Path) -> None:
-    assert client.get("/transactions.json").document == printed("transactions", groups_node, "--now", NOW)
+    assert client.get("/transactions.json").document == run("transactions", groups_node, "--now", NOW, "--json").json
 
 
 def test_transactions_say_what_becomes_of_them_and_what_they_hold_back(client: Client, groups_node: Path) -> None:
-    told = printed("transactions", groups_node, "--now", NOW)
+    told = run("transactions", groups_node, "--now", NOW, "--json").json
     text = client.get("/transactions").text
     page = check_harmless(text)
     outlooks = [one["outlook"] for one in told["transactions"]]

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cordwood.cli.demo import unpack
-from cordwood.cli.main import app
 from cordwood.commands.options import WhyOptions
+from tests.command import run
 from tests.fs.object_server import Server, running_server
-from tests.view.web.view_client import Client, ask, check_harmless, lines_of, printed, served
+from tests.view.web.view_client import Client, ask, check_harmless, served
 
 pytestmark = pytest.mark.more
 
@@ -48,26 +47,28 @@ def client(url: str) -> Iterator[Client]:
 
 def test_the_node_and_its_partitions_say_what_the_commands_say(client: Client, url: str) -> None:
     node = client.get("/node.json").document
-    assert node["ls"] == printed("ls", url)
-    assert node["why"] == printed("why", url, "--now", NOW)
+    assert node["ls"] == run("ls", url, "--json").json
+    assert node["why"] == run("why", url, "--now", NOW, "--json").json
     page = check_harmless(client.get("/").text)
     paths = [one["path"] for one in node["ls"]["partitions"]]
     assert len(paths) > 2 and all(path.startswith(url) for path in paths)
     assert "orders" in page.text and "no broker runs on an object store" in client.get("/partitions").text
     for path in paths[:3]:
         found = ask(client, "partition.json", path).document
-        assert found["ls"] == printed("ls", path, "--segments")
-        assert found["why"] == printed("why", path, "--now", NOW)
+        assert found["ls"] == run("ls", path, "--segments", "--json").json
+        assert found["why"] == run("why", path, "--now", NOW, "--json").json
         check_harmless(ask(client, "partition", path).text)
 
 
 def test_batches_records_and_keys_are_found(client: Client, url: str) -> None:
     path = f"{url}/orders-0"
     lines = [json.loads(line) for line in ask(client, "records.json", path, offset=100).body.splitlines()]
-    assert lines == lines_of("dump", path, "--records", "--from-offset", 100, "--limit", 100)
+    assert lines == run("dump", path, "--records", "--from-offset", 100, "--limit", 100, "--json").lines
     check_harmless(ask(client, "batches", path, offset=0).text)
     key = lines[5]["key"]
-    assert ask(client, "get.json", path, key=key).document == printed("get", path, "--key", key, "--now", NOW)
+    assert (
+        ask(client, "get.json", path, key=key).document == run("get", path, "--key", key, "--now", NOW, "--json").json
+    )
 
 
 def test_a_url_that_was_not_given_is_never_opened(client: Client, server: Server, url: str, tmp_path: Path) -> None:
@@ -86,7 +87,6 @@ def test_a_url_that_was_not_given_is_never_opened(client: Client, server: Server
 def test_one_file_is_written_of_a_bucket_and_nothing_into_it(server: Server, url: str, tmp_path: Path) -> None:
     before = server.objects(PREFIX)
     report = tmp_path / "report.html"
-    done = CliRunner().invoke(app, ["view", url, "--output", str(report), "--now", str(NOW)])
-    assert done.exit_code == 0, done.output
+    run("view", url, "--output", report, "--now", NOW)
     assert "orders-0" in check_harmless(report.read_text()).text
     assert server.objects(PREFIX) == before

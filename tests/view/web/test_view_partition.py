@@ -14,10 +14,11 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from tests.cleaning.engine.logs import append, make_log
+from tests.command import run
 from tests.commands.trees import tree
 from tests.fixtures import copy_of, fixture
 from tests.fs.only_read import OnlyRead
-from tests.view.web.view_client import Client, ask, check_harmless, lines_of, printed, served
+from tests.view.web.view_client import Client, ask, check_harmless, served
 
 pytestmark = pytest.mark.more
 
@@ -42,10 +43,10 @@ def client() -> Iterator[Client]:
 def test_the_json_of_a_partition_is_what_the_commands_print(client: Client, name: str) -> None:
     path = fixture(BROKER) / name
     found = ask(client, "partition.json", path).document
-    assert found["ls"] == printed("ls", path, "--segments")
-    assert found["plan"] == printed("plan", path, "--now", NOW)
-    assert found["why"] == printed("why", path, "--now", NOW)
-    assert found["check"] == lines_of("check", path)
+    assert found["ls"] == run("ls", path, "--segments", "--json").json
+    assert found["plan"] == run("plan", path, "--now", NOW, "--json").json
+    assert found["why"] == run("why", path, "--now", NOW, "--json").json
+    assert found["check"] == run("check", path, "--json").lines
 
 
 @pytest.mark.parametrize("name", [*PARTITIONS, STRAY])
@@ -88,7 +89,7 @@ def test_the_json_of_batches_and_records_is_what_dump_prints(client: Client, pag
     path = fixture(BROKER) / "ledger-0"
     got = ask(client, f"{page}.json", path, offset=100)
     lines = [json.loads(line) for line in got.body.splitlines()]
-    assert lines == lines_of("dump", path, option, "--from-offset", 100, "--limit", 100)
+    assert lines == run("dump", path, option, "--from-offset", 100, "--limit", 100, "--json").lines
     text = check_harmless(ask(client, page, path, offset=100).text).text
     assert str(lines[50]["base_offset" if page == "batches" else "offset"]) in text
     assert "acct-" in text or page == "batches"
@@ -96,7 +97,7 @@ def test_the_json_of_batches_and_records_is_what_dump_prints(client: Client, pag
 
 def test_pages_of_batches_and_records_lead_through_the_whole_log(client: Client) -> None:
     path = fixture(BROKER) / "orders-0"
-    segments = printed("ls", path, "--segments")["partitions"][0]["by_segment"]
+    segments = run("ls", path, "--segments", "--json").json["partitions"][0]["by_segment"]
     for page in ("batches", "records"):
         rows, target = 0, f"/{page}?path={quote(str(path))}&offset=0"
         while target:
@@ -110,12 +111,14 @@ def test_pages_of_batches_and_records_lead_through_the_whole_log(client: Client)
 def test_records_are_found_by_offset_time_and_key(client: Client) -> None:
     path = fixture(BROKER) / "orders-0"
     assert ask(client, "find", path, offset=17).headers["location"].endswith("&offset=17")
-    records = [one for one in lines_of("dump", path, "--records") if isinstance(one, dict)]
+    records = [one for one in run("dump", path, "--records", "--json").lines if isinstance(one, dict)]
     wanted = sorted(int(one["timestamp"]) for one in records)[40]
     first = min(int(one["offset"]) for one in records if one["timestamp"] >= wanted)
     assert ask(client, "find", path, time=wanted).headers["location"].endswith(f"&offset={first}")
     key = records[5]["key"]
-    assert ask(client, "get.json", path, key=key).document == printed("get", path, "--key", key, "--now", NOW)
+    assert (
+        ask(client, "get.json", path, key=key).document == run("get", path, "--key", key, "--now", NOW, "--json").json
+    )
     page = check_harmless(ask(client, "find", path, key=key).text)
     offsets = [f"&offset={one['offset']}" for one in records if one["key"] == key]
     assert [f"&offset={link.partition('&offset=')[2]}" for link in page.links() if "&offset=" in link] == offsets

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from typer.testing import CliRunner
-
-from cordwood.cli.main import app
 from cordwood.cli.view import dump_lines
 from cordwood.commands.options import WhyOptions
 from cordwood.fs.base import Store
@@ -85,19 +82,6 @@ def ask(client: Client, page: str, path: Path | str, **query: object) -> Got:
         assert time.monotonic() < until
         time.sleep(0.05)
     return got
-
-
-def lines_of(*words: object) -> list[object]:
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code in (0, 1), done.output
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def printed(*words: object) -> Any:
-    """The JSON that a command prints."""
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code in (0, 1), done.output
-    return json.loads(done.stdout)
 
 
 @dataclass
