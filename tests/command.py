@@ -62,7 +62,7 @@ def start(*words: object, environment: Mapping[str, str] = {}, **options: Any) -
         options: of Popen. By default stdout and stderr are pipes of text; `stderr=None` lets it print.
     """
     defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*CORDWOOD, *map(str, words)], env=ENVIRONMENT | environment, **(defaults | options))
+    return subprocess.Popen([*CORDWOOD, *map(str, words)], env={**ENVIRONMENT, **environment}, **(defaults | options))
 
 
 def run_alone(

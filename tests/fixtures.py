@@ -22,6 +22,9 @@ PACKED = Path(__file__).parent / "data" / "fixtures"
 #: Shared by the processes of one user: unpacking needs some seconds and 700 MB of mostly sparse index files.
 UNPACKED = Path(tempfile.gettempdir()) / f"cordwood-fixtures-{os.getuid()}"
 
+#: Times in the second round of the kraft fixtures; by the later one all lags have passed.
+TIMES = (1_795_253_410_181, 1_795_253_410_181 + 40 * 3_600_000)
+
 NAMES = sorted(archive.name.removesuffix(".tar.gz") for archive in PACKED.glob("*/*.tar.gz"))
 #: Fixtures of brokers that were stopped cleanly.
 STOPPED = [name for name in NAMES if not name.startswith("kraft-crashed") or name.endswith("-recovered")]
@@ -79,3 +82,18 @@ def reads(name: str, isolation: Isolation) -> list[dict[str, Any]]:
 def partitions(directory: Path) -> list[Path]:
     """All partition directories of a fixture, in each of its log directories."""
     return sorted({log.parent for log in directory.rglob("*.log*")})
+
+
+#: Enough of a fixture's partitions to meet every rule, few enough to be quick.
+TOPICS = ("orders", "payments", "producers", "codec-lz4", "short-tombstones", "trimmed-both")
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """All that a write could change: times, sizes, bytes."""
+    found = {}
+    for path in [root, *root.rglob("*")]:
+        status = path.stat()
+        found[str(path.relative_to(root))] = (
+            status.st_mtime_ns, status.st_mode, path.read_bytes() if path.is_file() else b"",
+        )  # fmt: skip
+    return found

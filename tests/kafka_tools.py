@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.knobs import REQUIRE_KAFKA
 
 FOLDER = Path(__file__).parent / "kafka"
@@ -137,3 +139,16 @@ class Broker:
 def required() -> bool:
     """Whether a missing tool is a failure rather than a skip: `CORDWOOD_REQUIRE_KAFKA=1`, as CI sets it."""
     return REQUIRE_KAFKA
+
+
+def need_tools(*names: str, packages: str) -> None:
+    """Skip the test where a program is missing; fail where it has to be there.
+
+    Args:
+        packages: those of Debian that have the programs.
+    """
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing and REQUIRE_KAFKA:
+        raise AssertionError(f"{' and '.join(missing)} must be here: apt-get install {packages}")
+    if missing:
+        pytest.skip(f"there is no {' and no '.join(missing)}")

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cleaning.scenarios import SCENARIOS
+from tests.cleaning.replay import SCENARIOS
 from tests.cleaning.transcript import FOLDER, cases
 from tests.knobs import REWRITE
 

@@ -50,7 +50,7 @@ from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from cordwood.tables.source.options import known_options
 from cordwood.tables.source.schema import KAFKA_COLUMNS, MORE_COLUMNS, SourceColumn
 from tests.command import run
-from tests.damage.uncovered import UNCOVERED
+from tests.damage.samples import UNCOVERED
 from tests.fs.object_server import environment, running_server
 from tests.knobs import REWRITE
 from tests.spark_folder import folder_of

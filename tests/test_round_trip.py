@@ -28,7 +28,7 @@ from cordwood.storage.formats import filenames
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
 from tests.fixtures import NAMES, fixture
-from tests.storage.format_cases import DAMAGE, FORMATS
+from tests.storage.messages import DAMAGE, FORMATS
 
 pytestmark = pytest.mark.more
 

@@ -74,11 +74,11 @@ def _load() -> None:
     """Import the modules that tasks need, and load the kernels of a clean."""
     import cordwood
     import cordwood.tables.newest
-    from tests.cleaning.engine.logs import data, make_log
     from tests.commands.in_process import InThisProcess
+    from tests.logs import batch, make_log
 
     with tempfile.TemporaryDirectory(prefix="cordwood-") as logs:
-        make_log(Path(logs) / "t-0", *((base, [data(base, b"k"), data(base + 1, b"k")]) for base in (0, 2, 4)))
+        make_log(Path(logs) / "t-0", *((base, [batch(base, time=0), batch(base + 1, time=0)]) for base in (0, 2, 4)))
         spark: Any = InThisProcess()
         cordwood.clean_in_place(
             logs, spark=spark, now_ms=10, single_copy=True, ignore_ratio=True, overrides=["cleanup.policy=compact"]

@@ -44,8 +44,8 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.storage.recovery.into_copy import RecoverySettings, recover_into_copy
-from tests.cleaning.in_place import clean_in_place
 from tests.cleaning.modes import by_turns, clean_log
+from tests.cleaning.scripted import clean_in_place
 from tests.kafka_tools import FOLDER, Oracle
 
 Step = dict[str, Any]

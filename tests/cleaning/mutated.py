@@ -20,7 +20,7 @@ def against_kafka() -> str:
     """The first difference to Kafka's results of its scenarios, or an empty string."""
     from cordwood.cleaning.engine import partition, rewrite
     from cordwood.cleaning.rules import key_table
-    from tests.cleaning.scenarios import NOT_AT_ALL, SCENARIOS, replay
+    from tests.cleaning.replay import NOT_AT_ALL, SCENARIOS, replay
 
     # Scenarios that find most mutants come first, slow scenarios last.
     first, last = ("tombstone-horizon", "transactions", "boundaries", "selection", "groups-by-size"), ("map-full",)

@@ -8,6 +8,7 @@ line. Compressed batches are compared by their records.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from cordwood.storage.log.files import read_file, write_file
 from cordwood.storage.log.recovery import SEGMENT_KINDS
 from cordwood.storage.log.segment import Segment
 from tests.cleaning.scripted import ScriptedLog, aborted, contents
+from tests.kafka_tools import FOLDER, Line
 
 Step = dict[str, Any]
 
@@ -515,3 +517,28 @@ def _record(batch: Any, record: Record) -> list[object]:
     if record.headers:
         shown.append([[name, _text(value)] for name, value in record.headers])
     return shown
+
+
+# ---- scenarios -------------------------------------------------------------------------------------------------------
+
+# Kafka's scenarios. `PARTLY` and `NOT_AT_ALL` list the scenarios that are not replayed to their end, and why.
+
+SCENARIOS = {path.stem: path for path in sorted((FOLDER / "scenarios").glob("*.json"))}
+STATES = "which states of a log the cleaner of a live engine allows to follow which"
+TRUNCATION = "what truncation leaves"
+#: Replayed up to the step that is about something else.
+PARTLY = {
+    "state-machine": (4, STATES),
+    "truncate": (8, TRUNCATION),
+    "truncate-producers": (7, TRUNCATION),
+}
+NOT_AT_ALL = {
+    "follower-higher-epoch": "what a follower leaves out of a fetch",
+    "roll-by-time": "when a broker rolls a segment by its age",
+}
+
+
+def replay(name: str, *, in_place: bool = False) -> Replay:
+    path = SCENARIOS[name]
+    lines: list[Line] = [json.loads(line) for line in path.with_suffix(".expected.jsonl").read_text().splitlines()]
+    return Replay(json.loads(path.read_text()), lines, in_place=in_place)

@@ -6,8 +6,11 @@ replace their sources at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import pickle
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +18,32 @@ import numpy as np
 from cordwood.api import plan as make_plan
 from cordwood.cleaning.engine.facts import CleanSettings, load_producers, segment_facts
 from cordwood.cleaning.engine.partition import Cleaned, GroupRange
-from cordwood.cleaning.rules.plan import PartitionPlan
-from cordwood.cleaning.rules.selection import MAX_OFFSET_SPAN, clean_range, first_dirty_offset, segments_between
+from cordwood.cleaning.rules.plan import PartitionPlan, SegmentFacts
+from cordwood.cleaning.rules.rewrite import Counts
+from cordwood.cleaning.rules.selection import (
+    MAX_OFFSET_SPAN,
+    clean_range,
+    first_dirty_offset,
+    group_segments,
+    segments_between,
+)
 from cordwood.common.types import TopicPartition
+from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
-from cordwood.storage.changes.copy import copy_partition, remove_segments
+from cordwood.storage.changes.copy import Replacement, copy_partition, remove_segments
+from cordwood.storage.changes.swap import swap_in
 from cordwood.storage.formats import checkpoints, leader_epochs, producer_state
 from cordwood.storage.formats.filenames import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
+    WORK_FOLDER,
     FileKind,
     offset_name,
+    parse_file,
 )
 from cordwood.storage.formats.leader_epochs import LeaderEpochs
 from cordwood.storage.formats.transaction_index import AbortedTransaction
@@ -41,9 +56,71 @@ from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import RecoverySettings, complete_indexes, recover_into_copy
 from cordwood.storage.recovery.replay import DEFAULT_EXPIRATION_MS, Producers
 from cordwood.testing.memory import MemoryFileSystem
-from tests.cleaning.in_place import in_parts, swap_in_groups
 from tests.cleaning.modes import clean_log
-from tests.record.windows import window
+from tests.logs import window
+
+# ---- a clean in place ------------------------------------------------------------------------------------------------
+
+
+def in_parts(
+    clean: Callable[[GroupRange], Cleaned], facts: Sequence[SegmentFacts], end: int, settings: CleanSettings
+) -> Cleaned:
+    """Clean one group after the other; pickle the state between groups, as between tasks.
+
+    Args:
+        clean: cleans some groups, and swaps them in.
+        facts: facts of the log before the first group.
+        end: the first uncleanable offset.
+        settings: of the clean.
+    """
+    segment_bytes, index_bytes = settings.segment_bytes, settings.index.size_bytes
+    found = group_segments(segments_between(facts, 0, end), end, segment_bytes=segment_bytes, index_bytes=index_bytes)
+    groups = [tuple(one.base_offset for one in group) for group in found]
+    done: list[Cleaned] = []
+    for group, after in zip(groups, [*(one[0] for one in groups[1:]), end], strict=True):
+        carried = pickle.loads(pickle.dumps(done[-1].carried)) if done else None
+        done.append(clean(GroupRange((group,), after, carried)))
+    counts = Counts()
+    for one in done:
+        counts.add(one.counts)
+    return Cleaned(
+        done[-1].end_offset,
+        tuple(group for one in done for group in one.replaced),
+        tuple(group for one in done for group in one.outputs),
+        counts,
+        tuple(group for one in done for group in one.segments),
+    )
+
+
+def swap_in_groups(fs: LocalFileSystem, partition: str, folder: str, cleaned: Cleaned) -> None:
+    """Swap in the segments that a clean wrote to a folder."""
+    written = [(info.name, parse_file(info.name)) for info in fs.list(folder)]
+    for replaced, outputs in cleaned.written:
+        names = tuple(name for name, file in written if file is not None and file.offset in outputs)
+        swap_in(fs, partition, Replacement(folder, names, frozenset(replaced), frozenset(outputs), cleaned.end_offset))
+
+
+def clean_in_place(
+    log: LogView, target: Path, *, first_uncleanable: int, settings: CleanSettings, **choice: Any
+) -> Cleaned:
+    """Clean a copy of a log in place, as far as it has groups of its own, without Kafka's offset map."""
+    shutil.copytree(log.path, target, ignore=shutil.ignore_patterns("*.deleted"))  # as loading leaves it
+    folder = target / WORK_FOLDER / "outputs"
+
+    def clean(part: GroupRange) -> Cleaned:
+        folder.mkdir(parents=True)
+        fs = PosixFileSystem()
+        now = LogView(str(target), log_start_offset=log.log_start_offset, fs=fs)
+        done = clean_log(
+            fs, now, str(folder), first_uncleanable=first_uncleanable, settings=settings, part=part, **choice
+        )
+        swap_in_groups(fs, str(target), str(folder), done)
+        folder.rmdir()
+        return done
+
+    facts = [segment_facts(segment) for segment in log.segments]
+    return in_parts(clean, facts, first_uncleanable, settings)
+
 
 LIVE, OUTPUTS, LOADED = "live", "out", "loaded"
 #: Interval at which a broker looks for expired producers.

@@ -24,7 +24,7 @@ from cordwood.testing.reference_cleaner import Rank, StoredBatch, StoredSegment
 from tests.cleaning.modes import using
 from tests.cleaning.ranked import LARGEST_TIMESTAMP, timestamp
 from tests.cleaning.scripted import ScriptedLog, aborted, contents, settings_of
-from tests.record.windows import read, window
+from tests.logs import read, window
 
 RECORDS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c", b"", None]), st.sampled_from([b"1", b"22", b"", None])),

@@ -11,7 +11,7 @@ from cordwood.common.types import Codec
 from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from tests.cleaning.scripted import ScriptedLog
-from tests.record.windows import read, window
+from tests.logs import read, window
 
 T0 = 1_700_000_000_000
 GZIPPED = """

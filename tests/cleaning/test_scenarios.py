@@ -11,7 +11,7 @@ import pytest
 from cordwood.common.errors import RequestError
 from cordwood.storage.log.files import read_file
 from tests.cleaning.modes import MODES, using
-from tests.cleaning.scenarios import NOT_AT_ALL, PARTLY, SCENARIOS, replay
+from tests.cleaning.replay import NOT_AT_ALL, PARTLY, SCENARIOS, replay
 from tests.cleaning.scripted import contents
 
 

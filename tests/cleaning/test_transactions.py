@@ -9,7 +9,7 @@ from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.cleaning.scripted import ScriptedLog, contents
-from tests.record.windows import window
+from tests.logs import window
 
 
 def data(offset: int) -> bytes:

@@ -16,7 +16,7 @@ from cordwood.common.types import Codec
 from cordwood.record.batch import encode_batch, encode_message_set
 from cordwood.record.record import Record
 from tests.commands.in_process import InThisProcess
-from tests.commands.planned_logs import T0, make_log
+from tests.logs import T0, write_log
 
 COMPACT = ["cleanup.policy=compact"]
 WEEK_MS = 7 * 24 * 3_600_000
@@ -43,7 +43,7 @@ def test_records_that_grow_under_a_delete_horizon_stay_within_the_bound(tmp_path
         encode_batch([*records(first, 999, b""), Record(first + 999, T0, b"%d" % (first + 999), None)])
         for first in range(0, 20_000, 1000)
     ]
-    directory = make_log(tmp_path / "orders-0", batches, [encode_batch(records(20_000, 1, b""))])
+    directory = write_log(tmp_path / "orders-0", batches, [encode_batch(records(20_000, 1, b""))])
     bound, _ = sizes(plan(str(directory), overrides=COMPACT, now_ms=T0 + WEEK_MS).document())
     exact, same = sizes(planned_exactly(directory).document())
     assert sum(map(len, batches)) + 60_000 < exact[0] <= bound[0]
@@ -52,7 +52,7 @@ def test_records_that_grow_under_a_delete_horizon_stay_within_the_bound(tmp_path
 
 def test_messages_of_magic_1_that_become_batches_stay_within_the_bound(tmp_path: Path) -> None:
     messages = [encode_message_set(1, records(0, 5000, b"value"))]
-    directory = make_log(tmp_path / "orders-0", messages, [encode_batch(records(5000, 1, b""))])
+    directory = write_log(tmp_path / "orders-0", messages, [encode_batch(records(5000, 1, b""))])
     bound, expected = sizes(plan(str(directory), overrides=COMPACT, now_ms=T0 + WEEK_MS).document())
     exact, _ = sizes(planned_exactly(directory).document())
     assert len(messages[0]) < exact[0] <= bound[0] == expected[0] < 3 * len(messages[0])
@@ -81,7 +81,7 @@ def test_people_get_what_is_expected_and_after_a_trial_what_it_is(tmp_path: Path
         encode_batch([Record(first + at, T0, b"key", value) for at, value in enumerate(values)], codec=Codec.ZSTD)
         for first in range(0, 80_000, 40)
     ]
-    directory = make_log(tmp_path / "orders-0", batches, [encode_batch(records(80_000, 1, b""))])
+    directory = write_log(tmp_path / "orders-0", batches, [encode_batch(records(80_000, 1, b""))])
     size = sum(map(len, batches))
 
     planned = plan(str(directory), overrides=COMPACT, now_ms=T0 + WEEK_MS)
@@ -133,7 +133,7 @@ def test_a_partition_without_room_for_its_proof_is_in_no_wave() -> None:
 
 def test_a_partition_that_fails_on_trial_needs_no_work_space(tmp_path: Path) -> None:
     damaged = encode_batch(records(0, 10, b"value"))[:-1] + b"\xff"
-    directory = make_log(tmp_path / "orders-0", [damaged], [encode_batch(records(10, 1, b""))])
+    directory = write_log(tmp_path / "orders-0", [damaged], [encode_batch(records(10, 1, b""))])
     exact = planned_exactly(directory)
     assert sizes(exact.document()) == ((), ())
     assert "in place:" not in exact.text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaning.engine.logs import data, make_log
 from tests.command import ENVIRONMENT, Ended, run_alone
+from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -43,7 +43,7 @@ if [ "$1" = -version ]; then echo 'openjdk version "21"' >&2; exit; fi
 
 def two_segments(folder: Path) -> Path:
     """A log with something to clean, for a config that allows it."""
-    make_log(folder / "t-0", (0, [data(0), data(1)]), (2, [data(2)]))
+    make_log(folder / "t-0", [batch(0), batch(1)], [batch(2)])
     return folder / "t-0"
 
 

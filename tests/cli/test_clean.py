@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.storage.formats import filenames
-from tests.cleaning.engine.logs import data, make_log
 from tests.command import run, run_alone, start
 from tests.fixtures import copy_of, fixture
-from tests.storage.copies import HOLD
+from tests.fs.disks import HOLD
+from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -92,9 +92,9 @@ def test_too_little_memory_gives_exit_code_five_and_the_memory_that_is_enough(
 ) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    batches = [data(at, b"%d" % at) for at in range(5000)]
+    batches = [batch(at, (b"%d" % at, b"v")) for at in range(5000)]
     make_log(logs / "t-0", (0, batches[:2500]), (2500, batches[2500:]))
-    make_log(logs / "t-1", (0, [data(0, b"a"), data(1, b"a")]), (2, [data(2)]))
+    make_log(logs / "t-1", [batch(0, "a=v"), batch(1, "a=v")], [batch(2)])
     without_map = (logs, "--config", "cleanup.policy=compact", "--json")
     words = (*without_map, "--offset-map", "2400000")
     result = run("clean", *words, "--memory", "50000", "--output", tmp_path / "little", exits=5)

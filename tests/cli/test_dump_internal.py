@@ -13,7 +13,8 @@ from cordwood.cli.large import SHOWN_BYTES
 from cordwood.storage.formats.messages import schema
 from tests.command import run
 from tests.fixtures import STOPPED, fixture
-from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
+from tests.logs import Pair, batch, write_log
+from tests.storage.messages import internal_record, offset_commit
 
 
 def records(*words: str | Path) -> list[str]:
@@ -35,7 +36,7 @@ def offsets(tmp_path: Path) -> Path:
         (b"\0\x63key", b"value"),
         (b"\0\1\0\1g", b"\0\3"),
     ]
-    return write_log(tmp_path / "__consumer_offsets-0", batch(0, pairs))
+    return write_log(tmp_path / "__consumer_offsets-0", [batch(0, *pairs)])
 
 
 def test_records_are_shown_by_name_to_people(offsets: Path) -> None:
@@ -75,14 +76,14 @@ def test_patterns_give_the_bytes(offsets: Path) -> None:
 
 def test_other_topics_are_shown_as_ever(tmp_path: Path) -> None:
     for name in ("__consumer-0", "consumer_offsets-0", "__unknown-0"):
-        log = write_log(tmp_path / name, batch(0, [offset_commit("g", "t", 0, 5)]))
+        log = write_log(tmp_path / name, [batch(0, offset_commit("g", "t", 0, 5))])
         assert records(log)[0].startswith(r'key="\x00\x01\x00\x01g')
 
 
 def test_a_later_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     key, value = offset_commit("g", "t", 0, 5, version=4)
     assert value is not None
-    log = write_log(tmp_path / "__consumer_offsets-0", batch(0, [(key, b"\0\7" + value[2:] + b"\1\2")]))
+    log = write_log(tmp_path / "__consumer_offsets-0", [batch(0, (key, b"\0\7" + value[2:] + b"\1\2"))])
     (line,) = records(log)
     assert line.startswith('OffsetCommit v7 key={group="g" topic="t" partition=0} value={offset=5 ')
     problem = "OffsetCommitValue of version 7: the last one known is 4"
@@ -95,7 +96,7 @@ def test_of_a_long_value_people_are_shown_the_start_and_all_of_it_if_they_ask(tm
     members = tuple({"member_id": f"member-{at}"} for at in range(500))
     log = write_log(
         tmp_path / "__consumer_offsets-0",
-        batch(0, [internal_record("GroupMetadata", {"members": members}, {"group": "g"})]),
+        [batch(0, internal_record("GroupMetadata", {"members": members}, {"group": "g"}))],
     )
     (line,) = records(log)
     size = len(internal_record("GroupMetadata", {"members": members}, {"group": "g"})[1] or b"")
@@ -115,19 +116,19 @@ def test_bytes_numbers_with_names_and_what_json_has_not(tmp_path: Path) -> None:
     scram = {"name": "u", "mechanism": 1, "salt": b"\0\1"}
     log = write_log(
         tmp_path / "__cluster_metadata-0",
-        batch(
-            0,
-            [
+        [
+            batch(
+                0,
                 internal_record("UserScramCredentialRecord", scram),
                 internal_record("ClientQuotaRecord", {"value": float("inf")}),
-            ],
-        ),
+            )
+        ],
     )
     assert "salt=hex:0001" in records(log)[0] and "value=inf" in records(log)[1]
     first, second = documents(log)
     assert (first["value"]["salt"], second["value"]["value"]) == ({"hex": "0001"}, "inf")
     transaction = internal_record("TransactionLog", {"transaction_status": 5}, {"transactional_id": "x"})
-    log = write_log(tmp_path / "__transaction_state-0", batch(0, [transaction]))
+    log = write_log(tmp_path / "__transaction_state-0", [batch(0, transaction)])
     assert "transaction_status=CompleteAbort" in records(log)[0]
     assert documents(log)[0]["value"]["transaction_status"] == 5
 

@@ -14,7 +14,8 @@ from cordwood.common.types import TopicPartition
 from cordwood.storage.formats import checkpoints
 from tests.command import run
 from tests.fixtures import copy_of, fixture
-from tests.storage.internal_logs import batch, internal_record, offset_commit, write_log
+from tests.logs import batch, write_log
+from tests.storage.messages import internal_record, offset_commit
 
 NOW = "1795600000000"
 
@@ -83,9 +84,9 @@ def test_without_a_metadata_log_names_are_those_of_the_directories(cluster: Path
 
 
 def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_path: Path) -> None:
-    write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g", "t", at, 1) for at in range(3)]))
+    write_log(tmp_path / "__consumer_offsets-0", [batch(0, *[offset_commit("g", "t", at, 1) for at in range(3)])])
     for partition in (0, 1):
-        write_log(tmp_path / f"t-{partition}", batch(0, [(b"k", b"v")] * 9))
+        write_log(tmp_path / f"t-{partition}", [batch(0, "k=v " * 9)])
     (tmp_path / "replication-offset-checkpoint").write_bytes(checkpoints.encode({TopicPartition("t", 0): 4}))
     (group,) = cordwood.groups(str(tmp_path)).groups
     assert [(one.end and (one.end.offset, one.end.source), one.lag) for one in group.offsets] == [
@@ -101,9 +102,9 @@ def test_lag_counts_to_a_high_watermark_where_there_may_be_other_replicas(tmp_pa
 
 def test_a_group_that_is_ahead_of_one_log_and_behind_another_has_both_lags(tmp_path: Path) -> None:
     commits = [offset_commit("g", "t", 0, 2), offset_commit("g", "t", 1, 16), offset_commit("lost", "t", 2, 16)]
-    write_log(tmp_path / "__consumer_offsets-0", batch(0, commits))
+    write_log(tmp_path / "__consumer_offsets-0", [batch(0, *commits)])
     for partition in (0, 1, 2):
-        write_log(tmp_path / f"t-{partition}", batch(0, [(b"k", b"v")] * 9))
+        write_log(tmp_path / f"t-{partition}", [batch(0, "k=v " * 9)])
     # A load lowers a high watermark to the end of the log.
     (tmp_path / "replication-offset-checkpoint").write_bytes(checkpoints.encode({TopicPartition("t", 2): 40}))
     lines = run("groups", tmp_path).output.splitlines()
@@ -114,7 +115,7 @@ def test_a_group_that_is_ahead_of_one_log_and_behind_another_has_both_lags(tmp_p
 def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: Path) -> None:
     key, value = offset_commit("g", "t", 0, 1)
     assert value is not None
-    write_log(tmp_path / "__consumer_offsets-0", batch(0, [(key, value[:-1]), offset_commit("g", "t", 1, 1)]))
+    write_log(tmp_path / "__consumer_offsets-0", [batch(0, (key, value[:-1]), offset_commit("g", "t", 1, 1))])
     output = run("groups", tmp_path, exits=1).output
     assert "not read: OffsetCommitValue of version 3: 8 bytes at byte 17, where 7 are left in" in output
     assert "(offset 0)" in output
@@ -122,12 +123,12 @@ def test_records_that_cannot_be_read_are_told_and_the_exit_code_is_1(tmp_path: P
 
 
 def test_a_directory_without_groups_is_refused_in_words(tmp_path: Path) -> None:
-    write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
+    write_log(tmp_path / "t-0", [batch(0)])
     assert "No partition of __consumer_offsets in" in run("groups", tmp_path, exits=2).output
 
 
 def test_names_from_disk_cannot_touch_the_terminal(tmp_path: Path) -> None:
-    write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g\x1b[1m", "t\x1b", 0, 1)]))
+    write_log(tmp_path / "__consumer_offsets-0", [batch(0, offset_commit("g\x1b[1m", "t\x1b", 0, 1))])
     assert "\x1b" not in run("groups", tmp_path, "--members", "--offsets").output
     assert "g\\x1b[1m" in run("groups", tmp_path).output
 
@@ -202,7 +203,7 @@ def test_of_a_part_of_the_coordinators_nothing_hangs_for_certain(cluster: Path) 
 
 
 def test_a_log_without_transactions_says_so(tmp_path: Path) -> None:
-    write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")]))
+    write_log(tmp_path / "t-0", [batch(0)])
     assert (
         run("transactions", tmp_path).output.splitlines()[-1]
         == "0 open transactions in 1 log, 0 transactional ids: none is open"
@@ -213,7 +214,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_listed(tmp_path: Path) -> N
     pair = internal_record("TransactionLog", {"producer_id": 9}, {"transactional_id": "x"}, version=0)
     write_log(
         tmp_path / "__transaction_state-0",
-        batch(0, [(pair[0], b"\0"), (pair[0], b"\0\1"), (pair[0], (pair[1] or b"")[:9])]),
+        [batch(0, (pair[0], b"\0"), (pair[0], b"\0\1"), (pair[0], (pair[1] or b"")[:9]))],
     )
     assert (
         "TransactionLogValue of version 0: 8 bytes at byte 2, where 7 are left"

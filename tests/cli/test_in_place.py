@@ -21,7 +21,7 @@ from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import LOCK, WORK_FOLDER
 from tests.command import Ended, run
 from tests.fixtures import copy_of, facts, fixture
-from tests.fs.acting import Acting
+from tests.fs.disks import Acting
 from tests.fs.lock_holders import CHURN, HOLD, HOLD_AS_WE_DO, is_held, on_linux, other
 from tests.kafka_tools import Broker
 

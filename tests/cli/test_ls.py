@@ -16,7 +16,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from tests.command import run
 from tests.fixtures import NAMES, copy_of, fixture
-from tests.storage.shapes import shape_of
+from tests.storage.damage_sites import shape_of
 
 
 def document(*words: object, exits: int = 0) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_a_misspelled_topic_is_answered_with_what_is_more_alike(command: list[st
     broker = fixture("kraft-after")
     done = run(*command, broker, "--topic", "order", exits=2)
     assert done.stderr == f"cordwood: No partition in {broker} matches order; did you mean orders?\n"
-    other = run(*command, broker, "--topic", "orders", "--partition", "9")
+    other = run(*command, broker, "--topic", "orders", "--partition", "9", exits=2)
     assert other.stderr == f"cordwood: No partition in {broker} matches orders, 9\n"
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OUR_FAULT, EXIT_REQUEST, GROUPS, VERBS
 from tests.command import run, start
-from tests.commands.planned_logs import batch, make_log
 from tests.fixtures import fixture
+from tests.logs import batch, write_log
 
 pytestmark = pytest.mark.more
 
@@ -127,6 +127,6 @@ def test_a_defect_of_ours_is_said_with_what_to_do(words: list[str], monkeypatch:
 
 @pytest.mark.parametrize("options", ["", "--json"])
 def test_a_pipe_that_is_closed_early_hides_no_damage(options: str, tmp_path: Path) -> None:
-    make_log(tmp_path / "a-0", [batch(0)[:-1] + b"?", batch(1)])
+    write_log(tmp_path / "a-0", [batch(0)[:-1] + b"?", batch(1)])
     code, _, _ = shell(f"{CORDWOOD} check {tmp_path} {options} | true; exit ${{PIPESTATUS[0]}}")
     assert code == EXIT_DAMAGE

@@ -20,7 +20,7 @@ from cordwood.storage.node.directory import PathKind, look
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.view.running import LiveNode, LiveOptions
 from tests.command import run
-from tests.commands.planned_logs import batch, make_log
+from tests.logs import batch, write_log
 
 pytestmark = pytest.mark.more
 
@@ -29,7 +29,7 @@ NOW = ("--now", "1795300000000")
 
 def log(path: Path) -> Path:
     """A partition's directory with one record, of the key `k`."""
-    return make_log(path, [batch(0)])
+    return write_log(path, [batch(0)])
 
 
 def brokers(path: Path, *, node: int = 1, directory: int = 1) -> Path:

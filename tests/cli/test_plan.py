@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.command import run
-from tests.commands.planned_logs import TIMES, batch, make_log
-from tests.fixtures import fixture
+from tests.fixtures import TIMES, fixture
+from tests.logs import batch, write_log
 
 pytestmark = pytest.mark.more
 
@@ -143,7 +143,7 @@ def test_options_reach_the_plan() -> None:
 
 
 def test_retention_is_not_suggested_when_it_is_given(tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     words = (tmp_path, "--config", "cleanup.policy=delete")
     assert "only old segments are deleted, with --retention" in run("plan", *words).output
     assert "only old segments are deleted (" in run("plan", *words, "--retention").output
@@ -171,7 +171,7 @@ def test_exactly_it_tells_figures_by_reason_and_by_segment(spark: SparkSession) 
 
 
 def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0)[:-1] + b"\xff"], [batch(3)])
+    write_log(tmp_path / "orders-0", [batch(0)[:-1] + b"\xff"], [batch(3)])
     words = (tmp_path, "--config", "cleanup.policy=compact")
     run("plan", *words)  # only reading the batches finds a wrong checksum
     output = run("plan", *words, "--exact", exits=1).output
@@ -180,8 +180,8 @@ def test_exactly_damage_ends_with_1_and_names_its_place(spark: SparkSession, tmp
 
 
 def test_damage_ends_with_1_and_names_its_place(tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)])
-    make_log(tmp_path / "orders-1", [batch(0)], [batch(1)])
+    write_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)])
+    write_log(tmp_path / "orders-1", [batch(0)], [batch(1)])
     output = run("plan", tmp_path, "--config", "cleanup.policy=compact", exits=1).output
     assert "refused:\n  orders-0: damaged: " in output
     assert f"in {tmp_path}/orders-0/00000000000000000000.log at position {len(batch(0))}" in output

@@ -24,8 +24,7 @@ import pytest
 
 from cordwood.storage.formats import filenames
 from tests.command import CORDWOOD, run
-from tests.live.nodes import ONE
-from tests.live.running_nodes import made_dirty
+from tests.live.nodes import ONE, made_dirty
 
 pytestmark = pytest.mark.more
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from cordwood.tasks.spark.settings import SETTINGS
 
@@ -44,15 +43,3 @@ class InThisProcess:
         """Ignored: no other job runs."""
 
     removeTag = interruptTag = addTag  # noqa: N815
-
-
-class ProvingInThisProcess(InThisProcess):
-    """Tasks run in this process; tasks on Spark prove their output."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self.sparkContext = spark.sparkContext
-
-    def newSession(self) -> SparkSession:  # noqa: N802
-        """The session whose tasks prove."""
-        return self._spark.newSession()

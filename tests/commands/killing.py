@@ -31,8 +31,8 @@ from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
 from tests.kafka_tools import Broker, Line
-from tests.record.windows import window
-from tests.storage.indexes import believed
+from tests.logs import window
+from tests.storage.index_twins import believed
 
 FS = PosixFileSystem()
 KEYS = 24

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 
 from cordwood.common.types import TopicPartition
-from cordwood.record.batch import Marker, encode_batch, encode_marker
-from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, time_index
 from cordwood.storage.formats.filenames import (
     CLEAN_SHUTDOWN,
@@ -25,18 +23,8 @@ from cordwood.storage.formats.filenames import (
     offset_name,
 )
 from cordwood.storage.formats.properties import encode_id
-from tests.storage.internal_logs import internal_record
-
-#: Default time of all records.
-T0 = 1_700_000_000_000
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-#: Key and value; a value of None is a tombstone.
-Pair = tuple[bytes | None, bytes | None]
-
-
-def batch(offset: int, *pairs: Pair, time: int = T0, **fields: Any) -> bytes:
-    """A batch of some records."""
-    return encode_batch([Record(offset + at, time, *pair) for at, pair in enumerate(pairs)], **fields)
+from tests.logs import T0, Pair, batch
+from tests.storage.messages import internal_record
 
 
 def pairs(keys: Sequence[int], value: bytes = b"v" * 100) -> list[Pair]:
@@ -52,11 +40,6 @@ def same(count: int, **choice: Any) -> list[Pair]:
 def different(count: int, first: int = 0, **choice: Any) -> list[Pair]:
     """Records with distinct keys."""
     return pairs(range(first, first + count), **choice)
-
-
-def marker(offset: int, producer_id: int, *, committed: bool = False, time: int = T0) -> bytes:
-    """The end of a transaction."""
-    return encode_marker(Marker(offset, time, producer_id, 0, committed))
 
 
 def _end(last: bytes) -> int:

@@ -24,7 +24,7 @@ from cordwood.storage.log.view import LogView
 from tests.fixtures import CRASHED, NAMES, PACKED, fixture
 from tests.kafka_tools import FOLDER, Broker
 from tests.knobs import drawn
-from tests.storage.indexes import index_all
+from tests.storage.index_twins import index_all
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,6 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.key_index import KeyIndex
 from cordwood.storage.index.files import create_index, indexes_in
 from cordwood.storage.log.view import LogView
-from tests.cleaning.engine.logs import data, make_log
 from tests.commands.growing_logs import (
     FS,
     OPTIONS,
@@ -32,7 +31,8 @@ from tests.commands.growing_logs import (
     start,
 )
 from tests.commands.in_process import InThisProcess
-from tests.storage.indexes import believed
+from tests.logs import batch, make_log
+from tests.storage.index_twins import believed
 
 pytestmark = pytest.mark.more
 
@@ -105,7 +105,7 @@ def test_a_result_says_what_was_read_and_written_for_what_was_new(tmp_path: Path
     first = clean(logs, index=True).in_place
     assert first is not None and first.index_bytes == sum(indexes(logs))
     size = sum(len(data) for name, data in files(logs / "t-0").items() if name.endswith(".log"))
-    make_log(logs / "t-0", (end, [data(end, b"%d" % 399, size=2_000)]), (end + 1, [data(end + 1, b"new", size=2_000)]))
+    make_log(logs / "t-0", [batch(end, (b"%d" % 399, b"v" * 2_000))], [batch(end + 1, (b"new", b"v" * 2_000))])
     result = clean(logs)
     second = result.in_place
     assert second is not None
@@ -121,7 +121,7 @@ def test_an_exact_plan_says_what_a_clean_reads_and_writes(tmp_path: Path) -> Non
     clean(logs, index=True)
     # A record that supersedes another, one that does not, and the active segment.
     for at, key in enumerate([b"7", b"new", b"last"]):
-        make_log(logs / "t-0", (end + at, [data(end + at, key, size=2_000)]))
+        make_log(logs / "t-0", [batch(end + at, (key, b"v" * 2_000))])
     plan = cordwood.plan_exact(str(logs), **OPTIONS)
     inodes = {path.stat().st_ino for path in (logs / "t-0").glob("*.log")}
     done = clean(logs).in_place

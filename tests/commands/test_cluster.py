@@ -15,9 +15,10 @@ from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.record.record import Record
 from cordwood.storage.formats.cluster_metadata import NAME, apply
 from tests.command import run
-from tests.commands.made_broker import T0, MadeBroker, batch
+from tests.commands.made_broker import MadeBroker
 from tests.fixtures import fixture
-from tests.storage.internal_logs import internal_record
+from tests.logs import T0, batch
+from tests.storage.messages import internal_record
 from tests.storage.metadata_facts import DELETED, INTERNAL, facts_of_topics
 
 pytestmark = pytest.mark.more

@@ -26,8 +26,7 @@ from cordwood.storage.log.view import LogView
 from tests.command import run
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.knobs import scaled
-from tests.storage.indexes import index_all
-from tests.storage.plain_history import all_keys, plain_history
+from tests.storage.index_twins import all_keys, index_all, plain_history
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 from tests.view.web.view_client import check_harmless
 
@@ -355,6 +354,7 @@ def test_what_still_has_to_happen_is_told_with_the_configs_that_promise_it(tmp_p
         *("erase-check", partition, "--key", ERASED.decode(), "--key", "b" * 16, "--json"),
         *("--config", "cleanup.policy=compact", "--config", "max.compaction.lag.ms=60000"),
         *("--config", "file.delete.delay.ms=1234", "--now", 4000),
+        exits=1,
     ).json
     steps = {(one["kind"], one["offset"], one["role"]): one["next"] for one in found["traces"]}
     superseded = steps["superseded record", 10, "log"]

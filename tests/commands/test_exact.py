@@ -18,11 +18,9 @@ from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.common.errors import NotFoundError
 from cordwood.storage.formats import filenames
 from tests import knobs
-from tests.commands.trees import TOPICS, tree
-from tests.fixtures import copy_of, facts, fixture
-from tests.fs.rooms import Room
+from tests.fixtures import TOPICS, copy_of, facts, fixture, tree
+from tests.fs.disks import HOLD, Room
 from tests.kafka_tools import Oracle
-from tests.storage.copies import HOLD
 
 pytestmark = pytest.mark.more
 

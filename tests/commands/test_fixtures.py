@@ -27,7 +27,7 @@ from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.node.node import LocatedPartition, Node
 from tests.cleaning.against_kafka import differences
-from tests.commands.fixture_pairs import PAIRS, Pair
+from tests.commands.growing_logs import PAIRS, Pair
 from tests.fixtures import facts, fixture
 
 pytestmark = pytest.mark.slow

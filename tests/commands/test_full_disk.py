@@ -28,9 +28,8 @@ from cordwood.fs.base import Bytes, File, LocalFileSystem
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from tests.command import start
-from tests.commands.disks import small_disk
-from tests.commands.trees import tree
-from tests.fixtures import copy_of, fixture
+from tests.fixtures import copy_of, fixture, tree
+from tests.fs.disks import small_disk
 
 pytestmark = pytest.mark.slow
 

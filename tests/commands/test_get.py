@@ -21,7 +21,7 @@ from cordwood.record.record import Record
 from cordwood.storage.node.node import Node
 from tests.command import run
 from tests.fixtures import STOPPED, copy_of, fixture, partitions
-from tests.storage.plain_history import all_keys, plain_history
+from tests.storage.index_twins import all_keys, plain_history
 
 pytestmark = pytest.mark.more
 

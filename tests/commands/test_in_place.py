@@ -21,7 +21,7 @@ from cordwood.common.text import bytes_text
 from cordwood.storage.formats import filenames
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
-from tests.fs.rooms import Room
+from tests.fs.disks import Room
 
 pytestmark = pytest.mark.more
 

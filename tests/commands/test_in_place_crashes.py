@@ -11,10 +11,11 @@ import errno
 import functools
 import itertools
 import os
+import posixpath
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +23,222 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
-from cordwood.cleaning.engine.results import Fate
+from cordwood.api import clean_in_place
+from cordwood.cleaning.engine.results import CleanResult, Fate
 from cordwood.cleaning.engine.task import Failure, FailureKind, Output, run_task
 from cordwood.commands.check import check
+from cordwood.commands.in_place.work import PROGRESS
 from cordwood.common.errors import NoSpaceError
-from cordwood.fs.base import is_full
+from cordwood.common.types import TopicPartition
+from cordwood.fs.base import LocalFileSystem, is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.check.findings import Severity
-from cordwood.storage.formats import filenames
-from cordwood.storage.formats.filenames import WORK_FOLDER
+from cordwood.storage.formats import checkpoints, filenames
+from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, offset_name, parse_file
 from cordwood.storage.index import build as building
+from cordwood.storage.log.files import read_file, write_file
+from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.in_place import recover_in_place
+from cordwood.storage.recovery.into_copy import RecoverySettings
 from cordwood.tasks import tasks
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.memory_journal import at_random, keep_all, lose_all
 from tests.commands.in_memory import (
+    CONFIG,
+    FIRST,
+    INTERVAL_BYTES,
     LATER_MS,
     NAMES,
     OTHER,
     PATHS,
     ROOT,
-    SCENES,
-    Scene,
+    SECOND,
     View,
-    offsets_in,
-    opened,
-    table,
+    crashed,
+    directory,
     view,
-    view_of,
 )
 from tests.crashes import EVERY, PROPERTY, durable
-from tests.fs.acting import Acting, spoil
+from tests.fs.disks import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
 from tests.knobs import step
-from tests.storage.indexes import believed
+from tests.storage.index_twins import believed
 
 pytestmark = pytest.mark.more
+
+
+@dataclass
+class Scene:
+    """A log directory with two partitions, and how it is cleaned.
+
+    Attributes:
+        name: what the scene tests.
+        fs: the log directory; all of it is durable.
+        options: options of the clean.
+    """
+
+    name: str
+    fs: MemoryFileSystem
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def clean(self, fs: LocalFileSystem, **changes: Any) -> CleanResult:
+        """Clean all in place."""
+        # Without the proof: a scene is cleaned hundreds of times, and each proof on Spark needs seconds.
+        options: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "verify": False}
+        options |= {"no_broker_elsewhere": True, **self.options, **changes}
+        return clean_in_place(ROOT, fs=fs, **options)
+
+    def again(self, fs: LocalFileSystem) -> CleanResult:
+        """Clean once more, without keeping the old files."""
+        return self.clean(fs, keep_old=None)
+
+    @cached_property
+    def after(self) -> MemoryFileSystem:
+        """Return the files after an uninterrupted clean."""
+        fs = durable(self.fs)
+        result = self.clean(fs)
+        assert not result.with_fate(Fate.FAILED) and len(result.with_fate(Fate.CLEANED)) == len(PATHS), result.text()
+        return fs
+
+    @cached_property
+    def allowed(self) -> dict[str, set[View]]:
+        """Valid states of each partition: each group is old or new, and retention deletes the oldest segments."""
+        fs = durable(self.fs)
+        seen = {path: Changes(fs, path) for path in PATHS}
+        loaded = False
+
+        def observe(verb: str, path: str) -> None:
+            nonlocal loaded
+            # Loading renames files, too. Tasks begin after it, and write their progress.
+            loaded |= verb == "create" and f"/{WORK_FOLDER}/{PROGRESS}/" in path
+            for partition, changes in seen.items():
+                if loaded and verb == "rename" and path.startswith(f"{partition}/"):
+                    changes.renames(path)
+
+        self.clean(Acting(fs, observe))
+        for changes in seen.values():
+            changes.end()
+        return {path: changes.views for path, changes in seen.items()}
+
+
+class Changes:
+    """Watches how swaps of groups and retention change a partition, and collects the valid states.
+
+    Attributes:
+        views: records that a reader may see before, between and after all steps.
+    """
+
+    def __init__(self, fs: LocalFileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._before = view_of(fs, path)
+        self._outputs: set[int] = set()
+        self._removed: set[int] = set()
+        self.views = {self._before}
+
+    def renames(self, source: str) -> None:
+        """A file is about to get another name."""
+        names = [info.name for info in self._fs.list(self._path)]
+        if not any(name.endswith((Temporary.CLEANED, Temporary.SWAP, Temporary.DELETED)) for name in names):
+            self.end()
+        folder, name = posixpath.split(source)
+        if name.endswith(FileKind.LOG):
+            file = parse_file(name)
+            assert file is not None and file.offset is not None
+            (self._removed if folder == self._path else self._outputs).add(file.offset)
+
+    def end(self) -> None:
+        """Called when the last act has ended."""
+        before, after, removed = self._before, view_of(self._fs, self._path), sorted(self._removed)
+        self.views.add(after)
+        bases = [segment.base_offset for segment in LogView(self._path, fs=self._fs).segments]
+        if self._outputs:
+            # Segments after the outputs' end are deleted afterwards, in order of offset.
+            end = next_offset(self._fs, f"{self._path}/{offset_name(max(self._outputs), FileKind.LOG)}", 0)
+            behind = min(base for base in bases if base > removed[-1])
+            new = [one for one in after if one[0] < behind]
+            rest = [one for one in after if one[0] >= behind]
+            for base in removed[1:]:
+                if base >= end:
+                    left = [one for one in before if base <= one[0] < behind]
+                    self.views.add((*new, *left, *rest))
+        else:
+            for base in [*removed, *bases[:1]]:
+                self.views.add(tuple(one for one in before if one[0] >= base))
+        self._before, self._outputs, self._removed = after, set(), set()
+
+
+def view_of(fs: LocalFileSystem, path: str) -> View:
+    """The records that a reader sees once the partition has been loaded, if the broker did not shut down cleanly."""
+    return view(opened(fs, path))
+
+
+def table(log: LogView) -> dict[bytes | None, bytes | None]:
+    """Last value of each key for a consumer of committed records."""
+    found = {one.key: one.value for one in log.records(isolation="read_committed")}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def opened(fs: LocalFileSystem, path: str) -> LogView:
+    """The log, loaded aside if need be."""
+    if not fs.exists(f"{ROOT}/{filenames.CLEAN_SHUTDOWN}"):
+        assert isinstance(fs, MemoryFileSystem)
+        point = offsets_in(fs, filenames.RECOVERY_POINTS).get(NAMES[PATHS.index(path)], 0)
+        fs = durable(fs)
+        settings = RecoverySettings(INTERVAL_BYTES)
+        recover_in_place(
+            fs, LogView(path, fs=fs), crashed=True, recovery_point=point, now_ms=LATER_MS, settings=settings
+        )
+    return LogView(path, fs=fs)
+
+
+def offsets_in(fs: LocalFileSystem, name: str) -> dict[TopicPartition, int]:
+    """The entries of a checkpoint."""
+    return dict(checkpoints.decode(read_file(fs, f"{ROOT}/{name}")))
+
+
+def with_leftovers(fs: MemoryFileSystem) -> MemoryFileSystem:
+    """Leftovers of two killed runs and a broker: files of segments, half written, and work folders."""
+    fs = durable(fs)
+    for path in PATHS:
+        bases = [segment.base_offset for segment in LogView(path, fs=fs).segments]
+        for base, suffix in zip(bases[1:], (".cleaned", ".cleaned", ".swap", ".deleted"), strict=False):
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX):
+                if fs.exists(name := f"{path}/{offset_name(base, kind)}"):
+                    data = read_file(fs, name)
+                    write_file(fs, f"{name}{suffix}", data[: len(data) // 2])
+        fs.make_directory(f"{path}/{WORK_FOLDER}")
+        for attempt in ("1", "2"):
+            fs.make_directory(f"{path}/{WORK_FOLDER}/{attempt}")
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+                write_file(fs, f"{path}/{WORK_FOLDER}/{attempt}/{offset_name(bases[1], kind)}", b"of a run before")
+    return durable(fs)
+
+
+#: Bytes that outputs may occupy at a time in tests that need several waves.
+LITTLE_BYTES = 55_000
+
+
+SCENES: Mapping[str, Callable[[], Scene]] = {
+    "all at once": lambda: Scene("all at once", directory(FIRST, SECOND), {"overrides": CONFIG}),
+    "waves": lambda: Scene("waves", directory(FIRST, SECOND), {"overrides": CONFIG, "work_space": LITTLE_BYTES}),
+    "kept": lambda: Scene("kept", directory(FIRST, SECOND), {"overrides": CONFIG, "keep_old": "/kept"}),
+    "retention": lambda: Scene(
+        "retention",
+        directory(FIRST, SECOND),
+        {
+            "overrides": (*CONFIG, "b:cleanup.policy=compact,delete", "b:retention.bytes=250", "b:retention.ms=-1"),
+            "retention": True,
+        },
+    ),
+    "crashed": lambda: Scene("crashed", crashed(), {"overrides": CONFIG}),
+    "crashed, kept": lambda: Scene("crashed, kept", crashed(), {"overrides": CONFIG, "keep_old": "/kept"}),
+    "crashed, leftovers": lambda: Scene("crashed, leftovers", with_leftovers(crashed()), {"overrides": CONFIG}),
+    "leftovers": lambda: Scene("leftovers", with_leftovers(directory(FIRST, SECOND)), {"overrides": CONFIG}),
+}
+
 
 RecordProperty = Callable[[str, object], None]
 State = frozenset[tuple[str, int]]

@@ -25,10 +25,9 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from cordwood.storage.log.view import LogView
 from tests.command import start
-from tests.commands.disks import small_disk
 from tests.commands.in_memory import View, view
 from tests.fixtures import copy_of, facts, fixture
-from tests.fs.rooms import Room
+from tests.fs.disks import Room, small_disk
 from tests.knobs import drawn
 
 pytestmark = pytest.mark.slow

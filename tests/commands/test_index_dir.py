@@ -13,7 +13,6 @@ from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.index.files import indexes_in
 from cordwood.storage.log.view import LogView
-from tests.cleaning.engine.logs import data, make_log
 from tests.command import run
 from tests.commands.growing_logs import (
     FS,
@@ -27,7 +26,8 @@ from tests.commands.growing_logs import (
     start,
 )
 from tests.commands.in_process import InThisProcess
-from tests.storage.indexes import believed
+from tests.logs import batch, make_log
+from tests.storage.index_twins import believed
 
 pytestmark = pytest.mark.more
 
@@ -55,7 +55,9 @@ def logs(tmp_path: Path) -> Path:
 def little(logs: Path, base: int) -> None:
     """Append two short segments."""
     for first in (base, base + 5):
-        make_log(logs / "t-0", (first, [data(at, b"%d" % (at % 13), size=2_000) for at in range(first, first + 5)]))
+        make_log(
+            logs / "t-0", (first, [batch(at, (b"%d" % (at % 13), b"v" * 2_000)) for at in range(first, first + 5)])
+        )
 
 
 def bases(logs: Path, topic: str = "t-0") -> list[int]:
@@ -137,7 +139,7 @@ def test_indexes_of_another_log_are_not_believed(logs: Path, tmp_path: Path) -> 
     other, folder = tmp_path / "other", tmp_path / "indexes"
     (other / "t-0").mkdir(parents=True)
     for base in bases(logs):
-        make_log(other / "t-0", (base, [data(at, b"o%d" % at, size=2_000) for at in range(base, base + 5)]))
+        make_log(other / "t-0", (base, [batch(at, (b"o%d" % at, b"v" * 2_000)) for at in range(base, base + 5)]))
     cordwood.index(str(other), index_dir=str(folder))
     clean_copy(logs, tmp_path / "twin", first_dirty=400)
     clean_copy(logs, tmp_path / "copy", index_dir=str(folder), first_dirty=400)
@@ -153,7 +155,7 @@ def test_indexes_elsewhere_are_dropped_limited_listed_and_searched_for_traces(lo
     assert row["index_bytes"] == taken
     (row,) = run("ls", logs, "--json").json["partitions"]
     assert not row["index_bytes"]
-    found = run("erase-check", folder, "--key", "17", "--json").json
+    found = run("erase-check", folder, "--key", "17", "--json", exits=1).json
     assert {file["role"] for file in found["files"]} == {"key index"}
     (folder / "t-0" / "mine").write_text("of the user")
     run("index", logs, "--index-dir", folder, "--drop")

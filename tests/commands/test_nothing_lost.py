@@ -20,13 +20,10 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
 from tests.command import run
-from tests.commands.disks import read_only
 from tests.commands.in_process import InThisProcess
-from tests.commands.trees import tree
-from tests.fixtures import copy_of, fixture
-from tests.fs.only_read import OnlyRead
+from tests.fixtures import copy_of, fixture, tree
+from tests.fs.disks import OnlyRead, contents, read_only
 from tests.kafka_tools import Oracle
-from tests.storage.copies import contents
 
 pytestmark = pytest.mark.more
 

@@ -13,8 +13,7 @@ from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLEAN_SHUTDOWN
 from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory
-from tests.fs.acting import spoil
-from tests.fs.read_only_store import ReadOnlyStore
+from tests.fs.disks import ReadOnlyStore, spoil
 from tests.fs.trees import tree
 
 pytestmark = pytest.mark.more

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,48 @@ from cordwood.cli.clean import exit_code_of
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_OUR_FAULT
 from cordwood.common.errors import LockedError, NoSpaceError, NotFoundError, RequestError
 from cordwood.common.types import TopicPartition
+from cordwood.fs.base import File, is_full
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, parse_file
 from cordwood.storage.log import loaded
 from cordwood.storage.log.view import LogView
-from tests.commands.trees import TOPICS, tree
-from tests.fixtures import copy_of, facts, fixture
-from tests.fs.acting import Acting, spoil
-from tests.fs.rooms import Room
+from tests.fixtures import TOPICS, copy_of, facts, fixture, tree
+from tests.fs.disks import Acting, Room, contents, spoil
 from tests.kafka_tools import FOLDER, Broker, Oracle
-from tests.storage.copies import FullDisk, contents, until_it_succeeds
+
+
+class FullDisk(PosixFileSystem):
+    """A disk that is full after a given number of new files and directories."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def _take(self, path: str) -> None:
+        self.room -= 1
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:  # type: ignore[override]
+        self._take(path)
+        return super().create(path, exclusive=exclusive, mode=mode)
+
+    def make_directory(self, path: str, *, mode: int = 0o777) -> None:
+        self._take(path)
+        super().make_directory(path, mode=mode)
+
+
+def until_it_succeeds(attempt: Callable[[FullDisk], object]) -> int:
+    """Try on a disk with room for 0, 1, 2, … files; return the number of failures."""
+    for room in range(1000):
+        try:
+            attempt(FullDisk(room))
+        except OSError as error:
+            if not is_full(error):
+                raise
+        else:
+            return room
+    raise AssertionError("it never succeeds")
 
 
 def fates(result: CleanResult) -> dict[str, Fate]:

@@ -36,10 +36,10 @@ from cordwood.storage.formats.filenames import (
 )
 from cordwood.storage.formats.producer_state import ProducerEntry
 from cordwood.storage.log.view import LogView
-from tests.commands.planned_logs import HOUR, T0, TIMES, batch, make_log
-from tests.fixtures import NAMES, copy_of, fixture
+from tests.fixtures import NAMES, TIMES, copy_of, fixture
 from tests.kafka_tools import Line, Oracle
 from tests.knobs import drawn
+from tests.logs import HOUR, T0, batch, write_log
 
 STORED = Path(__file__).parent.parent / "data" / "selection.jsonl"
 #: Configs and facts that decide Kafka's cleanable range.
@@ -317,7 +317,7 @@ def test_without_a_word_on_the_policy_nothing_is_cleaned() -> None:
 
 def test_policies_of_internal_topics_are_known_without_metadata(tmp_path: Path) -> None:
     for name in ("__consumer_offsets-0", "__share_group_state-0", "__transaction_state-0"):
-        make_log(tmp_path / name, [batch(0)], [batch(1)])
+        write_log(tmp_path / name, [batch(0)], [batch(1)])
     properties = tmp_path / "server.properties"
     properties.write_text("log.cleanup.policy=delete\n")
     for said in (None, str(properties)):
@@ -336,7 +336,7 @@ def test_policies_of_internal_topics_are_known_without_metadata(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", [CLEANER_OFFSETS, HIGH_WATERMARKS])
 def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_one_without_an_entry(name: str, tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     assert not by_name(make_plan(str(tmp_path), now_ms=T0))["orders-0"].notes
     (tmp_path / name).write_text("0\nnonsense\n")
     (note,) = by_name(make_plan(str(tmp_path), now_ms=T0))["orders-0"].notes
@@ -345,7 +345,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_one_without_an_entry(
 
 
 def test_a_broker_without_a_cleaner_is_said_to_clean_nothing(tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     properties = tmp_path / "server.properties"
     properties.write_text("log.cleanup.policy=compact\nlog.cleaner.enable=false\n")
     (one,) = make_plan(str(tmp_path), now_ms=T0, server_properties=str(properties)).partitions
@@ -355,7 +355,7 @@ def test_a_broker_without_a_cleaner_is_said_to_clean_nothing(tmp_path: Path) -> 
 
 
 def test_damage_above_the_cleanable_part_is_in_the_plan(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1), b"\x01" * 90], [batch(3)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1), b"\x01" * 90], [batch(3)])
     (one,) = planned(directory, T0, high_watermark=1).partitions
     assert one.decision is Decision.CLEAN
     assert [note.partition(":")[0] for note in one.notes] == ["damaged"]
@@ -396,7 +396,7 @@ def test_a_tiered_topic_is_left_alone() -> None:
 
 
 def test_a_bare_partition_ends_at_its_end_and_a_brokers_needs_an_entry(tmp_path: Path) -> None:
-    make_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
+    write_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
 
     def marked(**choice: Any) -> tuple[int, int]:
         (one,) = planned(tmp_path / "orders-0", T0, **choice).partitions
@@ -428,7 +428,7 @@ def test_a_transaction_that_ends_above_the_high_watermark_is_open_below_it(tmp_p
 
 def test_an_open_transaction_keeps_what_is_left_from_its_start_on(tmp_path: Path) -> None:
     """The snapshot lists a transaction that is open since offset 1; its first batches were cleaned away."""
-    orders = make_log(tmp_path / "orders-0", [batch(0)], [batch(6), batch(7)], [batch(8)], [batch(9)])
+    orders = write_log(tmp_path / "orders-0", [batch(0)], [batch(6), batch(7)], [batch(8)], [batch(9)])
     entry = ProducerEntry(12, 0, 0, 2, 0, T0, NONE, current_transaction_first_offset=1)
     (orders / offset_name(9, FileKind.PRODUCER_SNAPSHOT)).write_bytes(producer_state.encode([entry]))
 
@@ -451,7 +451,7 @@ def test_an_open_transaction_keeps_what_is_left_from_its_start_on(tmp_path: Path
 
 
 def test_a_damaged_closed_segment_is_refused_with_its_place(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)], [batch(4)])
+    directory = write_log(tmp_path / "orders-0", [batch(0), b"\x01" * 90, batch(2)], [batch(3)], [batch(4)])
     (one,) = planned(directory, T0).partitions
     assert one.decision is Decision.REFUSE
     assert one.reason.what.endswith(f"in {directory}/{offset_name(0, FileKind.LOG)} at position {len(batch(0))}")
@@ -459,20 +459,20 @@ def test_a_damaged_closed_segment_is_refused_with_its_place(tmp_path: Path) -> N
 
 def test_a_closed_segment_that_ends_within_a_batch_is_refused(tmp_path: Path) -> None:
     # case 142
-    directory = make_log(tmp_path / "orders-0", [batch(0), batch(1)[:-3]], [batch(2)])
+    directory = write_log(tmp_path / "orders-0", [batch(0), batch(1)[:-3]], [batch(2)])
     (one,) = planned(directory, T0).partitions
     assert one.decision is Decision.REFUSE and "the file ends after" in one.reason.what
 
 
 def test_a_torn_tail_of_the_active_segment_is_no_damage(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1), batch(2)[:-3]])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1), batch(2)[:-3]])
     (one,) = planned(directory, T0).partitions
     assert (one.decision, one.log_end_offset, one.notes) == (Decision.CLEAN, 2, ())
 
 
 def test_expired_horizons_are_counted_and_hinted_at(tmp_path: Path) -> None:
     tombstone = encode_batch([Record(0, T0, b"k", None)], delete_horizon_ms=T0 + 1000)
-    directory = make_log(tmp_path / "orders-0", [tombstone], [batch(1)], [batch(2)])
+    directory = write_log(tmp_path / "orders-0", [tombstone], [batch(1)], [batch(2)])
     (tmp_path / CLEANER_OFFSETS).write_bytes(checkpoints.encode({TopicPartition("orders", 0): 2}))
     for now, expected in ((T0 + 999, ""), (T0 + 1000, "up to ")):
         (one,) = planned(directory, now).partitions
@@ -483,13 +483,13 @@ def test_expired_horizons_are_counted_and_hinted_at(tmp_path: Path) -> None:
 
 
 def test_cleaning_from_above_the_checkpoint_is_noted(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)], [batch(2)])
     (one,) = planned(directory, T0, first_dirty=1).partitions
     assert one.notes == ("offsets 0 to 0 would count as clean without having been cleaned",)
 
 
 def test_settings_come_with_their_source_and_become_those_of_a_task(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     said = ["cleanup.policy=compact", "orders:delete.retention.ms=7", "internal.segment.bytes=500"]
     (one,) = planned(directory, T0, overrides=said).partitions
     assert {setting.name: (setting.value, setting.source) for setting in one.settings} == {
@@ -509,7 +509,7 @@ MAP = "log.cleaner.dedupe.buffer.size"
 
 
 def test_kafkas_offset_map_limits_a_clean_where_somebody_set_its_size(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     (one,) = planned(directory, T0).partitions
     assert one.offset_map is None and not one.notes
     assert clean_settings(one).offset_map_slots is None
@@ -535,19 +535,19 @@ def test_kafkas_offset_map_limits_a_clean_where_somebody_set_its_size(tmp_path: 
 
 
 def test_the_map_never_has_more_memory_than_a_java_array(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     (one,) = planned(directory, T0, offset_map=2**40).partitions
     assert one.offset_map is not None and one.offset_map.slots == (2**31 - 1) // 24
 
 
 def test_a_map_without_room_for_a_key_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     with pytest.raises(RequestError, match=r"24 bytes, of which 90 % .* no room for a key \(offset_map=24\)"):
         planned(directory, T0, offset_map=24)
 
 
 def test_to_do_exactly_as_kafka_is_to_use_its_map_of_the_default_size(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     plan = planned(directory, T0, strict_kafka=True)
     (one,) = plan.partitions
     assert one.offset_map is not None
@@ -556,7 +556,7 @@ def test_to_do_exactly_as_kafka_is_to_use_its_map_of_the_default_size(tmp_path: 
 
 
 def test_further_rounds_go_by_the_same_configs_as_the_first(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     said = ["cleanup.policy=compact", "min.cleanable.dirty.ratio=0.25", "max.compaction.lag.ms=9"]
     plan = planned(directory, T0, overrides=said)
     assert clean_settings(plan.partitions[0], plan.choices).threshold == Threshold(0.25, 0, 9)
@@ -608,7 +608,7 @@ class UnreadableIndexes(PosixFileSystem):
 
 
 def test_an_unreadable_index_of_a_partition_that_is_left_alone_is_noted(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
+    directory = write_log(tmp_path / "orders-0", [batch(0)], [batch(1)])
     (directory / offset_name(0, FileKind.TIME_INDEX)).write_bytes(bytes(12))
     choice: dict[str, Any] = {"overrides": ["cleanup.policy=delete"], "fs": UnreadableIndexes()}
     (one,) = planned(tmp_path, T0, **choice).partitions
@@ -630,7 +630,7 @@ class UnreadablePartition(PosixFileSystem):
 
 def test_an_unreadable_partition_is_refused_and_the_others_are_planned(tmp_path: Path) -> None:
     for number in range(2):
-        make_log(tmp_path / f"orders-{number}", [batch(0)], [batch(1)])
+        write_log(tmp_path / f"orders-{number}", [batch(0)], [batch(1)])
     unreadable, other = planned(tmp_path, T0, fs=UnreadablePartition()).partitions
     assert (unreadable.decision, other.decision) == (Decision.REFUSE, Decision.CLEAN)
     path = f"{tmp_path}/orders-0/{offset_name(1, FileKind.LOG)}"
@@ -677,7 +677,7 @@ class CountedReads(PosixFileSystem):
 
 
 def test_what_retention_would_delete_is_known_without_reading_whole_indexes(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "orders-0", *([batch(offset)] for offset in range(20)))
+    directory = write_log(tmp_path / "orders-0", *([batch(offset)] for offset in range(20)))
     for offset in range(19):
         entries = b"".join((T0 + at).to_bytes(8, "big") + at.to_bytes(4, "big") for at in range(10_000))
         (directory / offset_name(offset, FileKind.TIME_INDEX)).write_bytes(entries)

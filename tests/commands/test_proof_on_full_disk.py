@@ -18,8 +18,8 @@ from cordwood.cleaning.engine.task import FailureKind
 from cordwood.commands.verify import verify_pairs
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
-from tests.commands.disks import small_disk
 from tests.fixtures import copy_of
+from tests.fs.disks import small_disk
 
 pytestmark = pytest.mark.slow
 

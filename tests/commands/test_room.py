@@ -16,9 +16,9 @@ from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.cleaning.engine.results import Fate
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.posix import PosixFileSystem
-from tests.commands.disks import small_disk
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import copy_of, facts, fixture
+from tests.fs.disks import small_disk
 
 pytestmark = pytest.mark.more
 

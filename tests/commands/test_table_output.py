@@ -14,8 +14,8 @@ from pyarrow import dataset
 import cordwood
 from cordwood.commands.table_output import check_format
 from cordwood.common.errors import RequestError
-from tests.cleaning.engine.logs import append
 from tests.command import run
+from tests.logs import append
 
 pytestmark = pytest.mark.more
 

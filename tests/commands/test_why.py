@@ -34,10 +34,11 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.index import key_sample
 from cordwood.storage.index.key_sample import CountSource
 from tests.command import run
-from tests.commands.made_broker import DAY, HOUR, MINUTE, T0, MadeBroker, batch, different, pairs, same
-from tests.commands.trees import tree
+from tests.commands.made_broker import MadeBroker, different, pairs, same
+from tests.fixtures import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
-from tests.storage.internal_logs import internal_record
+from tests.logs import DAY, HOUR, MINUTE, T0, batch
+from tests.storage.messages import internal_record
 
 pytestmark = pytest.mark.more
 

@@ -17,8 +17,9 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import TopicPartition
 from cordwood.storage.formats.filenames import CLEANER_OFFSETS, HIGH_WATERMARKS
 from tests.command import run
-from tests.commands.made_broker import HOUR, T0, MadeBroker, batch, same
+from tests.commands.made_broker import MadeBroker, same
 from tests.fs.object_server import Server, running_server
+from tests.logs import HOUR, T0, batch
 
 pytestmark = pytest.mark.more
 

@@ -19,7 +19,7 @@ from cordwood.storage.index import build as building
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.testing.memory import MemoryFileSystem
 from tests import knobs
-from tests.record.windows import window
+from tests.logs import window
 
 SEGMENTS = knobs.scaled(25, 100)
 #: Records of a segment, and of a batch.

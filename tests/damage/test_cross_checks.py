@@ -29,13 +29,14 @@ from tests.damage.samples import (
     META_PROPERTIES,
     PARTITION,
     PARTITION_METADATA,
+    UNCOVERED,
     Field,
+    flipped,
     memory,
     read_log,
     read_small,
 )
 from tests.damage.summary import PROPERTY, Tally
-from tests.damage.uncovered import UNCOVERED, flipped
 
 PATTERNS = (1, 128, 255)
 

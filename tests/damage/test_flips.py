@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cordwood.record.record import Record
-from tests.damage.samples import Reading, Sample, entries, logs, small_files
+from tests.damage.samples import UNCOVERED, Reading, Sample, entries, flipped, logs, small_files
 from tests.damage.summary import PROPERTY, Tally
-from tests.damage.uncovered import UNCOVERED, flipped
 
 pytestmark = pytest.mark.more
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.command import start
-from tests.live.running_nodes import damage, made_dirty
-from tests.tools import need_tools
+from tests.kafka_tools import need_tools
+from tests.live.nodes import damage, made_dirty
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.cli.main import EXIT_LOCKED, EXIT_REQUEST
-from tests.tools import need_tools
+from tests.kafka_tools import need_tools
 
 UNIT = Path(__file__).parents[2] / "deploy/systemd/cordwood-run.service"
 #: On a scale to 10; below 2 systemd calls a unit "OK".

@@ -36,13 +36,26 @@ from tests.commands import growing_logs
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, ROOT, SECOND, directory
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import fixture
-from tests.fs.faulty_server import drawn_faults, faulty
-from tests.fs.object_server import BUCKET, Server, environment, running_server
+from tests.fs.object_server import BUCKET, Server, environment, faulty, running_server
 from tests.fs.trees import tree
 from tests.knobs import SEED, scaled
 from tests.tasks.spark.logs import random_log
 
 pytestmark = pytest.mark.more
+
+
+KINDS = ("500", "503", "404", "cut", "lost", "slow", "dead")
+
+
+def drawn_faults(random: random.Random, requests: int) -> dict[int, str]:
+    """One to a few faults within this number of requests; some in a row, as when a server is overloaded."""
+    at: dict[int, str] = {}
+    for _ in range(random.choice([1, 1, 2, 3])):
+        first, kind = random.randrange(requests), random.choice(KINDS)
+        for number in range(first, first + random.choice([1, 1, 1, 2, 8])):
+            at[number] = kind
+    return at
+
 
 #: Options for a fixture with topics of any policy, at this time.
 OPTIONS: dict[str, Any] = {"now_ms": 1_800_000_000_000, "single_copy": True, "ignore_ratio": True}

@@ -13,8 +13,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
 from tests.fs.object_server import Server, running_server
-from tests.storage.indexes import index_all
-from tests.storage.plain_history import all_keys
+from tests.storage.index_twins import all_keys, index_all
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,7 @@ from cordwood.fs.objects import PART_BYTES, ObjectStore
 from cordwood.fs.posix import PosixFileSystem
 from tests.command import run
 from tests.fixtures import fixture
-from tests.fs.faulty_server import Faults, faulty
-from tests.fs.object_server import BACKEND, BUCKET, Server, environment, running_server
+from tests.fs.object_server import BACKEND, BUCKET, Faults, Server, environment, faulty, running_server
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from cordwood.fs.base import LocalFileSystem
 from cordwood.testing.memory import MemoryFileSystem
-from tests.fs.only_read import READING, READING_THE_FIRST, VERBS, OnlyRead
+from tests.fs.disks import READING, READING_THE_FIRST, VERBS, OnlyRead
 from tests.fs.trees import put, sync_everything, tree
 
 pytestmark = pytest.mark.more

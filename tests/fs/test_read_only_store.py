@@ -25,8 +25,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from cordwood.testing.memory import MemoryFileSystem
 from tests.commands.in_memory import CONFIG, FIRST, LATER_MS, PATHS, ROOT, SECOND, crashed, directory, session
-from tests.fs.only_read import VERBS
-from tests.fs.read_only_store import ReadOnlyStore
+from tests.fs.disks import VERBS, ReadOnlyStore
 
 OPTIONS: dict[str, Any] = {"now_ms": LATER_MS, "single_copy": True, "ignore_ratio": True, "overrides": CONFIG}
 

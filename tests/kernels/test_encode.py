@@ -13,7 +13,7 @@ from cordwood.record.columns import decode
 from cordwood.record.record import Record, encode_record, to_records
 from cordwood.testing.reference import index_entries
 from cordwood.testing.strategies import records
-from tests.record.windows import window
+from tests.logs import window
 
 
 @st.composite

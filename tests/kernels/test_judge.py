@@ -16,7 +16,7 @@ from cordwood.kernels.layout import BATCH_ROW, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
 from cordwood.testing.strategies import records
-from tests.record.windows import window
+from tests.logs import window
 
 #: A record: whether it has a key, a value, its bit set; its key's newest offset, its timestamp.
 RECORDS = st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(-1, 30), st.integers(-1, 5))

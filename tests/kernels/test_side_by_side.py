@@ -15,7 +15,7 @@ from cordwood.kernels.side_by_side import HEADERS, INVENTED, KEY, TIMESTAMP, VAL
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import RecordColumns, decode
 from cordwood.record.record import Record
-from tests.record.windows import window
+from tests.logs import window
 
 pytestmark = pytest.mark.more
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 from cordwood.common.config import overrides
 from cordwood.common.types import TopicPartition
-from cordwood.fs.base import File, LocalFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
+from cordwood.fs.base import LocalFileSystem
 from cordwood.live.log import Log
 from cordwood.live.log_cleaner import LogCleaner
 from cordwood.live.log_manager import LogManager
@@ -92,17 +89,3 @@ def repair(node: Node, byte: bytes) -> None:
 def send(log: Log, *values: str) -> None:
     log.append_as_leader(batch(*values), 0)
     log.update_high_watermark(log.log_end_offset)
-
-
-class Slow(WrappedFileSystem):
-    """Blocks each read of a log by a clean until the test releases it."""
-
-    def __init__(self, fs: LocalFileSystem) -> None:
-        super().__init__(fs)
-        self.reading, self.go_on = threading.Event(), threading.Event()
-
-    def open(self, path: str) -> File:
-        if threading.current_thread().name.startswith("kafka-log-cleaner") and path.endswith(".log"):
-            self.reading.set()
-            self.go_on.wait(60)
-        return super().open(path)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from unittest import mock
 
 from cordwood.common.types import TopicPartition
 from cordwood.fs.base import LocalFileSystem
@@ -20,21 +19,6 @@ from cordwood.live.cleaner_manager import ABORTED, LogCleanerManager
 from cordwood.live.log_to_clean import LogToClean
 
 _INDEXED = [False]
-
-
-@contextlib.contextmanager
-def with_indexes() -> Iterator[None]:
-    """In the block, all logs have key indexes."""
-    _INDEXED[0] = True
-    try:
-        # An index is larger than these segments.
-        with (
-            mock.patch("cordwood.storage.index.build.SEGMENT_SHARE", 0),
-            mock.patch("cordwood.cleaning.engine.indexing.SEGMENT_SHARE", 0),
-        ):
-            yield
-    finally:
-        _INDEXED[0] = False
 
 
 def clean_log(

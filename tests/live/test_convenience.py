@@ -28,7 +28,7 @@ from cordwood.record.record import Record
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from tests.live.live_logs import NOW_MS, World, batch
-from tests.storage.indexes import index_all
+from tests.storage.index_twins import index_all
 
 
 @pytest.fixture

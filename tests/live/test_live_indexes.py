@@ -21,7 +21,7 @@ from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from tests.live.cleaner_nodes import PARTITION, Node, layers
-from tests.storage.indexes import index_all
+from tests.storage.index_twins import index_all
 
 pytestmark = pytest.mark.more
 

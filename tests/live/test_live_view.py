@@ -16,12 +16,10 @@ from cordwood.view.pages import live
 from cordwood.view.pages.frame import Wanted
 from cordwood.view.running import LiveNode
 from cordwood.view.web.http_server import HEADERS, Request
-from tests.cleaning.engine.logs import append
 from tests.live.live_logs import batch
-from tests.live.nodes import ONE, until
-from tests.live.running_nodes import made, made_damaged, running, wait
-from tests.view.web.hostile import NAMES
-from tests.view.web.view_client import Client, check_harmless
+from tests.live.nodes import ONE, made, made_damaged, running, until, wait
+from tests.logs import append
+from tests.view.web.view_client import NAMES, Client, check_harmless
 
 pytestmark = pytest.mark.more
 

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 
 import pytest
 
-from cordwood.fs.base import LocalFileSystem
+from cordwood.common.types import override
+from cordwood.fs.base import FileInfo, LocalFileSystem
+from cordwood.fs.wrapped import WrappedFileSystem
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.testing.memory import MemoryFileSystem
 from tests.live.live_logs import NOW_MS, PATH, World, batch
-from tests.work import CountedListings, calls_of
+
+
+class CountedListings(WrappedFileSystem):
+    """Counts the listings of directories."""
+
+    listings = 0
+
+    @override
+    def list(self, path: str) -> Sequence[FileInfo]:
+        self.listings += 1
+        return super().list(path)
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How many calls of Python functions an action makes: a measure of its work that no load of the machine changes."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
 
 FEW, MANY = 50, 200
 

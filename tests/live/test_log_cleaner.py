@@ -36,10 +36,24 @@ from cordwood.tasks.engines import Where
 from cordwood.testing.memory import MemoryFileSystem
 from tests.crashes import Cuts, durable
 from tests.kafka_tools import Oracle
-from tests.live.cleaner_nodes import COMPACT, PARTITION, Node, Slow, damage, layers, newest, repair, send
+from tests.live.cleaner_nodes import COMPACT, PARTITION, Node, damage, layers, newest, repair, send
 from tests.live.cleaning import clean_log
 from tests.live.live_logs import NOW_MS, World, batch, read_all
 from tests.live.nodes import until
+
+
+class Slow(WrappedFileSystem):
+    """Blocks each read of a log by a clean until the test releases it."""
+
+    def __init__(self, fs: LocalFileSystem) -> None:
+        super().__init__(fs)
+        self.reading, self.go_on = threading.Event(), threading.Event()
+
+    def open(self, path: str) -> File:
+        if threading.current_thread().name.startswith("kafka-log-cleaner") and path.endswith(".log"):
+            self.reading.set()
+            self.go_on.wait(60)
+        return super().open(path)
 
 
 def test_a_compacted_log_keeps_the_last_value_of_each_key_and_goes_on() -> None:

@@ -22,8 +22,7 @@ from tests.knobs import scaled
 from tests.live.cleaning import begin_abort
 from tests.live.live_logs import NOW_MS, batch
 from tests.live.nodes import ONE, TWO, Node
-from tests.storage.indexes import index_all
-from tests.storage.plain_history import all_keys, plain_history
+from tests.storage.index_twins import all_keys, index_all, plain_history
 from tests.tables.source.random_logs import PARTITIONS, random_directory
 
 ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)

@@ -33,8 +33,7 @@ from cordwood.storage.node.directory import LogDirectory, Partition
 from cordwood.view.running import LiveNode, LiveOptions
 from tests.fixtures import copy_of, fixture
 from tests.live.live_logs import NOW_MS, batch
-from tests.live.nodes import ONE, Node, until
-from tests.live.running_nodes import made, made_damaged, running, wait
+from tests.live.nodes import ONE, Node, made, made_damaged, running, until, wait
 
 pytestmark = pytest.mark.more
 

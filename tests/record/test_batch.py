@@ -25,7 +25,7 @@ from cordwood.record.batch import (
 )
 from cordwood.record.record import Record
 from cordwood.testing.strategies import logs
-from tests.record.windows import read, window
+from tests.logs import read, window
 
 THREE = [
     Record(100, 1000, b"k1", b"v1"),

@@ -14,7 +14,7 @@ from cordwood.record.batch import encode_batch, encode_message_set, seal
 from cordwood.record.columns import BatchWindow, RecordColumns, decode, is_valid
 from cordwood.record.record import Record, to_records
 from cordwood.testing.strategies import logs
-from tests.record.windows import window
+from tests.logs import window
 
 FEW = [Record(i, 1000 + i, b"key%d" % i, b"value" * 20) for i in range(10)]
 

@@ -16,7 +16,7 @@ from cordwood.kernels.layout import HEADER
 from cordwood.record.batch import encode_message, seal
 from cordwood.record.columns import decode
 from cordwood.record.record import to_records, write_varint
-from tests.record.windows import window
+from tests.logs import window
 
 K, V = b"\2k", b"\2v"
 

@@ -15,9 +15,9 @@ from tests import knobs
 from tests.kafka_tools import Broker
 from tests.starts import outcomes
 from tests.starts.faults import FAULTS, Fault
-from tests.starts.known import RACES
 from tests.starts.nodes import STATES
 from tests.starts.observe import Answer, Starts
+from tests.starts.outcomes import RACES
 
 pytestmark = pytest.mark.more
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.check import Check, Finding, Severity
-from tests.fixtures import fixture
+from tests.fixtures import facts, fixture
 
 Plant = Callable[[Path], object]
 #: Name: (fixture, partition).
@@ -84,3 +86,25 @@ def records(first: int, count: int = 2, timestamp: int = 1000) -> list[Record]:
 
 def batch(first: int, **options: object) -> bytes:
     return encode_batch(records(first), **options)  # type: ignore[arg-type]
+
+
+FAMILY = re.compile(r"(kraft-classic|kraft-crashed|kraft-jbod|kraft|other-clients|legacy-(?:v0|v1|mixed))-(.*)")
+
+
+def facts_of(name: str) -> tuple[dict[str, Any], str]:
+    """The facts of a fixture's family, and the name of the fixture's own facts."""
+    found = FAMILY.fullmatch(name)
+    assert found is not None
+    return facts(found[1]), found[2].replace("4.3.1", "431").replace("-", "_")
+
+
+def shape_of(name: str) -> dict[str, dict[str, int]]:
+    """Bytes and `.log` files by directory, as the broker left them."""
+    family, which = facts_of(name)
+    if name.startswith("kraft-crashed"):
+        state = family["states"][which.removesuffix("_recovered")]
+        return dict(state["shape_recovered" if which.endswith("_recovered") else "shape"])
+    shape = family[f"shape_{which}"]
+    if name.startswith("kraft-jbod"):
+        return {f"{disk}/{path}": one for disk, shapes in shape.items() for path, one in shapes.items()}
+    return dict(shape)

@@ -20,7 +20,7 @@ from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, offset_nam
 from cordwood.storage.formats.leader_epochs import EpochEntry
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
-from tests.record.windows import window
+from tests.logs import window
 
 T0, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
 NOW_MS = 1_763_700_000_000

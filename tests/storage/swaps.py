@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.changes.copy import Replacement
@@ -24,6 +26,8 @@ from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.scripted import LIVE, ScriptedLog
 from tests.crashes import durable
+from tests.fs.trees import tree
+from tests.kafka_tools import Oracle
 
 PATH = f"{LIVE}/t-0"
 OUTPUTS = f"{PATH}/{WORK_FOLDER}/1"
@@ -271,3 +275,40 @@ SCENES: Mapping[str, Callable[[], Scene]] = {
     ),
     "outputs not synced": lambda: scene("outputs not synced", "a=1 b=1 | a=2 | a=3", synced=False),
 }
+
+
+# ---- interrupted swaps -----------------------------------------------------------------------------------------------
+
+
+@cache
+def built(name: str) -> Scene:
+    return SCENES[name]()
+
+
+def only_logs(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.endswith(FileKind.LOG)}
+
+
+def loaded_by_kafka(
+    states: Sequence[MemoryFileSystem], root: Path, oracle: Oracle, *, clean: bool
+) -> list[dict[str, bytes]]:
+    """Let Kafka load partitions and close them; return their files."""
+    for number, fs in enumerate(states):
+        for path, data in tree(fs, PATH).items():
+            target = root / f"t-{number}" / path
+            if data is None:
+                target.mkdir(parents=True, exist_ok=True)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+    if clean:
+        (root / ".kafka_cleanshutdown").write_bytes(b"")
+    lines = oracle("select", root, "--now", str(NOW_MS))
+    assert len([line for line in lines if line["type"] == "log"]) == len(states)
+    found = []
+    for number in range(len(states)):
+        path = str(root / f"t-{number}")
+        names = {info.name for info in PosixFileSystem().list(path)}
+        assert not any(name.endswith((".cleaned", ".swap")) for name in names)  # files are renamed before deletion
+        found.append(segment_files(PosixFileSystem(), path))
+    return found

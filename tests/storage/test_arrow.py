@@ -15,7 +15,7 @@ from cordwood.record.record import Record
 from cordwood.storage.log.arrow import SCHEMA, to_arrow
 from cordwood.testing.strategies import logs
 from tests.fixtures import fixture
-from tests.record.windows import window
+from tests.logs import window
 
 pytestmark = pytest.mark.more
 

@@ -15,9 +15,9 @@ from cordwood.record.record import Record
 from cordwood.storage.index import contents as module
 from cordwood.storage.index.contents import Content, ContentSource, LogContents, contents_of
 from cordwood.storage.log.view import LogView
-from tests.cleaning.engine.logs import append, make_log
 from tests.fixtures import copy_of, fixture
-from tests.storage.indexes import index_all
+from tests.logs import append, make_log
+from tests.storage.index_twins import index_all
 
 BUDGET = 1 << 30
 BROKER = "kraft-classic-before"

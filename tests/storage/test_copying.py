@@ -20,7 +20,7 @@ from cordwood.storage.log.files import copy_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import Node
 from tests.fixtures import copy_of, fixture
-from tests.storage.copies import HOLD, contents
+from tests.fs.disks import HOLD, contents
 
 pytestmark = pytest.mark.more
 

@@ -23,7 +23,7 @@ from cordwood.storage.formats import (
 )
 from cordwood.storage.formats.filenames import FileKind
 from tests.fixtures import NAMES, fixture
-from tests.storage.format_cases import DAMAGE, FORMATS
+from tests.storage.messages import DAMAGE, FORMATS
 
 BASE = 100
 

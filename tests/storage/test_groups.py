@@ -9,7 +9,8 @@ import pytest
 from cordwood.common.types import NONE, TopicPartition
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, DecodedRecord, decode_record
 from cordwood.storage.node.groups import ConsumerLogEnd, EndSource, Group, GroupBuilder, GroupType
-from tests.storage.internal_logs import TIME, internal_record, offset_commit
+from tests.logs import T0 as TIME
+from tests.storage.messages import internal_record, offset_commit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID, OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"

@@ -20,8 +20,7 @@ from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.ranked import timestamps
 from tests.fixtures import NAMES, copy_of, fixture
 from tests.knobs import scaled, step
-from tests.storage.indexes import index_all
-from tests.storage.plain_history import all_keys, plain_history
+from tests.storage.index_twins import all_keys, index_all, plain_history
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 
 pytestmark = pytest.mark.more

@@ -30,7 +30,7 @@ from cordwood.storage.log.windows import Gap
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.reference import siphash128
 from tests.storage.damage_sites import FIRST
-from tests.storage.key_index_twin import SECRET, Entry, file_of, parts
+from tests.storage.index_twins import SECRET, Entry, file_of, parts
 
 PARTITION = "/logs/a-0"
 MUCH = 1 << 30

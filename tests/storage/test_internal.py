@@ -28,9 +28,8 @@ from cordwood.storage.log.arrow import internal_schema, to_internal_arrow
 from cordwood.storage.log.internal import to_internal_records
 from cordwood.storage.log.view import LogView
 from tests.fixtures import fixture, partitions
-from tests.record.windows import window
-from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
-from tests.storage.message_twin import Case, encode, known, mutated, random_fields
+from tests.logs import Pair, batch, window, write_log
+from tests.storage.messages import Case, encode, internal_record, known, mutated, offset_commit, random_fields
 
 OFFSETS = INTERNAL_TOPICS["__consumer_offsets"]
 METADATA = INTERNAL_TOPICS["__cluster_metadata"]
@@ -145,7 +144,7 @@ def test_a_log_gives_its_records_by_name_and_as_arrow(tmp_path: Path) -> None:
         internal_record("ConsumerGroupMetadata", {"epoch": 3}, {"group_id": "h"}),
     ]
     log = opened(
-        write_log(tmp_path / "__consumer_offsets-4", batch(0, pairs[:5]), batch(5, pairs[5:], codec=Codec.ZSTD))
+        write_log(tmp_path / "__consumer_offsets-4", [batch(0, *pairs[:5]), batch(5, *pairs[5:], codec=Codec.ZSTD)])
     )
     records = list(log.internal_records())
     assert [(one.partition, one.offset, one.type) for one in records][3:6] == [
@@ -161,11 +160,11 @@ def test_a_log_gives_its_records_by_name_and_as_arrow(tmp_path: Path) -> None:
 
 
 def test_other_logs_and_other_types_are_refused_in_words(tmp_path: Path) -> None:
-    other = opened(write_log(tmp_path / "orders-0", batch(0, [(b"k", b"v")])))
+    other = opened(write_log(tmp_path / "orders-0", [batch(0)]))
     for ask in (lambda: list(other.internal_records()), lambda: other.internal_arrow("OffsetCommit")):
         with pytest.raises(RequestError, match="orders-0 is not a partition of one of Kafka's internal topics; these"):
             ask()
-    offsets = opened(write_log(tmp_path / "__consumer_offsets-0", batch(0, [offset_commit("g", "t", 0, 1)])))
+    offsets = opened(write_log(tmp_path / "__consumer_offsets-0", [batch(0, offset_commit("g", "t", 0, 1))]))
     with pytest.raises(RequestError, match="__consumer_offsets has no records of type TopicRecord; there are Legacy"):
         offsets.internal_arrow("TopicRecord")
 
@@ -175,8 +174,8 @@ def test_a_record_that_cannot_be_read_is_located_damage_and_the_others_are_read(
     key, value = good[1]
     assert value is not None
     pairs: list[Pair] = [good[0], (key, value[:-3]), good[2], (None, b"\0\0"), (key, b"\0"), good[3]]
-    first = batch(0, [good[0]])
-    folder = write_log(tmp_path / "__consumer_offsets-0", first, batch(10, pairs))
+    first = batch(0, good[0])
+    folder = write_log(tmp_path / "__consumer_offsets-0", [first, batch(10, *pairs)])
     log = opened(folder)
     for read in (
         lambda **on: list(log.internal_records(**on)),
@@ -239,7 +238,7 @@ def framed(topic: InternalTopic, case: Case, number: int, random: Random) -> Pai
 
 
 def columns_of(pairs: list[Pair]) -> RecordColumns:
-    (found,) = decode(_window(batch(0, pairs)))
+    (found,) = decode(_window(batch(0, *pairs)))
     return found
 
 

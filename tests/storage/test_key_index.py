@@ -21,7 +21,7 @@ from cordwood.storage.formats import filenames, key_index
 from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER
 from tests.command import run
 from tests.storage.damage_sites import FIRST, built, check
-from tests.storage.key_index_twin import Entry, file_of, parts
+from tests.storage.index_twins import Entry, file_of, parts
 
 #: Keys, tombstones, a record without a key, a marker, an empty batch, an old message, compression, a delete horizon.
 RECORDS = (

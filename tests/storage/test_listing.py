@@ -22,7 +22,7 @@ from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import META_PROPERTIES, OFFSET_CHECKPOINTS
 from cordwood.storage.node.listing import Listing, PartitionListing
 from tests.fixtures import CRASHED, NAMES, STOPPED, copy_of, fixture, reads
-from tests.storage.shapes import facts_of, shape_of
+from tests.storage.damage_sites import facts_of, shape_of
 
 
 def by_name(listing: Listing) -> dict[str, PartitionListing]:

@@ -32,8 +32,19 @@ from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fixtures import CRASHED, copy_of, fixture
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
-from tests.storage.swap_scenes import built, loaded_by_kafka, only_logs
-from tests.storage.swaps import EMPTY_SNAPSHOT, NOW_MS, OUTPUTS, PATH, Scene, Script, seen_files, segment_files
+from tests.storage.swaps import (
+    EMPTY_SNAPSHOT,
+    NOW_MS,
+    OUTPUTS,
+    PATH,
+    Scene,
+    Script,
+    built,
+    loaded_by_kafka,
+    only_logs,
+    seen_files,
+    segment_files,
+)
 
 RecordProperty = Callable[[str, object], None]
 posix = PosixFileSystem()

@@ -16,7 +16,7 @@ from cordwood.storage.formats.messages.metadata_records import CONTROL_RECORDS
 from cordwood.storage.formats.messages.schema import NEVER, Field, read_table
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
 from tests.kafka_tools import jars
-from tests.storage.message_twin import all_messages, our_word
+from tests.storage.messages import all_messages, our_word
 
 TABLE = """
 Thing 7

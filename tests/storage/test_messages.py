@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from cordwood.common.errors import CorruptMessageError, DataError
 from cordwood.storage.formats.messages import schema
 from cordwood.storage.formats.messages.schema import DECODED_BYTES_MAX, UNKNOWN_TAGS, DecodedMessage, decode, read_table
-from tests.storage.message_twin import CASES, Case, encode, from_json, mutated, random_fields
+from tests.storage.messages import CASES, Case, encode, from_json, mutated, random_fields
 
 BY_KAFKA = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "messages.jsonl").read_text().splitlines()

@@ -5,16 +5,49 @@ CORDWOOD_REWRITE=1 writes `tests/data/messages.jsonl`.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from cordwood.common.errors import CorruptMessageError
 from cordwood.storage.formats.messages.schema import Field, decode
 from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, decode_record
 from tests.kafka_tools import Line, Oracle
 from tests.knobs import REWRITE, SEED, scaled
-from tests.storage.message_twin import CASES, Case, encode, from_json, known, mutated, random_fields, to_json
+from tests.storage.messages import CASES, Case, encode, from_json, known, mutated, random_fields
+
+
+def kafkas_word(name: str) -> str:
+    """A field's name in Kafka's JSON."""
+    name = re.sub("_([a-z])", lambda letter: letter[1].upper(), name)
+    return re.sub("^kraft", "kRaft", name)
+
+
+def to_json(layout: tuple[Field, ...], case: Case, fields: dict[str, Any]) -> dict[str, Any]:
+    """Convert fields for Kafka's JSON converters: the version's fields, tagged ones unless they have their default."""
+    return {
+        kafkas_word(one.name): _json(one, case, fields[one.name])
+        for one in layout
+        if one.is_in(case.version) and not (one.tag is not None and fields[one.name] == one.default)
+    }
+
+
+def _json(one: Field, case: Case, value: Any) -> Any:
+    if value is None:
+        return None
+    if one.is_array:
+        return [_json_item(one, case, item) for item in value]
+    return _json_item(one, case, value)
+
+
+def _json_item(one: Field, case: Case, value: Any) -> Any:
+    if one.item == "struct":
+        return to_json(one.fields, case, value)
+    return base64.b64encode(value).decode() if one.item == "bytes" else value
+
 
 RECORDED = Path(__file__).parents[1] / "data" / "messages.jsonl"
 EACH = scaled(10, 200)

@@ -18,7 +18,7 @@ from cordwood.storage.node.transactions import (
     open_transactions,
     transactional_id,
 )
-from tests.storage.internal_logs import internal_record
+from tests.storage.messages import internal_record
 
 P0, P1 = TopicPartition("p", 0), TopicPartition("p", 1)
 NOW = 1_000_000

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.record.batch import encode_batch
-from cordwood.record.record import Record
 from cordwood.storage.log import producer_spans as module
 from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans, producer_spans
 from cordwood.storage.log.view import LogView
-from tests.cleaning.engine.logs import make_log
 from tests.fixtures import fixture
+from tests.logs import batch, make_log
 
 BROKER = "kraft-classic-before"
 LOGS = ("producers-0", "payments-1", "orders-0", "ledger-0", "__transaction_state-0")
@@ -53,13 +51,13 @@ def test_producers_are_those_of_a_twin(name: str, rows_max: int, monkeypatch: py
 
 
 def test_of_several_epochs_the_last_counts_and_logs_without_producers_have_none(tmp_path: Path) -> None:
-    def batch(offset: int, producer_id: int, epoch: int) -> bytes:
-        records = [Record(offset, 1_700_000_000_000, b"k", b"v")]
-        return encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
-
-    make_log(tmp_path / "t-0", (0, [batch(0, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]), (3, [batch(3, 7, 2)]))
+    make_log(
+        tmp_path / "t-0",
+        [batch(0, producer=7), batch(1, producer=8), batch(2, producer=7, producer_epoch=1)],
+        [batch(3, producer=7, producer_epoch=2)],
+    )
     first, second = producer_spans(log_of(tmp_path / "t-0"), 5).largest
     assert (first.id, first.epoch, first.first_offset, first.last_offset, first.batches) == (7, 2, 0, 3, 3)
     assert (second.id, second.epoch, second.batches) == (8, 0, 1)
-    make_log(tmp_path / "u-0", (0, [encode_batch([Record(0, 0, b"k", b"v")])]), (1, []))
+    make_log(tmp_path / "u-0", [batch(0)], [])
     assert producer_spans(log_of(tmp_path / "u-0"), 5) == ProducerSpans(0, ())

@@ -19,7 +19,8 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.testing.strategies import logs
-from tests.cleaning.engine.logs import data, make_log
+from tests.logs import batch as batch_of
+from tests.logs import make_log
 
 NOTHING = OffsetIndex(0, np.empty(0, np.int64), np.empty(0, np.int64), 0)
 
@@ -142,8 +143,7 @@ def test_nothing_behind_the_end_of_a_range_is_read_while_the_file_agrees() -> No
 
 def small(path: Path) -> LogView:
     """Four segments of two batches, and an empty one; each key but `a` is in one segment."""
-    logs = [(2 * at, [data(2 * at, b"a"), data(2 * at + 1, b"k%d" % at)]) for at in range(4)]
-    return make_log(path, *logs, (8, []))
+    return make_log(path, *([batch_of(2 * at, "a=v"), batch_of(2 * at + 1, f"k{at}=v")] for at in range(4)), [])
 
 
 def test_a_position_leads_to_its_segment(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
-from tests.record.windows import window
+from tests.logs import window
 
 
 class Disk(WrappedFileSystem):

@@ -27,14 +27,16 @@ from cordwood.testing.memory_journal import lose_all
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
-from tests.storage.swap_scenes import built, loaded_by_kafka, only_logs
 from tests.storage.swaps import (
     NOW_MS,
     PATH,
     SCENES,
     Scene,
     Script,
+    built,
+    loaded_by_kafka,
     offset_of,
+    only_logs,
     seen_files,
     segment_files,
     snapshots,

@@ -1,27 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from cordwood.common.types import Isolation
-from cordwood.record.batch import Marker, encode_batch, encode_marker
-from cordwood.record.record import Record
+from cordwood.record.batch import encode_batch
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
-
-
-def data(offset: int, producer: int | None = None) -> bytes:
-    own: dict[str, Any] = {} if producer is None else {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
-    return encode_batch(
-        [Record(offset, 1, b"k", b"v"), Record(offset + 1, 1, b"k", b"v")], transactional=producer is not None, **own
-    )
-
-
-def end(offset: int, producer: int, *, committed: bool) -> bytes:
-    return encode_marker(Marker(offset, 1, producer, 0, committed))
+from tests.logs import batch, marker
 
 
 def open_log(*batches: bytes) -> LogView:
@@ -37,16 +24,16 @@ def read(log: LogView, isolation: Isolation | None) -> list[int]:
 
 
 INTERLEAVED = open_log(
-    data(0),
-    data(2, producer=7),
-    data(4, producer=8),
-    end(6, 7, committed=False),
-    data(7, producer=7),
-    end(9, 8, committed=True),
-    end(10, 7, committed=True),
-    data(11),
-    data(13, producer=9),
-    data(15),
+    batch(0, "k=v k=v"),
+    batch(2, "k=v k=v", producer=7),
+    batch(4, "k=v k=v", producer=8),
+    marker(6, 7, committed=False),
+    batch(7, "k=v k=v", producer=7),
+    marker(9, 8, committed=True),
+    marker(10, 7, committed=True),
+    batch(11, "k=v k=v"),
+    batch(13, "k=v k=v", producer=9),
+    batch(15, "k=v k=v"),
 )
 
 
@@ -65,19 +52,19 @@ def test_read_committed_skips_aborted_data_and_stops_at_an_open_transaction() ->
 
 def test_a_producer_that_aborts_again_and_again_hides_only_what_each_abort_ends() -> None:
     log = open_log(
-        data(0, 7),
-        end(2, 7, committed=False),
-        data(3, 7),
-        end(5, 7, committed=True),
-        data(6, 7),
-        end(8, 7, committed=False),
+        batch(0, "k=v k=v", producer=7),
+        marker(2, 7, committed=False),
+        batch(3, "k=v k=v", producer=7),
+        marker(5, 7, committed=True),
+        batch(6, "k=v k=v", producer=7),
+        marker(8, 7, committed=False),
     )
     assert read(log, Isolation.READ_COMMITTED) == [3, 4]
     assert log.transactions().aborted == {7: [(0, 2), (6, 8)]}
 
 
 def test_markers_without_a_transaction_end_nothing() -> None:
-    log = open_log(end(0, 7, committed=False), data(1), end(3, 7, committed=True))
+    log = open_log(marker(0, 7, committed=False), batch(1, "k=v k=v"), marker(3, 7, committed=True))
     assert read(log, Isolation.READ_COMMITTED) == [1, 2]
 
 
@@ -85,7 +72,7 @@ def test_an_emptied_marker_ends_nothing() -> None:
     emptied = encode_batch(
         [], base_offset=2, last_offset=2, producer_id=7, producer_epoch=0, transactional=True, control=True
     )
-    log = open_log(data(0, 7), emptied)
+    log = open_log(batch(0, "k=v k=v", producer=7), emptied)
     assert log.transactions().open == {7: 0}
 
 

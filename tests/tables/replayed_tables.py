@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from cordwood.commands.options import TableOptions
-from cordwood.commands.table import prepare
 from cordwood.common.types import NONE, Codec, TimestampType, TopicPartition
 from cordwood.record.batch import Marker, encode_batch, encode_marker, encode_message_set
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.formats.filenames import FileKind, offset_name
-from cordwood.tables.newest import NewestTask, TableRun, cut, scan_here
 
 TIME = 1_700_000_000_000
 #: Key, value, partition and offset of a row; value None if the key was deleted.
 Row = tuple[bytes, bytes | None, int, int]
-#: Offset, key and value; or digests of these.
-ConsumedRecord = tuple[int, bytes | None, bytes | None]
 
 
 @dataclass
@@ -73,15 +67,6 @@ class RandomLog:
             if wanted and one.key is not None and not one.is_marker and not one.aborted:
                 found[one.key] = one.key, one.value, partition, one.offset
         return found
-
-
-def replay_of_consumer(records: Iterable[ConsumedRecord], partition: int, end_offset: int) -> dict[bytes, Row]:
-    """The replay of a consumer's records."""
-    found: dict[bytes, Row] = {}
-    for offset, key, value in records:
-        if key is not None and offset < end_offset:
-            found[key] = key, value, partition, offset
-    return found
 
 
 def random_log(random: Random, path: Path, *, keyless: float = 0.1) -> RandomLog:
@@ -161,33 +146,3 @@ def random_log(random: Random, path: Path, *, keyless: float = 0.1) -> RandomLog
     # A gap behind the last record belongs to the last batch, or to none.
     end = records[-1].offset + 1 if records else first
     return RandomLog(path, records, start, max(start, end if stable == NONE else stable))
-
-
-def table_of(
-    *paths: Path,
-    as_of: int | str | Mapping[int, int] | None = None,
-    since: Mapping[int, int] | None = None,
-    deletes: bool = True,
-    chunk_records: int = 16,
-    ranges: int = 4,
-    run_bytes: int = 600,
-    scan: Callable[[Sequence[Sequence[TableRun]]], list[NewestTask]] = scan_here,
-) -> dict[bytes, Row]:
-    """The table of a topic by all stages, in this process, with tiny runs and chunks."""
-    options = TableOptions(as_of=as_of, since=since, deletes=deletes, key="bytes", value="bytes", high_watermark="end")
-    made = prepare([str(path) for path in paths], options, run_bytes=run_bytes)
-    logs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
-    found: dict[bytes, Row] = {}
-    for batch in made.rows_format.batches(scan(logs)):
-        for row in batch.to_pylist():
-            assert row["key"] not in found, "each key once"
-            if deletes:
-                assert row["deleted"] is (row["value"] is None)
-            found[row["key"]] = row["key"], row["value"], row["partition"], row["offset"]
-    return found
-
-
-def points_of(log: RandomLog, random: Random, count: int) -> Iterator[int]:
-    """Offsets that a table may be of."""
-    for _ in range(count):
-        yield random.randint(log.log_start_offset, log.last_stable_offset)

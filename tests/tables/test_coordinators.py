@@ -18,7 +18,8 @@ from cordwood.record.batch import Marker, encode_marker
 from cordwood.record.columns import raise_damage
 from cordwood.storage.log.view import LogView
 from cordwood.tables.coordinators import StateRecord, state_records
-from tests.storage.internal_logs import Pair, batch, internal_record, offset_commit, write_log
+from tests.logs import Pair, batch, write_log
+from tests.storage.messages import internal_record, offset_commit
 
 pytestmark = pytest.mark.more
 
@@ -33,12 +34,12 @@ def log_of(folder: Path, steps: list[Step]) -> tuple[LogView, int]:
     for kind, producer, pairs in steps:
         if kind == "data":
             codec = Codec.LZ4 if offset % 3 == 0 else Codec.NONE
-            batches.append(batch(offset, pairs, producer=None if producer == NONE else producer, codec=codec))
+            batches.append(batch(offset, *pairs, producer=None if producer == NONE else producer, codec=codec))
             offset += len(pairs)
         else:
             batches.append(encode_marker(Marker(offset, 0, producer, 0, committed=kind == "commit")))
             offset += 1
-    return LogView(str(write_log(folder, *batches)), fs=PosixFileSystem()), offset
+    return LogView(str(write_log(folder, [*batches])), fs=PosixFileSystem()), offset
 
 
 def replay(steps: list[Step]) -> tuple[dict[bytes, tuple[int, bytes]], dict[tuple[bytes, int], tuple[int, bytes]]]:

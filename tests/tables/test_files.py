@@ -19,7 +19,7 @@ from cordwood.commands.options import TableOptions
 from cordwood.common.errors import RequestError, UndecodableError
 from cordwood.tables.rows import FileFormat
 from cordwood.tasks.engines import Where
-from tests.cleaning.engine.logs import append
+from tests.logs import append
 
 
 def write(path: Path, output: Path, **options: Any) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -15,6 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cordwood
+from cordwood.commands.options import TableOptions
+from cordwood.commands.table import prepare
 from cordwood.commands.table_point import partitions_of
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.fs.posix import PosixFileSystem
@@ -22,14 +24,59 @@ from cordwood.storage.check import Severity
 from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, DirectoryState
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from tests.commands.fixture_pairs import PAIRS, Pair
+from cordwood.tables.newest import NewestTask, TableRun, cut, scan_here
+from tests.commands.growing_logs import PAIRS, Pair
 from tests.commands.in_process import InThisProcess
 from tests.fixtures import NAMES, PACKED, fixture, reads
 from tests.knobs import drawn, scaled
-from tests.tables.replayed_tables import TIME, ConsumedRecord, points_of, random_log, replay_of_consumer, table_of
+from tests.tables.replayed_tables import TIME, RandomLog, Row, random_log
 from tests.tasks.spark.logs import random_log as scripted_log
 
 pytestmark = pytest.mark.more
+
+
+#: Offset, key and value; or digests of these.
+ConsumedRecord = tuple[int, bytes | None, bytes | None]
+
+
+def replay_of_consumer(records: Iterable[ConsumedRecord], partition: int, end_offset: int) -> dict[bytes, Row]:
+    """The replay of a consumer's records."""
+    found: dict[bytes, Row] = {}
+    for offset, key, value in records:
+        if key is not None and offset < end_offset:
+            found[key] = key, value, partition, offset
+    return found
+
+
+def table_of(
+    *paths: Path,
+    as_of: int | str | Mapping[int, int] | None = None,
+    since: Mapping[int, int] | None = None,
+    deletes: bool = True,
+    chunk_records: int = 16,
+    ranges: int = 4,
+    run_bytes: int = 600,
+    scan: Callable[[Sequence[Sequence[TableRun]]], list[NewestTask]] = scan_here,
+) -> dict[bytes, Row]:
+    """The table of a topic by all stages, in this process, with tiny runs and chunks."""
+    options = TableOptions(as_of=as_of, since=since, deletes=deletes, key="bytes", value="bytes", high_watermark="end")
+    made = prepare([str(path) for path in paths], options, run_bytes=run_bytes)
+    logs = cut(made.point.slices, b"secret of 16 byt", chunk_records=chunk_records, ranges=ranges)
+    found: dict[bytes, Row] = {}
+    for batch in made.rows_format.batches(scan(logs)):
+        for row in batch.to_pylist():
+            assert row["key"] not in found, "each key once"
+            if deletes:
+                assert row["deleted"] is (row["value"] is None)
+            found[row["key"]] = row["key"], row["value"], row["partition"], row["offset"]
+    return found
+
+
+def points_of(log: RandomLog, random: Random, count: int) -> Iterator[int]:
+    """Offsets that a table may be of."""
+    for _ in range(count):
+        yield random.randint(log.log_start_offset, log.last_stable_offset)
+
 
 LOGS, POINTS = scaled(20, 300), scaled(4, 20)
 

@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 import cordwood
 from cordwood.common.json_text import json_text
-from tests.cleaning.engine.logs import append
 from tests.command import run
+from tests.logs import append
 
 pytestmark = pytest.mark.more
 

@@ -25,8 +25,8 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.tasks.tasks import TASKS_PER_CORE, cleaning, pack, share_memory, shared_by
-from tests.cleaning.engine.logs import data, make_log
 from tests.fixtures import copy_of, fixture
+from tests.logs import batch, make_log
 
 FS = PosixFileSystem()
 HERE = FS.location()
@@ -225,7 +225,10 @@ def test_tasks_have_an_equal_part_of_the_memory_as_many_as_run_at_once() -> None
 
 def test_an_offset_map_that_needs_more_than_its_memory_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
-    make_log(directory, *((base, [data(base + at, b"%d" % (base + at)) for at in range(2500)]) for base in (0, 2500)))
+    make_log(
+        directory,
+        *((base, [batch(base + at, (b"%d" % (base + at), b"v")) for at in range(2500)]) for base in (0, 2500)),
+    )
     policy = ["cleanup.policy=compact"]
     plan = make_plan(str(directory), overrides=policy, ignore_ratio=True, offset_map=2_400_000, memory=50_000)
     (one,) = share_memory(tasks_of(plan, HERE), 4)

@@ -18,7 +18,7 @@ from cordwood.commands import plan as report
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from tests.commands.planned_logs import T0, batch, make_log
+from tests.logs import T0, batch, write_log
 
 MB = 1 << 20
 
@@ -27,7 +27,7 @@ def planned(folder: Path, sizes: Sequence[int], **options: object) -> Plan:
     """A plan of a partition for each size, in MiB; a record for each MiB."""
     for number, size in enumerate(sizes):
         batches = [encode_batch([Record(at, T0, b"%d" % at, bytes(MB))]) for at in range(size)]
-        make_log(folder / f"t-{number}", batches, [batch(size)])
+        write_log(folder / f"t-{number}", batches, [batch(size)])
     return make_plan(
         str(folder),
         overrides=["cleanup.policy=compact"],
@@ -67,7 +67,7 @@ def test_large_partitions_leave_cores_to_the_threads_of_tasks(cores: int, at_onc
 
 def test_a_partition_whose_keys_take_more_than_a_task_has_is_divided_on_one_core(tmp_path: Path) -> None:
     batches = [encode_batch([Record(at * 9_000 + one, T0, b"k", b"") for one in range(9_000)]) for at in range(10)]
-    make_log(tmp_path / "t-0", batches, [batch(90_000)])
+    write_log(tmp_path / "t-0", batches, [batch(90_000)])
     plan = with_divisions(planned(tmp_path, [], memory=MB), 1)
     (found,) = divisions(plan)
     assert found.staged

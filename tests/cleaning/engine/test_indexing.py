@@ -20,7 +20,7 @@ from cordwood.storage.index.files import write_index
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
-from tests.cleaning.engine.logs import make_log
+from tests.logs import make_log
 
 pytestmark = pytest.mark.more
 
@@ -42,7 +42,7 @@ def some_log(folder: Path) -> LogView:
     ]
     end = 3 * SIZE
     dirty = batch(end, [keys[SIZE + 17], b"new", keys[2 * SIZE - 1]])
-    return make_log(folder, *parts, (end, [dirty]), (end + 3, [batch(end + 3, [b"active"])]))
+    return make_log(folder, *parts, (end, [dirty]), [batch(end + 3, [b"active"])])
 
 
 def made(log: LogView, folder: Path, *, probing: bool, group_bytes: int = 90_000) -> dict[int, KeyIndex]:
@@ -141,7 +141,7 @@ def test_a_part_that_loses_records_for_another_reason_than_their_keys_is_read(
 ) -> None:
     start, end = [batch(at, [b"key-%d" % at] * 8) for at in range(0, 80, 8)], 80
     keyless = encode_batch([Record(end, 1, None, b"v"), Record(end + 1, 1, b"k", b"v" * 9_000)])
-    log = make_log(tmp_path / "t-0", (0, start), (end, [keyless]), (100, [batch(100, [b"a"])]))
+    log = make_log(tmp_path / "t-0", (0, start), (end, [keyless]), [batch(100, [b"a"])])
     folder = tmp_path / "out"
     folder.mkdir()
     request = CleanRequest(

@@ -27,8 +27,8 @@ from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.cleaning.against_kafka import differences, segment_files
-from tests.cleaning.engine.logs import data, make_log
 from tests.kafka_tools import Line, Oracle
+from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -57,7 +57,9 @@ def in_rounds(
 
 def four_keys(folder: Path) -> LogView:
     """The keys a b c d twice, a segment each, and an empty active segment."""
-    halves = [[data(at, b"abcd"[at % 4 : at % 4 + 1]) for at in range(start, start + 4)] for start in (0, 4)]
+    halves = [
+        [batch(at, (b"abcd"[at % 4 : at % 4 + 1], b"v"), time=0) for at in range(start, start + 4)] for start in (0, 4)
+    ]
     return make_log(folder, (0, halves[0]), (4, halves[1]), (8, []))
 
 
@@ -100,7 +102,7 @@ def test_rounds_end_when_the_rest_is_not_dirty_enough(tmp_path: Path) -> None:
 
 def test_what_has_waited_too_long_is_cleaned_however_little_is_dirty(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
-    log = make_log(folder, (0, [data(at, b"%d" % at, timestamp=10) for at in range(4)]), (4, []))
+    log = make_log(folder, (0, [batch(at, (b"%d" % at, b"v"), time=10) for at in range(4)]), (4, []))
     late = Threshold(cleanable_ratio=1, max_compaction_lag_ms=5)
     assert in_rounds(log, tmp_path / "due", 4, 2, threshold=late, now_ms=15).rounds == 1
     assert in_rounds(log, tmp_path / "late", 4, 2, threshold=late, now_ms=16).rounds == 2
@@ -109,7 +111,10 @@ def test_what_has_waited_too_long_is_cleaned_however_little_is_dirty(tmp_path: P
 def test_a_segment_that_took_in_a_younger_one_may_be_too_young_for_the_next_round(tmp_path: Path) -> None:
     # The clean part may be of any age. Once merged with dirty data it keeps the whole segment from being cleaned again.
     log = make_log(
-        tmp_path / "t-0", (0, [data(0, b"x", timestamp=100)]), (1, [data(at, b"%d" % at) for at in (1, 2)]), (3, [])
+        tmp_path / "t-0",
+        [batch(0, "x=v", time=100)],
+        (1, [batch(at, (b"%d" % at, b"v"), time=0) for at in (1, 2)]),
+        (3, []),
     )
     young = Threshold(cleanable_ratio=-1, min_compaction_lag_ms=10)
     cleaned = in_rounds(log, tmp_path / "out", 3, 1, first_dirty=1, now_ms=50, threshold=young)
@@ -125,7 +130,7 @@ def test_group_written_as_two_segments_replaces_its_sources_after_a_round(tmp_pa
     # The time index has room for few entries, so that a merged output ends early and another begins; the next round
     # reads both, and has a group for each.
     folder = tmp_path / "t-0"
-    batches = [[data(at, b"%d" % at, timestamp=at) for at in (low, low + 1)] for low in (0, 2, 4)]
+    batches = [[batch(at, (b"%d" % at, b"v"), time=at) for at in (low, low + 1)] for low in (0, 2, 4)]
     log = make_log(folder, *zip((0, 2, 4), batches, strict=True), (6, []))
     index = IndexLimits(interval_bytes=1, size_bytes=36)
     cleaned = in_rounds(log, tmp_path / "out", 6, 4, index=index)
@@ -265,11 +270,13 @@ def clean(log: LogView, target: Path, **settings: object) -> Cleaned:
 
 def with_first(folder: Path, *batches: bytes) -> LogView:
     """A log whose first segment has these batches, and whose second supersedes its own first record."""
-    return make_log(folder, (0, list(batches)), (10, [data(10, b"x"), data(11, b"x")]), (20, [data(20)]))
+    return make_log(
+        folder, (0, list(batches)), [batch(10, "x=v", time=0), batch(11, "x=v", time=0)], [batch(20, time=0)]
+    )
 
 
 def test_a_segment_in_which_nothing_changes_keeps_its_files(tmp_path: Path) -> None:
-    log = with_first(tmp_path / "t-0", data(0, b"a"), data(1, b"b"))
+    log = with_first(tmp_path / "t-0", batch(0, "a=v", time=0), batch(1, "b=v", time=0))
     cleaned = clean(log, tmp_path / "out")
     assert (cleaned.replaced, cleaned.outputs, set(cleaned.kept)) == (((0,), (10,)), ((0,), (10,)), {0})
     assert list(cleaned.written) == [((10,), (10,))]
@@ -286,14 +293,14 @@ def tombstone(offset: int) -> bytes:
     return encode_batch([Record(offset, 0, b"t", None)])
 
 
-FIRST = data(0, b"a")
+FIRST = batch(0, "a=v", time=0)
 
 
 @pytest.mark.parametrize(
     "batch",
     [
-        pytest.param(data(1, b"x"), id="superseded in another segment"),
-        pytest.param(data(1, b"a"), id="superseded in the same segment"),
+        pytest.param(batch(1, "x=v", time=0), id="superseded in another segment"),
+        pytest.param(batch(1, "a=v", time=0), id="superseded in the same segment"),
         pytest.param(tombstone(1), id="tombstone"),
         pytest.param(encode_batch([Record(1, 0, None, b"v")]), id="no key"),
         pytest.param(encode_batch([Record(1, 0, b"b", b"v")], transactional=True, producer_id=5), id="transaction"),
@@ -328,21 +335,21 @@ def transaction_index(folder: Path) -> None:
 
 @pytest.mark.parametrize("change", [other_index, no_time_index, transaction_index])
 def test_a_segment_whose_indexes_would_be_others_is_written(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    with_first(tmp_path / "t-0", FIRST, data(1, b"b"))
+    with_first(tmp_path / "t-0", FIRST, batch(1, "b=v", time=0))
     change(tmp_path / "t-0")
     log = LogView(str(tmp_path / "t-0"), log_start_offset=0, fs=FS)
     assert clean(log, tmp_path / "out").kept == set()
 
 
 def test_segments_that_become_one_are_written(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "t-0", (0, [data(0, b"a")]), (1, [data(1, b"b")]), (2, [data(2)]))
+    log = make_log(tmp_path / "t-0", [batch(0, "a=v", time=0)], [batch(1, "b=v", time=0)], [batch(2, time=0)])
     cleaned = clean(log, tmp_path / "out", segment_bytes=1 << 20)
     assert (cleaned.replaced, set(cleaned.kept)) == (((0, 1),), set())
     assert clean(log, tmp_path / "alone").kept == {0, 1}
 
 
 def test_an_index_that_is_too_large_for_its_limit_is_written_anew(tmp_path: Path) -> None:
-    log = with_first(tmp_path / "t-0", *(data(at, b"%d" % at, size=4096) for at in range(4)))
+    log = with_first(tmp_path / "t-0", *(batch(at, (b"%d" % at, b"v" * 4096), time=0) for at in range(4)))
     assert clean(log, tmp_path / "out").kept == {0}
     assert clean(log, tmp_path / "small", index=IndexLimits(size_bytes=16)).kept == set()
 
@@ -352,7 +359,10 @@ def test_an_index_that_is_too_large_for_its_limit_is_written_anew(tmp_path: Path
 
 def small(path: Path) -> LogView:
     """Five segments of two records; `a` is in each of them."""
-    return make_log(path, *((2 * at, [data(2 * at, b"a"), data(2 * at + 1, b"k%d" % at)]) for at in range(5)))
+    return make_log(
+        path,
+        *((2 * at, [batch(2 * at, "a=v", time=0), batch(2 * at + 1, (b"k%d" % at, b"v"), time=0)]) for at in range(5)),
+    )
 
 
 def cleaned(log: LogView, target: Path) -> Cleaned:

@@ -41,7 +41,7 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
-from tests.cleaning.engine.logs import make_log
+from tests.logs import make_log
 
 pytestmark = pytest.mark.more
 

@@ -25,7 +25,7 @@ from cordwood.storage.index.files import secret_of_most, write_index
 from cordwood.storage.index.search import Candidates
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
-from tests.cleaning.engine.logs import make_log
+from tests.logs import make_log
 
 pytestmark = pytest.mark.more
 
@@ -47,7 +47,7 @@ def some_log(folder: Path) -> LogView:
         for base in range(0, 3 * size, size)
     ]
     dirty = batch(3 * size, [keys[size + 17], b"new", keys[2 * size - 1]])
-    return make_log(folder, *parts, (3 * size, [dirty]), (3 * size + 3, [batch(3 * size + 3, [b"active"])]))
+    return make_log(folder, *parts, (3 * size, [dirty]), [batch(3 * size + 3, [b"active"])])
 
 
 def indexed(log: LogView, secret: bytes = SECRET) -> list[Path]:
@@ -247,7 +247,7 @@ def spread_log(folder: Path) -> LogView:
     clean = [batch(at, keys[at : at + RECORDS]) for at in range(0, size, RECORDS)]
     dirty = batch(size, keys[2 * RECORDS + 3 :: 4 * RECORDS])
     end = size + len(keys[2 * RECORDS + 3 :: 4 * RECORDS])
-    return make_log(folder, (0, clean), (size, [dirty]), (end, [batch(end, [b"active"])]))
+    return make_log(folder, (0, clean), (size, [dirty]), [batch(end, [b"active"])])
 
 
 def test_once_a_record_goes_the_others_are_looked_up_as_they_are_rewritten(

@@ -17,7 +17,7 @@ from cordwood.storage.log.files import read_file
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.memory import MemoryFileSystem
-from tests.cleaning.engine.logs import data, make_log
+from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -27,10 +27,10 @@ BATCHES = 300
 
 def log_in(folder: Path) -> LogView:
     """A log whose first segment has a long unchanged prefix, followed by a dropped record."""
-    first = [data(number, b"key-%d" % number, size=1_000 + number) for number in range(BATCHES)]
-    goes = data(BATCHES, b"x", size=900)
-    later = [data(number, b"key-%d" % number, size=700) for number in range(BATCHES + 1, BATCHES + 100)]
-    return make_log(folder, (0, [*first, goes, *later]), (BATCHES + 200, [data(BATCHES + 200, b"x")]), (10_000, []))
+    first = [batch(number, (b"key-%d" % number, b"v" * (1_000 + number))) for number in range(BATCHES)]
+    goes = batch(BATCHES, (b"x", b"v" * 900))
+    later = [batch(number, (b"key-%d" % number, b"v" * 700)) for number in range(BATCHES + 1, BATCHES + 100)]
+    return make_log(folder, (0, [*first, goes, *later]), [batch(BATCHES + 200, "x=v")], (10_000, []))
 
 
 def clean(log: LogView, fs: PosixFileSystem | MemoryFileSystem, target: str) -> Cleaned:

@@ -30,7 +30,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning import modes
-from tests.cleaning.engine.logs import data, make_log
+from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -42,10 +42,10 @@ def some_log(folder: Path, *, seed: int = 1, records: int = 60, segments: int = 
     source = random.Random(seed)
     bases = [records * at // segments for at in range(segments)]
     parts = [
-        (base, [data(offset, b"%d" % source.randrange(20)) for offset in range(base, end)])
+        (base, [batch(offset, (b"%d" % source.randrange(20), b"v")) for offset in range(base, end)])
         for base, end in zip(bases, [*bases[1:], records], strict=True)
     ]
-    return make_log(folder, *parts, (records, [data(records)]))
+    return make_log(folder, *parts, [batch(records)])
 
 
 def choice(log: LogView, **settings: Any) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def test_a_batch_whose_offsets_go_back_is_left_to_one_task(tmp_path: Path, mode:
 
 def leave_to_one_task(tmp_path: Path) -> None:
     back = encode_batch([Record(5, 0, b"a", b""), Record(3, 0, b"a", b"")], base_offset=3, last_offset=5)
-    log = make_log(tmp_path / "t-0", (0, [back, data(6, b"b")]), (10, [data(10)]))
+    log = make_log(tmp_path / "t-0", (0, [back, batch(6, "b=v")]), [batch(10)])
     (tmp_path / "stages").mkdir()
     assert modes.by_stages(FS, log, str(tmp_path / "stages"), **choice(log)) is None
     # Kafka's map has the offset of the last record: 5 is not below 3, and 3 is not, either.
@@ -208,7 +208,7 @@ def leave_to_one_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["stages", "probed"])
 def test_batches_that_go_back_are_damage(tmp_path: Path, mode: str) -> None:
-    log = make_log(tmp_path / "t-0", (0, [data(5, b"a"), data(3, b"a"), data(6, b"b")]), (10, [data(10)]))
+    log = make_log(tmp_path / "t-0", (0, [batch(5, "a=v"), batch(3, "a=v"), batch(6, "b=v")]), [batch(10)])
     (tmp_path / "stages").mkdir()
     said = "offsets 5 to 5 comes before a batch that starts at offset 3"
     with modes.using(mode), pytest.raises(CorruptBatchError, match=said):

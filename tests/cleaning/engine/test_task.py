@@ -36,9 +36,9 @@ from cordwood.storage.log import windows
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
 from cordwood.storage.recovery.replay import Producers
-from tests.cleaning.engine.logs import MTIME, data, make_log
 from tests.fixtures import fixture
-from tests.fs.acting import Acting
+from tests.fs.disks import Acting
+from tests.logs import MTIME, batch, make_log
 
 pytestmark = pytest.mark.more
 
@@ -68,7 +68,12 @@ def last_offsets(producers: Producers) -> dict[int, int]:
 
 def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
-    make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
+    make_log(
+        folder,
+        [batch(0, time=0, producer=1, transactional=False)],
+        [batch(1, time=0, producer=2, transactional=False)],
+        [batch(2, time=0, producer=3, transactional=False)],
+    )
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
     assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {9: 1, 3: 2}
@@ -76,7 +81,12 @@ def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
-    make_log(folder, (0, [data(0, producer=1)]), (1, [data(1, producer=2)]), (2, [data(2, producer=3)]))
+    make_log(
+        folder,
+        [batch(0, time=0, producer=1, transactional=False)],
+        [batch(1, time=0, producer=2, transactional=False)],
+        [batch(2, time=0, producer=3, transactional=False)],
+    )
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0)).write_bytes(b"broken")
     assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {8: 0, 2: 1, 3: 2}
@@ -85,7 +95,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path
 def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
     # As a broker, which removes it when it loads the log.
     folder = tmp_path / "t-0"
-    make_log(folder, (1, [data(1, producer=2)]))
+    make_log(folder, [batch(1, time=0, producer=2, transactional=False)])
     write_snapshot(folder, 1, entry(8, 0, 0))
     assert last_offsets(load_producers(LogView(str(folder), log_start_offset=1, fs=PosixFileSystem()), now_ms=10)) == {
         2: 1
@@ -95,7 +105,7 @@ def test_a_snapshot_at_the_log_start_is_not_used(tmp_path: Path) -> None:
 def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
     # Its batches were truncated.
     folder = tmp_path / "t-0"
-    make_log(folder, (0, [data(0, producer=1)]), (1, []))
+    make_log(folder, [batch(0, time=0, producer=1, transactional=False)], (1, []))
     write_snapshot(folder, 1, entry(8, 0, 0))
     write_snapshot(folder, 2, entry(9, 1, 0))
     assert last_offsets(load_producers(LogView(str(folder), log_start_offset=0, fs=PosixFileSystem()), now_ms=10)) == {
@@ -105,13 +115,13 @@ def test_a_snapshot_above_the_log_end_is_not_used(tmp_path: Path) -> None:
 
 def test_producers_of_a_snapshot_expire_a_day_after_their_last_batch(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
-    make_log(folder, (0, [data(0)]), (1, []))
+    make_log(folder, [batch(0, time=0)], (1, []))
     write_snapshot(folder, 1, entry(1, 0, 0), entry(2, 0, 1))
     assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=DAY)) == {2: 0}
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "t-0", (0, [data(0, timestamp=77)]), (1, [data(1, timestamp=-1)]), (2, []))
+    log = make_log(tmp_path / "t-0", [batch(0, time=77)], [batch(1, time=-1)], (2, []))
     facts = [segment_facts(segment) for segment in log.segments]
     assert [one.largest_timestamp for one in facts] == [77, MTIME, MTIME]
     sizes = [(one.size_bytes, one.index_bytes, one.time_index_bytes) for one in facts]
@@ -136,7 +146,7 @@ def clean(log: LogView, target: Path, end: int, suffix: str = "") -> partition.C
 
 
 def test_outputs_get_the_suffix_and_the_last_sources_time(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "t-0", (0, [data(0)]), (1, [data(1)]), (2, []))
+    log = make_log(tmp_path / "t-0", [batch(0, time=0)], [batch(1, time=0)], (2, []))
     before = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
     cleaned = clean(log, tmp_path / "out", 2, ".cleaned")
     assert (cleaned.end_offset, cleaned.replaced, cleaned.outputs) == (2, ((0, 1),), ((0,),))
@@ -160,7 +170,7 @@ def test_outputs_get_the_suffix_and_the_last_sources_time(tmp_path: Path) -> Non
 def test_a_damaged_batch_stops_the_clean_and_says_where_it_is(tmp_path: Path, flip: int) -> None:
     # Its length, its header, its last byte. A lost marker would make good data look aborted.
     folder = tmp_path / "t-0"
-    make_log(folder, (0, [data(0), data(1, b"j")]), (2, [data(2)]), (3, []))
+    make_log(folder, [batch(0, time=0), batch(1, "j=v", time=0)], [batch(2, time=0)], (3, []))
     path = folder / offset_name(0, FileKind.LOG)
     stored = bytearray(path.read_bytes())
     stored[70 + (8 + flip if flip == 3 else flip)] ^= 0x40
@@ -281,7 +291,7 @@ def test_a_clean_that_fails_leaves_no_thread_behind(tmp_path: Path, spoilt: str)
 def test_a_batch_larger_than_a_window_is_rewritten_whole(tmp_path: Path, codec: Codec) -> None:
     noise = np.random.default_rng(7).bytes(readahead.WINDOW_BYTES + 1000)
     pair = [Record(0, 0, b"a", noise), Record(1, 0, b"b", noise)]
-    log = make_log(tmp_path / "t-0", (0, [encode_batch(pair, codec=codec)]), (2, [data(2, b"a")]), (3, []))
+    log = make_log(tmp_path / "t-0", (0, [encode_batch(pair, codec=codec)]), [batch(2, "a=v", time=0)], (3, []))
     cleaned = clean(log, tmp_path / "out", 3)
     assert cleaned.counts.batches_rebuilt == 1
     kept = list(LogView(str(tmp_path / "out"), log_start_offset=0, fs=PosixFileSystem()).records())
@@ -313,7 +323,7 @@ def test_a_batch_larger_than_any_segment_is_damage(tmp_path: Path, monkeypatch: 
     for module, name in ((windows, "LARGEST_WINDOW_BYTES"), (readahead, "LARGEST_BATCH_BYTES")):
         monkeypatch.setattr(module, name, 20_000)
     monkeypatch.setattr(readahead, "WINDOW_BYTES", 10_000)
-    log = make_log(tmp_path / "t-0", (0, [data(0), data(1, size=30_000)]), (2, []))
+    log = make_log(tmp_path / "t-0", [batch(0, time=0), batch(1, (b"k", b"v" * 30_000), time=0)], (2, []))
     with pytest.raises(CorruptBatchError, match="larger than a segment") as caught:
         clean(log, tmp_path / "out", 2)
     assert (caught.value.path, caught.value.offset) == (log.segments[0].path, 1)

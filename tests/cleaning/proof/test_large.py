@@ -14,7 +14,7 @@ from cordwood.cleaning.proof.compare import Digests
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import decode
 from cordwood.record.record import Record, to_records
-from tests.record.windows import window
+from tests.logs import window
 
 pytestmark = pytest.mark.more
 

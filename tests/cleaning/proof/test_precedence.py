@@ -11,15 +11,15 @@ from cordwood.cleaning.proof.pairs import Pair, Side, ViolationKind
 from cordwood.cleaning.proof.precedence import NEWEST_OFFSET
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from tests.cleaning.engine.logs import data, make_log
 from tests.cleaning.proof.proving import verify_pairs
 from tests.cleaning.ranked import LARGEST_SURVIVES, LARGEST_TIMESTAMP
+from tests.logs import batch, make_log
 
 
 def test_a_proof_expects_the_winner_of_its_keep_rule_to_survive(tmp_path: Path) -> None:
     before, after = tmp_path / "t-0", tmp_path / "after"
-    first = [data(0, b"a", timestamp=9), data(1, b"a", timestamp=5)]
-    log = make_log(before, (0, first), (2, [data(2, b"a", timestamp=7), data(3, b"b")]), (4, []))
+    first = [batch(0, "a=v", time=9), batch(1, "a=v", time=5)]
+    log = make_log(before, (0, first), [batch(2, "a=v", time=7), batch(3, "b=v", time=0)], (4, []))
     after.mkdir()
     settings = CleanSettings(precedence=LARGEST_TIMESTAMP)
     request = CleanRequest(first_dirty=0, first_uncleanable=4, now_ms=0, settings=settings)

@@ -24,9 +24,22 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
 from cordwood.tasks import tasks
 from tests.cleaning.proof.planting import NOW, State, data, marker
-from tests.commands.in_process import ProvingInThisProcess
+from tests.commands.in_process import InThisProcess
 
 pytestmark = pytest.mark.more
+
+
+class ProvingInThisProcess(InThisProcess):
+    """Tasks run in this process; tasks on Spark prove their output."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.sparkContext = spark.sparkContext
+
+    def newSession(self) -> SparkSession:  # noqa: N802
+        """The session whose tasks prove."""
+        return self._spark.newSession()
+
 
 #: One group of one segment fits, two do not.
 ROOM_BYTES = 25_000

@@ -29,7 +29,7 @@ from tests.cleaning.proof.planting import NOW, State, cleaned_example
 from tests.cleaning.proof.proving import verify_pairs
 from tests.cleaning.proof.wrong_results import wrong_results
 from tests.commands.in_process import InThisProcess
-from tests.record.windows import window
+from tests.logs import window
 
 pytestmark = pytest.mark.more
 

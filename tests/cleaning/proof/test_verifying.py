@@ -27,8 +27,8 @@ from cordwood.storage.formats.properties import PartitionMetadata
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from tests.cleaning.proof.planting import NOW, State, Stored, cleaned_example, copy_tree, data, example, marker
 from tests.cleaning.proof.proving import verify_pairs
-from tests.commands.fixture_pairs import PAIRS
-from tests.commands.fixture_pairs import Pair as KafkasPair
+from tests.commands.growing_logs import PAIRS
+from tests.commands.growing_logs import Pair as KafkasPair
 from tests.fixtures import facts, fixture
 
 pytestmark = pytest.mark.more

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,6 @@ from tests import kafka_tools
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: No log changes while both sources read.
-STILL = {
-    "log_cleaner_enable": "false",
-    "log_initial_task_delay_ms": 86_400_000,
-    "log_retention_check_interval_ms": 86_400_000,
-    "offsets_retention_minutes": 2_147_483,
-    "transaction_max_timeout_ms": 2_147_483_647,
-    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 2_147_483_647,
-    "transaction_remove_expired_transaction_cleanup_interval_ms": 2_147_483_647,
-}
 
 #: The topic that `producing` writes to, and the retained size of each partition.
 TOPIC, RETENTION_BYTES = "moving", 60_000
@@ -41,19 +30,6 @@ def with_kafka(spark: SparkSession) -> SparkSession:
     except RequestError as error:
         (pytest.fail if kafka_tools.required() else pytest.skip)(str(error))
     return spark
-
-
-def from_kafka(spark: SparkSession, address: str, options: Mapping[str, str]) -> DataFrame:
-    """Read with Spark's Kafka source."""
-    fast = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "20000"}
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
-    return reader.options(**fast, **options).load()
-
-
-def from_logs(spark: SparkSession, path: Path, options: Mapping[str, str]) -> DataFrame:
-    """Read with our source; it also gets the options for a broker."""
-    reader = spark.read.format("cordwood").option("kafka.bootstrap.servers", "127.0.0.1:1").option("groupIdPrefix", "g")
-    return reader.options(**options).load(str(path))
 
 
 def sorted_rows(frame: DataFrame) -> pa.Table:
@@ -98,18 +74,3 @@ class Producer:
             for value in some
         ]
         self({"do": "begin", "id": "p"}, *sends, {"do": "commit" if committed else "abort", "id": "p"})
-
-
-@contextmanager
-def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
-    """A broker with a topic of two partitions, whose old segments retention deletes all the time; and a producer to
-    it.
-    """
-    broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
-    settings = {"internal.segment.bytes": "12000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
-    with Producer(directory) as producer:
-        producer(
-            {"do": "create_topic", "topic": TOPIC, "partitions": 2, "config": settings},
-            {"do": "producer", "id": "p", "config": {"transactional.id": "x"}},
-        )
-        yield producer

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from cordwood.common.config import overrides
-from cordwood.common.types import NONE, Codec, Isolation, TopicPartition
+from cordwood.common.types import NONE, Codec, TopicPartition
 from cordwood.fs.base import LocalFileSystem, Store
 from cordwood.live.log import Log
 from cordwood.live.log_manager import LogManager
@@ -19,7 +19,6 @@ from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.log.files import write_file
-from cordwood.storage.log.view import LogView
 from cordwood.tables.source.batch import BatchPlan, plan_batch
 from cordwood.tables.source.filters import Condition
 from cordwood.tables.source.options import ReadOptions, parse
@@ -146,28 +145,6 @@ def as_a_brokers(fs: LocalFileSystem, marks: dict[TopicPartition, int] | None) -
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 Row = dict[str, Any]
-
-
-def expected_rows(fs: Store, isolation: Isolation, root: str = ROOT) -> list[Row]:
-    """All rows of a directory as `LogView` has them, which reads every header and no transaction index."""
-    found = []
-    for partition in PARTITIONS:
-        path = f"{root}/{partition}"
-        if not fs.exists(path):
-            continue
-        for record in LogView(path, fs=fs).records(isolation=isolation):
-            found.append(
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "offset": record.offset,
-                    "timestamp": record.timestamp * 1000,
-                    "key": record.key,
-                    "value": record.value,
-                    "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
-                }
-            )
-    return found
 
 
 def read_rows(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 import cordwood
 from cordwood.common.types import TopicPartition
@@ -18,12 +19,38 @@ from cordwood.tables.source.offsets import to_document
 from tests.fixtures import copy_of, fixture, partitions, reads
 from tests.kafka_tools import Broker
 from tests.knobs import drawn
-from tests.tables.source.kafka_source import STILL, from_kafka, from_logs, sorted_rows, with_kafka
+from tests.tables.source.kafka_source import sorted_rows, with_kafka
 
 pytestmark = pytest.mark.more
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+#: No log changes while both sources read.
+STILL = {
+    "log_cleaner_enable": "false",
+    "log_initial_task_delay_ms": 86_400_000,
+    "log_retention_check_interval_ms": 86_400_000,
+    "offsets_retention_minutes": 2_147_483,
+    "transaction_max_timeout_ms": 2_147_483_647,
+    "transaction_abort_timed_out_transaction_cleanup_interval_ms": 2_147_483_647,
+    "transaction_remove_expired_transaction_cleanup_interval_ms": 2_147_483_647,
+}
+
+
+def from_kafka(spark: SparkSession, address: str, options: Mapping[str, str]) -> DataFrame:
+    """Read with Spark's Kafka source."""
+    fast = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "20000"}
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
+    return reader.options(**fast, **options).load()
+
+
+def from_logs(spark: SparkSession, path: Path, options: Mapping[str, str]) -> DataFrame:
+    """Read with our source; it also gets the options for a broker."""
+    reader = spark.read.format("cordwood").option("kafka.bootstrap.servers", "127.0.0.1:1").option("groupIdPrefix", "g")
+    return reader.options(**options).load(str(path))
+
 
 #: Directories that brokers of 4.3.1 left, in various states.
 FIXTURES = [

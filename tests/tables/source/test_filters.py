@@ -22,16 +22,30 @@ from cordwood.storage.log.view import LogView
 from cordwood.tables.source import slices
 from cordwood.tables.source.filters import NULL, Condition, is_decided, microseconds, offset_range, oldest_ms, selects
 from tests.knobs import SEED, scaled
-from tests.tables.source.random_logs import (
-    NOW_MS,
-    PARTITIONS,
-    ROOT,
-    Row,
-    Writer,
-    expected_rows,
-    random_directory,
-    read_rows,
-)
+from tests.tables.source.random_logs import NOW_MS, PARTITIONS, ROOT, Row, Writer, random_directory, read_rows
+
+
+def expected_rows(fs: Store, isolation: Isolation, root: str = ROOT) -> list[Row]:
+    """All rows of a directory as `LogView` has them, which reads every header and no transaction index."""
+    found = []
+    for partition in PARTITIONS:
+        path = f"{root}/{partition}"
+        if not fs.exists(path):
+            continue
+        for record in LogView(path, fs=fs).records(isolation=isolation):
+            found.append(
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "offset": record.offset,
+                    "timestamp": record.timestamp * 1000,
+                    "key": record.key,
+                    "value": record.value,
+                    "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+                }
+            )
+    return found
+
 
 #: Random directories.
 DIRECTORIES = scaled(8, 300)

@@ -15,10 +15,10 @@ from cordwood.commands.options import TableOptions
 from cordwood.commands.table import shown_table
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.fs.manifest import MANIFEST
-from tests.cleaning.engine.logs import append
 from tests.command import ENVIRONMENT
 from tests.fixtures import fixture
 from tests.fs.object_server import BUCKET, Server, environment, running_server
+from tests.logs import append
 
 pytestmark = pytest.mark.more
 

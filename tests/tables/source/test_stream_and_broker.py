@@ -12,21 +12,39 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cordwood
 from cordwood.tasks.spark.launch import find_java
+from tests import kafka_tools
 from tests.command import ENVIRONMENT
 from tests.kafka_tools import Broker
 from tests.knobs import SEED, scaled
-from tests.tables.source.kafka_source import RETENTION_BYTES, TOPIC, producing, sorted_rows, with_kafka
+from tests.tables.source.kafka_source import RETENTION_BYTES, TOPIC, Producer, sorted_rows, with_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+@contextmanager
+def producing(broker: kafka_tools.Broker, directory: Path) -> Iterator[Producer]:
+    """A broker with a topic of two partitions, whose old segments retention deletes all the time; and a producer to
+    it.
+    """
+    broker.start(directory, log_retention_check_interval_ms=200, log_initial_task_delay_ms=100)
+    settings = {"internal.segment.bytes": "12000", "retention.bytes": str(RETENTION_BYTES), "file.delete.delay.ms": "0"}
+    with Producer(directory) as producer:
+        producer(
+            {"do": "create_topic", "topic": TOPIC, "partitions": 2, "config": settings},
+            {"do": "producer", "id": "p", "config": {"transactional.id": "x"}},
+        )
+        yield producer
+
 
 #: Transactions that are written while two streams follow.
 TRANSACTIONS = scaled(24, 200)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.summary import lines_of
-from tests.tasks.spark.kill_cases import FEW_LOCAL, Case, chosen, table
 from tests.tasks.spark.killed_cleans import Cleans, run_all
-from tests.tasks.spark.killing import HERE
+from tests.tasks.spark.killing import FEW_LOCAL, HERE, Case, chosen, table
 
 pytestmark = pytest.mark.more
 

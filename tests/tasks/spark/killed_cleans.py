@@ -14,8 +14,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.workspace import leftovers
 from cordwood.storage.formats.filenames import WORK_FOLDER
 from tests.commands.killing import wait_for
-from tests.tasks.spark.kill_cases import PROOF, Case
-from tests.tasks.spark.killing import Answer, Driver, Order, Orders, Request
+from tests.tasks.spark.killing import PROOF, Answer, Case, Driver, Order, Orders, Request
 from tests.tasks.spark.logs import random_log
 
 LOCAL = "local[2,4]"

@@ -114,9 +114,8 @@ def test_a_copy_and_its_proof_are_the_same_as_on_this_machine(
 ) -> None:
     run_alone("clean", logs, "--output", tmp_path / "copy", *PLAIN, "--master", cluster.url)
     assert contents(tmp_path / "copy") == cleaned
-    assert "All guarantees hold" in run_alone(
-        "verify", logs, tmp_path / "copy", "--high-watermark", "end", "--master", cluster.url
-    )
+    proof = run_alone("verify", logs, tmp_path / "copy", "--high-watermark", "end", "--master", cluster.url)
+    assert "All guarantees hold" in proof.output
 
 
 def test_a_clean_in_place_with_speculation_survives_a_killed_executor(
@@ -133,7 +132,7 @@ def test_a_packed_environment_is_all_that_executors_need(
     cluster: Cluster, logs: Path, tmp_path: Path, cleaned: dict[str, bytes]
 ) -> None:
     archive = tmp_path / "environment.tar.gz"
-    assert f"--archive {archive}" in run_alone("pack", "--output", archive)
+    assert f"--archive {archive}" in run_alone("pack", "--output", archive).output
     master = ("--master", cluster.url, "--archive", archive)
     run_alone("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master)
     assert contents(tmp_path / "copy") == cleaned
@@ -144,7 +143,8 @@ def test_executors_without_the_packages_are_refused_in_words(cluster: Cluster, l
     # As on another machine: no PYTHONPATH leads to the packages of this one.
     environment = {"PYSPARK_PYTHON": str(tmp_path / "bare/bin/python"), "PYTHONPATH": ""}
     master = ("--master", cluster.url)
-    said = run_alone(*("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master), exits=2, environment=environment)
+    words = ("clean", logs, "--output", tmp_path / "copy", *PLAIN, *master)
+    said = run_alone(*words, exits=2, environment=environment).output
     assert "The Python workers of Spark cannot be used: Cordwood is not installed there. Give the executors" in said
     assert "Traceback" not in said
     assert os.listdir(tmp_path) == ["logs", "bare"] or not (tmp_path / "copy").exists()

@@ -1,6 +1,6 @@
 """Kills and losses in every stage of a clean by many tasks: the result is the same, and no file is left over.
 
-`tests/tasks/spark/kill_cases.py` has the cases. A killed driver cannot remove its work folder; then the directory is
+`tests/tasks/spark/killing.py` has the cases. A killed driver cannot remove its work folder; then the directory is
 unchanged except for that folder, and the next clean has the same result.
 """
 
@@ -15,8 +15,8 @@ import pytest
 
 from tests.commands.killing import wait_for
 from tests.summary import lines_of
-from tests.tasks.spark.kill_cases import FEW_CLUSTER, FEW_LOCAL, chosen, table
 from tests.tasks.spark.killed_cleans import LOCAL, Cleans, run_all
+from tests.tasks.spark.killing import FEW_CLUSTER, FEW_LOCAL, chosen, table
 from tests.tasks.spark.standalone import Cluster
 
 pytestmark = [

@@ -24,7 +24,7 @@ from cordwood.tables.on_spark import table_dataframe
 from cordwood.tasks.engines import EngineOptions
 from cordwood.tasks.spark.runner import SessionRunner
 from cordwood.tasks.tasks import run_each
-from tests.cleaning.engine.logs import append
+from tests.logs import append
 from tests.tables.replayed_tables import RandomLog, Row, random_log
 
 pytestmark = pytest.mark.more

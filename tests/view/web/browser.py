@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import re
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -14,9 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.knobs import PICTURES
-from tests.tools import need_tools
-from tests.view.web.axe import findings_script
+from tests.kafka_tools import need_tools
+from tests.knobs import PICTURES, REQUIRE_KAFKA
 
 _STARTED = re.compile(r"successfully on port (\d+)")
 #: The key under which the protocol puts a reference to an element.
@@ -197,3 +198,31 @@ def driver() -> Iterator[int]:
             yield int(started[1])
         finally:
             process.terminate()
+
+
+# ---- axe-core --------------------------------------------------------------------------------------------------------
+
+# axe-core, which finds accessibility problems of a page; `fetch-axe` gets its script.
+
+#: A function body that returns serious and critical violations, with the elements of each rule. The rows of a table
+#: are alike, and axe-core takes milliseconds for each cell, so it looks at the first few.
+_FINDINGS = """
+return axe.run({exclude: ['tbody tr:nth-child(n+16)']}, {resultTypes: ['violations']}).then(found => {
+  if (found.passes.length < 5) throw new Error('too few rules were run')
+  return found.violations.filter(one => ['serious', 'critical'].includes(one.impact))
+    .flatMap(one => one.nodes.map(node => `${one.id} (${one.impact}): ${node.html.slice(0, 200)}`))
+})
+"""
+
+
+@functools.cache
+def findings_script() -> str | None:
+    """The script that finds them in a page; None if axe-core is not available. It is required where a browser is
+    required.
+    """
+    command = [sys.executable, str(Path(__file__).parent / "fetch-axe")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        assert not REQUIRE_KAFKA, f"axe-core must be here: {done.stderr}"
+        return None
+    return Path(done.stdout.strip()).read_text() + _FINDINGS

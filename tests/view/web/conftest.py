@@ -10,7 +10,7 @@ import pytest
 
 from cordwood.cli.demo import unpack
 from tests.view.web.browser import Browser, driver, need_browser
-from tests.view.web.results import printed_by
+from tests.view.web.view_client import printed_by
 
 
 @pytest.fixture(scope="session")

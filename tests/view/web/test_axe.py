@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.view.web.axe import findings_script
-from tests.view.web.browser import Browser
+from tests.view.web.browser import Browser, findings_script
 
 pytestmark = pytest.mark.slow
 

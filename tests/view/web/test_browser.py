@@ -10,9 +10,9 @@ import pytest
 
 from cordwood.api import view_html
 from cordwood.commands.options import WhyOptions
-from tests.cleaning.engine.logs import append
 from tests.fixtures import fixture
 from tests.knobs import PICTURES
+from tests.logs import append
 from tests.view.web.browser import Browser
 from tests.view.web.view_client import Client, served
 

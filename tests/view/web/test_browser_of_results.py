@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.view.web.browser import Browser
-from tests.view.web.results import COMMANDS
+from tests.view.web.view_client import COMMANDS
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaning.engine.logs import append
 from tests.command import run
 from tests.fixtures import copy_of, fixture
+from tests.logs import append
 from tests.view.web.view_client import check_harmless
 
 pytestmark = pytest.mark.more

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from cordwood.view.running import LiveNode
-from tests.cleaning.engine.logs import append
 from tests.live.live_logs import batch
-from tests.live.nodes import ONE
-from tests.live.running_nodes import made, running, wait
+from tests.live.nodes import ONE, made, running, wait
+from tests.logs import append
 from tests.view.web.browser import Browser
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,7 @@ import cordwood
 from cordwood.result_pages import file_page
 from tests.command import run
 from tests.fixtures import fixture
-from tests.view.web.hostile import NAMES
-from tests.view.web.results import COMMANDS
-from tests.view.web.view_client import check_harmless
+from tests.view.web.view_client import COMMANDS, NAMES, check_harmless
 
 #: By command: words and figures of its page.
 SHOWN = {

@@ -14,13 +14,11 @@ from cordwood.commands.options import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.view.web.http_server import HEADERS
 from cordwood.view.web.site import ViewServer
-from tests.cleaning.engine.logs import append
 from tests.command import run, run_alone, start
-from tests.commands.trees import tree
-from tests.fixtures import copy_of, fixture
-from tests.fs.only_read import OnlyRead
-from tests.view.web.hostile import NAMES
-from tests.view.web.view_client import Client, Parsed, check_harmless, served
+from tests.fixtures import copy_of, fixture, tree
+from tests.fs.disks import OnlyRead
+from tests.logs import append
+from tests.view.web.view_client import NAMES, Client, Parsed, check_harmless, served
 
 NOW = 1_795_000_000_000
 OPTIONS = WhyOptions(now_ms=NOW)

@@ -14,11 +14,10 @@ from cordwood.commands.options import WhyOptions
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.web.http_server import Answer, Request
 from cordwood.view.web.site import Site
-from tests.cleaning.engine.logs import append
 from tests.command import run
-from tests.storage.internal_logs import batch, offset_commit, write_log
-from tests.view.web.hostile import NAMES
-from tests.view.web.view_client import Client, check_harmless, served
+from tests.logs import append, batch, write_log
+from tests.storage.messages import offset_commit
+from tests.view.web.view_client import NAMES, Client, check_harmless, served
 
 pytestmark = pytest.mark.more
 
@@ -148,8 +147,8 @@ def test_the_page_of_the_node_has_the_worst_few_and_leads_to_all(client: Client)
 def test_names_of_groups_do_not_break_out(tmp_path: Path) -> None:
     names = [*NAMES[:7], *(f"group-{number}" for number in range(150))]
     commits = [offset_commit(name, "t", 0, 1) for name in names]
-    write_log(tmp_path / "__consumer_offsets-0", batch(0, commits))
-    write_log(tmp_path / "t-0", batch(0, [(b"k", b"v")] * 9))
+    write_log(tmp_path / "__consumer_offsets-0", [batch(0, *commits)])
+    write_log(tmp_path / "t-0", [batch(0, "k=v " * 9)])
     with served(tmp_path, options=OPTIONS) as found:
         found.done()
         assert {one["group"] for one in found.get("/groups.json").document["groups"]} == set(names)

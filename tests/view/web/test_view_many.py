@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cordwood.commands.options import WhyOptions
-from tests.cleaning.engine.logs import append
+from tests.logs import append
 from tests.view.web.view_client import Client, check_harmless, served
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,10 @@ from cordwood.commands.options import WhyOptions
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from tests.cleaning.engine.logs import append, make_log
 from tests.command import run
-from tests.commands.trees import tree
-from tests.fixtures import copy_of, fixture
-from tests.fs.only_read import OnlyRead
+from tests.fixtures import copy_of, fixture, tree
+from tests.fs.disks import OnlyRead
+from tests.logs import append, make_log
 from tests.view.web.view_client import Client, ask, check_harmless, served
 
 pytestmark = pytest.mark.more

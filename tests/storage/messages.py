@@ -6,13 +6,30 @@ import base64
 import math
 import re
 import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
+from cordwood.common import java_properties
+from cordwood.common.errors import CorruptFileError
+from cordwood.storage.formats import (
+    checkpoints,
+    filenames,
+    leader_epochs,
+    offset_index,
+    producer_state,
+    properties,
+    quorum_state,
+    time_index,
+    transaction_index,
+)
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.messages.coordinator_records import ASSIGNMENT, SUBSCRIPTION
 from cordwood.storage.formats.messages.metadata_records import CONTROL_RECORDS
 from cordwood.storage.formats.messages.schema import UNKNOWN_TAGS, ZERO_UUID, Field, Message, uuid_text
-from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS
+from cordwood.storage.formats.messages.topics import INTERNAL_TOPICS, Framing
+from tests.logs import T0, Pair
 
 _FIXED = {"bool": ">?", "int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d"}
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -156,35 +173,6 @@ def our_word(name: str) -> str:
     return re.sub("[A-Z]", lambda big: f"_{big[0].lower()}", name).removeprefix("_")
 
 
-def kafkas_word(name: str) -> str:
-    """A field's name in Kafka's JSON."""
-    name = re.sub("_([a-z])", lambda letter: letter[1].upper(), name)
-    return re.sub("^kraft", "kRaft", name)
-
-
-def to_json(layout: tuple[Field, ...], case: Case, fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert fields for Kafka's JSON converters: the version's fields, tagged ones unless they have their default."""
-    return {
-        kafkas_word(one.name): _json(one, case, fields[one.name])
-        for one in layout
-        if one.is_in(case.version) and not (one.tag is not None and fields[one.name] == one.default)
-    }
-
-
-def _json(one: Field, case: Case, value: Any) -> Any:
-    if value is None:
-        return None
-    if one.is_array:
-        return [_json_item(one, case, item) for item in value]
-    return _json_item(one, case, value)
-
-
-def _json_item(one: Field, case: Case, value: Any) -> Any:
-    if one.item == "struct":
-        return to_json(one.fields, case, value)
-    return base64.b64encode(value).decode() if one.item == "bytes" else value
-
-
 def from_json(layout: tuple[Field, ...], found: dict[str, Any]) -> dict[str, Any]:
     """Convert Kafka's JSON to fields; missing fields have their default."""
     ours = {our_word(name): value for name, value in found.items()}
@@ -233,3 +221,121 @@ def mutated(data: bytes, random: Random) -> bytes:
         at = random.randint(0, len(changed))
         changed[at : at + random.randint(0, 3)] = random.choice((b"", b"\0", b"\xff", random.randbytes(2)))
     return bytes(changed)
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Format:
+    """Functions that read a kind of file and write it back; `sample` is a valid file."""
+
+    again: Callable[[bytes, int], bytes]
+    faults: Callable[[bytes, int], list[CorruptFileError]]
+    sample: bytes
+
+
+def none(data: bytes, offset: int) -> list[CorruptFileError]:
+    """The faults of a format that raises all of them."""
+    return []
+
+
+FORMATS: dict[str, Format] = {
+    FileKind.OFFSET_INDEX: Format(
+        lambda data, base: offset_index.encode(offset_index.decode(data, base)),
+        lambda data, base: list(offset_index.faults(offset_index.decode(data, base))),
+        bytes.fromhex("0000000500000000 0000003200001068"),
+    ),
+    FileKind.TIME_INDEX: Format(
+        lambda data, base: time_index.encode(time_index.decode(data, base)),
+        lambda data, base: list(time_index.faults(time_index.decode(data, base))),
+        bytes.fromhex("00000000000003e800000005 00000000000007d000000032"),
+    ),
+    FileKind.TRANSACTION_INDEX: Format(
+        lambda data, base: transaction_index.encode(transaction_index.decode(data)),
+        lambda data, base: list(transaction_index.faults(transaction_index.decode(data), base)),
+        bytes.fromhex("0000 0000000000000007 0000000000000065 000000000000006e 000000000000006c"),
+    ),
+    FileKind.PRODUCER_SNAPSHOT: Format(
+        lambda data, _: producer_state.encode(producer_state.decode(data)),
+        none,
+        producer_state.encode([producer_state.ProducerEntry(7, 2, 7, 102, 2, 1005, -1, 100)]),
+    ),
+    FileKind.LEADER_EPOCHS: Format(
+        lambda data, _: leader_epochs.encode(leader_epochs.history(leader_epochs.decode(data)).entries),
+        none,
+        b"0\n2\n0 0\n5 1187\n",
+    ),
+    FileKind.PARTITION_METADATA: Format(
+        lambda data, _: properties.encode_partition_metadata(properties.decode_partition_metadata(data)),
+        none,
+        b"version: 0\ntopic_id: kh0ERQ6WToCnIzrMNpUr_A",
+    ),
+    FileKind.QUORUM_STATE: Format(
+        lambda data, _: quorum_state.encode(quorum_state.decode(data)),
+        none,
+        b'{"leaderId":1,"leaderEpoch":2,"votedId":-1,"votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}',
+    ),
+    "offset checkpoint": Format(
+        lambda data, _: checkpoints.encode(checkpoints.decode(data)), none, b"0\n2\nfoo 0 17\nbar 3 4\n"
+    ),
+    filenames.META_PROPERTIES: Format(
+        lambda data, _: java_properties.encode(properties.decode_properties(data)),
+        none,
+        b"#\n#now\nnode.id=1\nversion=1\ncluster.id=a\\u0041\n",
+    ),
+    filenames.CLEAN_SHUTDOWN: Format(
+        lambda data, _: properties.encode_clean_shutdown(properties.decode_clean_shutdown(data)),
+        none,
+        b'{"version":0,"brokerEpoch":128}',
+    ),
+}
+#: Damage made by hand in `kraft-crashed-torn`.
+DAMAGE = {
+    ("kraft-crashed-torn", "full-index-0/00000000000000000000.index"): "offset -1 is below",
+    ("kraft-crashed-torn", "trans-0/00000000000000000203.txnindex"): "24 bytes after the last whole entry",
+    ("kraft-crashed-torn", "short-0/00000000000000000553.snapshot"): "CRC-32C mismatch",
+}
+
+
+# ---- records of internal topics --------------------------------------------------------------------------------------
+
+
+def complete(fields: Iterable[Field], given: dict[str, Any]) -> dict[str, Any]:
+    """Fields with defaults where none are given, at all depths."""
+    found = {}
+    for one in fields:
+        value = given.get(one.name, one.default)
+        if one.item == "struct" and value is not None:
+            many = value if one.is_array else (value,)
+            value = tuple(complete(one.fields, each) for each in many)
+            value = value if one.is_array else value[0]
+        found[one.name] = value
+    assert given.keys() <= found.keys(), given.keys() - found.keys()
+    return found
+
+
+def internal_record(
+    name: str, value: dict[str, Any] | None, key: dict[str, Any] | None = None, version: int | None = None
+) -> Pair:
+    """A record of a type as its topic frames it; None as the value: null. The version: the last one unless given."""
+    topic = next(one for one in INTERNAL_TOPICS.values() if one.record_type(name))
+    record = topic.record_type(name)
+    assert record is not None
+    version = record.value.last_version if version is None else version
+    case = Case(record.value, version)
+    body = None if value is None else encode(case, complete(record.value.fields, value))
+    if topic.framing is Framing.COORDINATOR:
+        assert record.key is not None
+        of_key = encode(Case(record.key, 0), complete(record.key.fields, key or {}))
+        prefix = struct.pack(">h", version)
+        return struct.pack(">h", record.number) + of_key, None if body is None else prefix + body
+    assert body is not None
+    return None, uvarint(1) + uvarint(record.number) + uvarint(version) + body
+
+
+def offset_commit(group: str, topic: str, partition: int, offset: int | None, version: int = 3) -> Pair:
+    """A committed offset; None deletes it."""
+    key = {"group": group, "topic": topic, "partition": partition}
+    value = None if offset is None else {"offset": offset, "metadata": "m", "commit_timestamp": T0}
+    return internal_record("OffsetCommit", value, key, version)
