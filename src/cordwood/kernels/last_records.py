@@ -10,8 +10,8 @@ Each record that counts becomes an entry of three numbers. Both fingerprints nee
 about the record. Entries are divided by hash range, removed records apart from remaining ones, and then merged into a
 table with a slot per key, range by range. Entries of one key can be merged in any order.
 
-The last record of a key is the one with the largest rank, and of equal ranks the one with the largest offset. The last
-number of an entry, and of a slot, is its rank: the offset itself, unless a keep rule adds a fourth number (`ranked`).
+The last record of a key is the one with the largest rank, and of equal ranks the one with the largest offset. The rank
+is the offset, unless the keep rule adds a number to the end of each entry and slot (`ranked`).
 
 Only keys with a removed record can be wrong. So the table needs the keys of only one side, the smaller one. If fewer
 records were removed, they are inserted, and the remaining records are looked up. If fewer records remain, they are
@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from cordwood.kernels.native import load8, load32, load64, multiply, prefetch, store64
+from cordwood.kernels.native import has_rank, item_bytes, load8, load32, load64, multiply, prefetch, store64
 
 U64 = np.uint64
 
@@ -57,7 +57,7 @@ def ranked(kind: np.dtype[np.void]) -> np.dtype[np.void]:
 @njit(inline="always")
 def _rank_at(array, i):
     """Return the address of the rank of an entry, or a slot."""
-    return array.ctypes.data + array.itemsize * (i + 1) - _RANK_BYTES
+    return array.ctypes.data + item_bytes(array) * (i + 1) - _RANK_BYTES
 
 
 @njit(inline="always")
@@ -121,7 +121,8 @@ def enter(entries, used, address, row, rank, rule, is_there, between, points):
             high |= MAY_GO
     entry = entries[used]
     entry["low"], entry["high"], entry["offset"] = low, high, offset
-    store64(_rank_at(entries, used), U64(rank))
+    if has_rank(entries):
+        store64(_rank_at(entries, used), U64(rank))
     return used + 1
 
 
@@ -182,7 +183,8 @@ def divide(entries, ranges, target, starts):
         section = _section(entries[i], ranges)
         to, one = target[nexts[section]], entries[i]
         to["low"], to["high"], to["offset"] = one["low"], one["high"], one["offset"]
-        store64(_rank_at(target, nexts[section]), load64(_rank_at(entries, i)))
+        if has_rank(target):
+            store64(_rank_at(target, nexts[section]), load64(_rank_at(entries, i)))
         nexts[section] += 1
 
 
@@ -279,13 +281,13 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
     Returns:
         (index of the piece, and index of the first entry in it that found no room; number of used slots).
     """
-    entry_bytes = table.itemsize - _MORE_BYTES
+    entry_bytes = item_bytes(table) - _MORE_BYTES
     while piece < counts.size:
         address, count = addresses[piece], counts[piece]
         for i in range(start, count):
             at = address + entry_bytes * i
             if i + _AHEAD < count:
-                prefetch(table.ctypes.data + table.itemsize * _home(table, load64(at + _AHEAD * entry_bytes)))
+                prefetch(table.ctypes.data + item_bytes(table) * _home(table, load64(at + _AHEAD * entry_bytes)))
             if used >= used_max:
                 return piece, i, used
             low, high, offset = load64(at), load64(at + _HIGH_AT), np.int64(load64(at + _OFFSET_AT))
@@ -293,7 +295,9 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
                 continue
             slot_at = _slot(table, low, high)
             slot, rank_at = table[slot_at], _rank_at(table, slot_at)
-            rank, largest = np.int64(load64(at + entry_bytes - _RANK_BYTES)), np.int64(load64(rank_at))
+            rank, largest = offset, slot["last"]
+            if has_rank(table):
+                rank, largest = np.int64(load64(at + entry_bytes - _RANK_BYTES)), np.int64(load64(rank_at))
             is_new = slot["last"] == FREE
             if is_new:
                 if not insert:
@@ -304,7 +308,8 @@ def merge_entries(addresses, counts, piece, start, firsts, lasts, insert, table,
                 slot["low"] |= WENT
             if is_new or rank > largest or (rank == largest and offset > slot["last"]):
                 slot["high"], slot["last"] = high, offset
-                store64(rank_at, U64(rank))
+                if has_rank(table):
+                    store64(rank_at, U64(rank))
             if high & THERE != U64(0) and high & TOMBSTONE == U64(0) and offset > slot["value_there"]:
                 slot["value_there"] = offset
         piece, start = piece + 1, 0
@@ -323,6 +328,7 @@ def move_slots(table, larger):
         to = larger[at]
         to["low"], to["high"], to["last"] = one["low"], one["high"], one["last"]
         to["value_there"] = one["value_there"]
-        store64(_rank_at(larger, at), load64(_rank_at(table, i)))
+        if has_rank(table):
+            store64(_rank_at(larger, at), load64(_rank_at(table, i)))
         used += 1
     return used

@@ -156,6 +156,30 @@ prefetch: Callable[..., Any] = _prefetch
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def _item_bytes(context: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.get_constant(types.int64, array.dtype.size)
+
+    return types.int64(array), generate
+
+
+#: item_bytes(array): the size of an element of a structured array, as a constant of the compiled code.
+item_bytes: Callable[..., Any] = _item_bytes
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _has_rank(context: Any, array: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.get_constant(types.boolean, "rank" in array.dtype.fields)
+
+    return types.boolean(array), generate
+
+
+#: has_rank(array): whether the elements of a structured array have a field `rank`, as a constant of the compiled code.
+has_rank: Callable[..., Any] = _has_rank
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def _multiply(context: Any, a: Any, b: Any) -> Any:
     halves = types.UniTuple(types.uint64, 2)
 
