@@ -207,6 +207,16 @@ def test_under_another_keep_rule_cleans_leave_what_the_plain_cleaner_leaves(data
             check_clean(log, now_ms=now_ms, back=1000, rank=timestamp, precedence=LARGEST_TIMESTAMP)
 
 
+def test_the_last_batch_of_the_range_stays_as_a_header_if_an_earlier_record_wins() -> None:
+    log = ScriptedLog()
+    for offset, time in enumerate((9, 5)):
+        log.append(encode_batch([Record(offset, time, b"a", b"1")]))
+    log.roll()
+    with using("chunks"):  # which skips each dropped batch
+        check_clean(log, now_ms=0, back=1000, rank=timestamp, precedence=LARGEST_TIMESTAMP)
+    assert [len(batch.records) for one in stored(log) for batch in one.batches] == [1, 0]
+
+
 #: Sizes from which every batch is large, and some of its records.
 SIZES_OF_LARGE = {
     (thinning, "LARGE_BYTES"): 0,

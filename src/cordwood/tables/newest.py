@@ -37,7 +37,7 @@ from cordwood.cleaning.engine.readahead import records_of, segment_windows_from
 from cordwood.cleaning.engine.scan import KeyScan, Mark, merge_chunks, scan_part
 from cordwood.cleaning.engine.task import Failure, FailureKind
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array
-from cordwood.cleaning.rules.precedence import KEEP_RULE, Precedence
+from cordwood.cleaning.rules.precedence import KEEP_RULE
 from cordwood.cleaning.rules.superseded import NEVER, Chunk, ScannedRun, SegmentOutcomes
 from cordwood.common.threads import Each
 from cordwood.common.types import NONE, override
@@ -185,7 +185,6 @@ def cut(
     *,
     chunk_records: int = CHUNK_RECORDS,
     ranges: int | None = None,
-    precedence: Precedence = KEEP_RULE,
 ) -> list[list[TableRun]]:
     """Cut logs into runs; return the runs of each log, in log order.
 
@@ -193,12 +192,11 @@ def cut(
         hash_secret: 16-byte secret for hashing keys.
         chunk_records: records of a chunk, a multiple of 8.
         ranges: number of hash ranges; None to choose it by the size of each log.
-        precedence: the keep rule.
     """
     found = []
     for part in slices:
         places = list(_parts(part))
-        how = KeyScan(hash_secret, chunk_records, end_offset=part.end_offset, precedence=precedence)
+        how = KeyScan(hash_secret, chunk_records, end_offset=part.end_offset, precedence=KEEP_RULE)
         ranges_of_log = ranges or _ranges(sum(end - start for _, start, end in places))
         found.append(
             [
