@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cordwood.common.errors import RequestError
+from cordwood.common.types import Codec
 from cordwood.tables.source.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ MORE_COLUMNS: Mapping[str, SourceColumn] = {
     "valueSize": SourceColumn("int", "bytes of the value; null for a tombstone"),
     "batchOffset": SourceColumn("bigint", "base offset of the record's batch"),
     "batchSize": SourceColumn("bigint", "bytes of that batch in the file"),
-    "codec": SourceColumn("string", "how that batch is compressed: none, gzip, snappy, lz4, zstd"),
+    "codec": SourceColumn("string", f"how that batch is compressed: {', '.join(codec.label for codec in Codec)}"),
     "leaderEpoch": SourceColumn("int", "of the leader that wrote it; null in magic 0 and 1"),
     "producerId": SourceColumn("bigint", "null: neither idempotent nor transactional"),
     "producerEpoch": SourceColumn("int", ""),
