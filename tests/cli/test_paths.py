@@ -13,10 +13,14 @@ import pytest
 
 from cordwood.cli.main import EXIT_OK, EXIT_REQUEST
 from cordwood.common.errors import RequestError
+from cordwood.fs.by_url import UrlStore, file_system_for
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log_manager import LogManager
 from cordwood.storage.formats import filenames
 from cordwood.storage.node.directory import PathKind, look
+from cordwood.tables.source.batch import plan_batch
+from cordwood.tables.source.options import parse
+from cordwood.tables.source.schema import COLUMNS
 from cordwood.testing.memory import MemoryFileSystem
 from cordwood.view.running import LiveNode, LiveOptions
 from tests.command import run
@@ -291,6 +295,37 @@ def test_every_command_works_on_the_same_partitions(
     _, lines, said = answer("dump", path, "--records")
     shown = {f"{one['topic']}-{one['partition']}" for one in (lines if isinstance(lines, list) else [lines])}
     assert shown == {str(filenames.parse_directory(one).topic_partition) for one in expected}, said
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_spark_source_reads_the_same_partitions(
+    kind: Callable[[Path], Path | str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, expected = kind(tmp_path), KINDS[kind]
+    options = parse({"path": str(path), "highWatermark": "end"})
+    tasks = plan_batch(options, file_system_for([str(path)]), COLUMNS, ()).tasks
+    current = {one for one in expected if filenames.parse_directory(one).state == ""}
+    assert {str(piece.partition) for task in tasks for piece in task} == current
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_bucket_with_the_same_files_has_the_same_partitions(
+    kind: Callable[[Path], Path | str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(str(kind(tmp_path)).removeprefix("file://")).resolve()
+    store = UrlStore()
+    for folder, _, names in os.walk(path, followlinks=True):
+        for file in (Path(folder) / name for name in names):
+            if file.is_file():
+                store.put(f"memory://{kind.__name__}{file}", file.read_bytes())
+    for verb in ("ls", "plan", "get"):
+        more, names = LISTING[verb]
+        on_disk, in_bucket = (answer(verb, where, *more) for where in (path, f"memory://{kind.__name__}{path}"))
+        assert on_disk[0] == in_bucket[0], in_bucket[2]
+        if on_disk[1] is not None:
+            assert names(on_disk[1]) == names(in_bucket[1]), (verb, in_bucket[2])
 
 
 # ---- Invalid paths ---------------------------------------------------------------------------------------------------

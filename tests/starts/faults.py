@@ -376,7 +376,6 @@ def _directories() -> Iterator[Fault]:
             "disk b is a dangling link": (remove("b"), link("b", "nowhere")),
             "disk b is a link": (rename("b", "c"), link("b", "c")),
             "disk a empty": (remove("a"), directory("a")),
-            "disks mounted in each other's place": (rename("a", "c"), rename("b", "a"), rename("c", "b")),
             "disk a not mounted": remove("a"),
             "a partition is a file": (remove("a/orders-0"), write("a/orders-0", "")),
             "a partition is a dangling link": (remove("a/orders-0"), link("a/orders-0", "nowhere")),
@@ -476,7 +475,6 @@ def _foreign(p: str) -> dict[str, Action | tuple[Action, ...]]:
         "a .lock file": write(f"{p}/.lock", ""),
         "a deleted segment": copy(f"{p}/45.log", f"{p}/20.log.deleted"),
         "a pipe": fifo(f"{p}/pipe"),
-        "a pipe named like a segment": fifo(f"{p}/60.log"),
         "a file of a partition that is a dangling link": link(f"{p}/60.txnindex", "nowhere"),
         "a log that is a dangling link": (remove(f"{p}/45.log"), link(f"{p}/45.log", "nowhere")),
         "a log that is a link": (

@@ -115,6 +115,8 @@ INVISIBLE = frozenset(
 ) | {
     # A clean that was interrupted before it wrote its checkpoint leaves the same files.
     "crashed: a compacted log's active segment missing",
+    # A deletion by retention that a crash interrupted leaves the same files.
+    "crashed: a .deleted first log",
     # All of it is above the recovery point and the high watermark on disk.
     "crashed: active segment missing",
 }

@@ -47,6 +47,13 @@ def test_cleanly_shut_down_partition_is_copied_with_its_files_times(tmp_path: Pa
         assert (tmp_path / "copy" / path.name).stat().st_mtime_ns == path.stat().st_mtime_ns
 
 
+def test_a_pipe_in_a_partition_is_left_out(tmp_path: Path) -> None:
+    source = copy_of(fixture("kraft-before") / "orders-0", tmp_path / "orders-0")
+    expected = copied(LogView(str(source), fs=fs), tmp_path / "before")
+    os.mkfifo(source / "pipe")
+    assert copied(LogView(str(source), fs=fs), tmp_path / "copy") == expected
+
+
 def test_what_a_crash_left_is_copied_as_it_will_be_loaded(tmp_path: Path) -> None:
     source = fixture("kraft-crashed-swap") / "crash-0"
     found = copied(LogView(str(source), fs=fs), tmp_path / "copy")

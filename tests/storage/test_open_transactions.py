@@ -95,6 +95,8 @@ def test_age_counts_from_what_the_coordinator_says_else_from_the_first_batch() -
     assert (one.start_timestamp_ms, one.age_ms) == (NOW - 5000, 5000)
     (one,) = told([in_log(started=None)], [])
     assert (one.start_timestamp_ms, one.age_ms) == (None, None)
+    (one,) = told([in_log(started=NOW + 1)], [])
+    assert (one.start_timestamp_ms, one.age_ms) == (NOW + 1, None), "its producer's clock is ahead"
 
 
 def test_the_worst_come_first_and_of_these_the_oldest() -> None:

@@ -6,15 +6,18 @@ import json
 import math
 import struct
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 import cordwood
 from cordwood.common.json_text import json_text
 from tests.command import run
 from tests.logs import append
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.more
 
@@ -61,13 +64,16 @@ def test_json_of_records_stays_letter_for_letter_but_for_line_breaks(logs: Path)
         strict(line)
 
 
+@pytest.mark.parametrize("engine", ["here", "spark"])
 @pytest.mark.parametrize("name", ["csv", "json", "parquet"])
-def test_files_have_them_too(logs: Path, tmp_path: Path, name: str) -> None:
+def test_files_have_them_too(logs: Path, tmp_path: Path, name: str, engine: Literal["here", "spark"]) -> None:
     output = tmp_path / "table"
+    # One task writes a file in the order of offsets.
+    where: dict[str, Any] = {"master": "local[1]"} if engine == "spark" else {}
     cordwood.write_table(
-        str(logs / "reals-0"), output=str(output), value="double", format=name, writer=[], engine="here"
+        str(logs / "reals-0"), output=str(output), value="double", format=name, writer=[], engine=engine, **where
     )
-    (file,) = (one for one in output.iterdir() if one.name != "_cordwood.json")
+    (file,) = (one for one in output.iterdir() if one.name.startswith("part-"))
     if name == "parquet":
         rows = parquet.read_table(file).to_pylist()
         assert {row["offset"] for row in rows if row["timestamp"] is None} == NO_DATE
@@ -77,6 +83,33 @@ def test_files_have_them_too(logs: Path, tmp_path: Path, name: str) -> None:
         assert {row["offset"] for row in rows if "timestamp" not in row} == NO_DATE
     else:
         assert [line.split(",")[1].strip('"') for line in file.read_text().splitlines()][:3] == JAVAS[:3]
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "parquet"])
+def test_spark_writes_json_values_as_the_pool_does(logs: Path, tmp_path: Path, name: str) -> None:
+    written = []
+    for engine in ("here", "spark"):
+        output = tmp_path / engine
+        cordwood.write_table(
+            str(logs / "jsons-0"), output=str(output), value="json", format=name, writer=[], engine=engine
+        )
+        files = [one for one in output.iterdir() if one.name.startswith("part-")]
+        if name == "csv":
+            written.append(sorted(line for one in files for line in one.read_text().splitlines()))
+        else:
+            rows = dataset.dataset([str(one) for one in files], format=name).to_table().to_pylist()
+            written.append(sorted(json.dumps(row, default=str) for row in rows))
+    assert written[0] == written[1]
+
+
+def test_the_spark_source_gives_such_times_as_null_and_no_time_as_kafkas_does(spark: SparkSession, logs: Path) -> None:
+    cordwood.register(spark)
+    frame = spark.read.format("cordwood").option("valueFormat", "double").load(str(logs / "reals-0"))
+    rows = sorted(frame.collect(), key=lambda row: row.offset)
+    assert {row.offset for row in rows if row.timestamp is None} == NO_DATE - {0}
+    assert [str(row.value) for row in rows] == list(map(str, REALS))
+    text = sorted(map(json.dumps, map(strict, frame.select("offset", "value").toJSON().collect())))
+    assert text == [json.dumps({"offset": at, "value": value}) for at, value in enumerate(JAVAS)]
 
 
 #: Commands that show times or values; each has to end well with text and with JSON.

@@ -59,6 +59,7 @@ class FileInfo:
 
     Attributes:
         allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.
+        is_special: a FIFO, socket or device; brokers ignore it.
     """
 
     name: str
@@ -71,6 +72,7 @@ class FileInfo:
     uid: int = 0
     gid: int = 0
     allocated_bytes: int | None = field(default=None, compare=False)
+    is_special: bool = False
 
     @property
     def disk_bytes(self) -> int:

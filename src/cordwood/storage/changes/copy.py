@@ -124,7 +124,7 @@ def remove_segments(fs: TargetStore, path: str, base_offsets: Sequence[int], log
 def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
     """Copy all regular files of a directory except the lock, under their own names."""
     for info in fs.list(source):
-        if not info.is_directory and info.name != filenames.LOCK:
+        if not info.is_directory and not info.is_special and info.name != filenames.LOCK:
             copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
 
 
@@ -178,16 +178,20 @@ class DirectoryCopy:
 
     @property
     def left_out(self) -> list[str]:
-        """Paths of directories that are not copied because they are not partitions. A broker fails on some names."""
+        """Paths of directories and special files that are not copied because they are not partitions.
+
+        A broker fails on some names of directories.
+        """
         known = {posixpath.basename(place.path) for place in self.places}
-        names = [info.name for info in self.source.entries if info.is_directory and info.name not in known]
+        others = [info for info in self.source.entries if info.is_directory or info.is_special]
+        names = [info.name for info in others if info.name not in known]
         return [f"{self.source.path}/{name}" for name in names] if self.whole else []
 
     def copy_files(self, fs: TargetStore) -> None:
         """Copy the directory's own files, except the lock, checkpoints and clean-shutdown file."""
         if self.whole:
             for info in self.source.entries:
-                if not info.is_directory and info.name not in _REWRITTEN:
+                if not info.is_directory and not info.is_special and info.name not in _REWRITTEN:
                     copy_file(fs, f"{self.source.path}/{info.name}", f"{self.path}/{info.name}")
 
     def write_checkpoints(self, fs: TargetStore) -> None:

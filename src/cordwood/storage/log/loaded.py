@@ -373,7 +373,7 @@ def files_after_swaps(log: LogView) -> Iterator[tuple[FileInfo, str]]:
     dropped = {action.file for action in log.recovery.actions if action.verb is Verb.DELETE}
     renamed = {action.file: action.target for action in log.recovery.actions if action.verb is Verb.RENAME}
     for info in log.entries:
-        if not info.is_directory and info.name not in dropped:
+        if not info.is_directory and not info.is_special and info.name not in dropped:
             yield info, renamed.get(info.name, info.name)
 
 

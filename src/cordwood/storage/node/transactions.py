@@ -122,7 +122,7 @@ class OpenTransaction:
         outlook: the worst outlook in any of its logs; without open logs, the coordinator's.
         known: the coordinator's state; None if the given partitions of `__transaction_state` do not contain it.
         start_timestamp_ms: start by the coordinator's record, or else by the first batch; None if both lack it.
-        age_ms: time since the start, in milliseconds; None without a start.
+        age_ms: time since the start, in milliseconds; None without a start, or with one in the future.
         logs: the given logs in which the transaction is open.
     """
 
@@ -240,7 +240,7 @@ def _transaction(
     started = known.start_timestamp_ms if is_open and known is not None else None
     if started is None:
         started = min((one.start_timestamp_ms for one in logs if one.start_timestamp_ms is not None), default=None)
-    age = None if started is None else now_ms - started
+    age = None if started is None or started > now_ms else now_ms - started
     own = Outlook.UNKNOWN
     if known is not None and is_open:
         own = _OPEN[TransactionStatus(known.status)]
