@@ -6,7 +6,8 @@ import contextlib
 import json
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -346,6 +347,49 @@ def test_what_a_broker_commits_is_shown_whatever_was_open_when_following_starts(
         shown = follow(monkeypatch, data / "t-0", script)
     assert shown == read
     assert len(read) == 18
+
+
+def test_what_a_broker_deletes_in_a_transaction_or_creates_again_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka_broker: Broker
+) -> None:
+    data = tmp_path / "logs"
+    kafka_broker.start(data, log_flush_start_offset_checkpoint_interval_ms=100, log_initial_task_delay_ms=100)
+    topic, starts = {"topic": "t", "partition": 0, "key": "k"}, data / "log-start-offset-checkpoint"
+    create = {"do": "create_topic", "topic": "t", "partitions": 1}
+    with Producer(data) as producer:
+
+        def send(name: str, count: int) -> None:
+            producer(*({"do": "send", "id": name, "value": "v", **topic} for _ in range(count)))
+            producer({"do": "flush", "id": name})
+
+        def steps() -> Iterator[None]:
+            producer(create, {"do": "producer", "id": "x", "config": {"transactional.id": "x"}})
+            producer({"do": "producer", "id": "p"}, {"do": "begin", "id": "x"})
+            send("x", 3)
+            send("p", 2)
+            yield
+            producer({"do": "delete_records", "topic": "t", "partition": 0, "before": 2})
+            wait_until(lambda: "t 0 2" in starts.read_text())
+            yield
+            producer({"do": "commit", "id": "x"})
+            yield
+            producer({"do": "delete_topic", "topic": "t"})
+            wait_until(lambda: not (data / "t-0").exists())
+            producer(create, {"do": "producer", "id": "q"})
+            send("q", 2)
+            yield
+            kafka_broker("kill", data)
+
+        script = steps()
+        next(script)
+        assert follow(monkeypatch, data / "t-0", script) == [2, 3, 4, 0, 1]
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_log_that_is_deleted_is_followed_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
