@@ -304,7 +304,7 @@ def test_the_spark_source_reads_the_same_partitions(
     monkeypatch.chdir(tmp_path)
     path, expected = kind(tmp_path), KINDS[kind]
     options = parse({"path": str(path), "highWatermark": "end"})
-    tasks = plan_batch(options, file_system_for([str(path)]), COLUMNS, ()).tasks
+    tasks = plan_batch(options, file_system_for([str(path)]), list(COLUMNS), ()).tasks
     current = {one for one in expected if filenames.parse_directory(one).state == ""}
     assert {str(piece.partition) for task in tasks for piece in task} == current
 
@@ -316,8 +316,8 @@ def test_a_bucket_with_the_same_files_has_the_same_partitions(
     monkeypatch.chdir(tmp_path)
     path = Path(str(kind(tmp_path)).removeprefix("file://")).resolve()
     store = UrlStore()
-    for folder, _, names in os.walk(path, followlinks=True):
-        for file in (Path(folder) / name for name in names):
+    for folder, _, files in os.walk(path, followlinks=True):
+        for file in (Path(folder) / name for name in files):
             if file.is_file():
                 store.put(f"memory://{kind.__name__}{file}", file.read_bytes())
     for verb in ("ls", "plan", "get"):

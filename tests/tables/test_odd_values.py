@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
-from pyarrow import dataset, parquet
+from pyarrow import parquet
 
 import cordwood
 from cordwood.common.json_text import json_text
@@ -85,7 +85,7 @@ def test_files_have_them_too(logs: Path, tmp_path: Path, name: str, engine: Lite
         assert [line.split(",")[1].strip('"') for line in file.read_text().splitlines()][:3] == JAVAS[:3]
 
 
-@pytest.mark.parametrize("name", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("name", ["json", "parquet"])
 def test_spark_writes_json_values_as_the_pool_does(logs: Path, tmp_path: Path, name: str) -> None:
     written = []
     for engine in ("here", "spark"):
@@ -93,12 +93,13 @@ def test_spark_writes_json_values_as_the_pool_does(logs: Path, tmp_path: Path, n
         cordwood.write_table(
             str(logs / "jsons-0"), output=str(output), value="json", format=name, writer=[], engine=engine
         )
-        files = [one for one in output.iterdir() if one.name.startswith("part-")]
-        if name == "csv":
-            written.append(sorted(line for one in files for line in one.read_text().splitlines()))
-        else:
-            rows = dataset.dataset([str(one) for one in files], format=name).to_table().to_pylist()
-            written.append(sorted(json.dumps(row, default=str) for row in rows))
+        rows: list[dict[str, Any]] = []
+        for file in output.glob("part-*"):
+            if name == "parquet":
+                rows += parquet.read_table(file).to_pylist()
+            else:
+                rows += map(strict, file.read_text().splitlines())
+        written.append(sorted(rows, key=lambda row: int(row["offset"])))
     assert written[0] == written[1]
 
 
@@ -108,7 +109,8 @@ def test_the_spark_source_gives_such_times_as_null_and_no_time_as_kafkas_does(sp
     rows = sorted(frame.collect(), key=lambda row: row.offset)
     assert {row.offset for row in rows if row.timestamp is None} == NO_DATE - {0}
     assert [str(row.value) for row in rows] == list(map(str, REALS))
-    text = sorted(map(json.dumps, map(strict, frame.select("offset", "value").toJSON().collect())))
+    lines = frame.select("offset", "value").toJSON().collect()
+    text = sorted(json.dumps(strict(str(line))) for line in lines)
     assert text == [json.dumps({"offset": at, "value": value}) for at, value in enumerate(JAVAS)]
 
 
