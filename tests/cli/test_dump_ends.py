@@ -372,6 +372,7 @@ def test_what_a_broker_deletes_in_a_transaction_or_creates_again_is_followed(
             wait_until(lambda: "t 0 2" in starts.read_text())
             yield
             producer({"do": "commit", "id": "x"})
+            wait_until(lambda: bool(dump(data / "t-0", "--isolation", "read_committed")))  # its marker follows
             yield
             producer({"do": "delete_topic", "topic": "t"})
             wait_until(lambda: not (data / "t-0").exists())
