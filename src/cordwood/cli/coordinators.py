@@ -1,4 +1,7 @@
-"""`cordwood groups`, `transactions`, `abort-transaction`: the logs of Kafka's coordinators."""
+"""`cordwood groups`, `transactions`, `abort-transaction`: the logs of Kafka's coordinators.
+
+Each function imports its command, so that one starts without the others.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ import typer
 from cordwood.cli.main import EXIT_OK, exit_code_of, named, show_result
 from cordwood.cli.options import Directories, Json, complete_topics, with_options
 from cordwood.cli.progress import LogProgress
-from cordwood.commands import groups as groups_command
-from cordwood.commands import transactions as transactions_command
 from cordwood.commands.options import AbortOptions, GroupOptions, TransactionOptions
 
 
@@ -29,6 +30,8 @@ def groups(
     From __consumer_offsets and __share_group_state; the lag counts to the end of the logs beside them. Changes nothing;
     a broker may be running. Exit status 1 if records are damaged, 2 if a log could not be read.
     """
+    from cordwood.commands import groups as groups_command
+
     with LogProgress() as progress:
         paths = [named(directory) for directory in directories]
         listing = groups_command.groups(paths, options, on_progress=progress.update)
@@ -48,6 +51,8 @@ def transactions(
     From the logs and __transaction_state together. Changes nothing; a broker may be running. Exit status 1 if records
     are damaged, 2 if a log could not be read.
     """
+    from cordwood.commands import transactions as transactions_command
+
     with LogProgress() as progress:
         paths = [named(directory) for directory in directories]
         listing = transactions_command.transactions(paths, options, on_progress=progress.update)
@@ -75,7 +80,6 @@ def abort_transaction(
     DIR. The partition must have one replica, or all of its replicas must be in DIR. Its directories must have been
     shut down cleanly.
     """
-    # Imported here: it also loads the recovery of logs.
     from cordwood.commands.abort_transaction import abort_transaction as abort
 
     result = abort([named(directory) for directory in directories], topic, producer, options)

@@ -1,4 +1,7 @@
-"""`cordwood get`, `erase-check`, `index`: find the records of keys, prove that none is left, and index keys."""
+"""`cordwood get`, `erase-check`, `index`: find the records of keys, prove that none is left, and index keys.
+
+Each function imports its command, so that one starts without the others.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ import typer
 from cordwood.cli.main import EXIT_DAMAGE, EXIT_OK, EXIT_REQUEST, exit_code_of, named, show, show_result
 from cordwood.cli.options import Directories, Json, check_output, with_options, write_output
 from cordwood.cli.progress import Progress
-from cordwood.commands import erase_check as erasure
-from cordwood.commands import get as getting
-from cordwood.commands import index as indexing
 from cordwood.commands.options import EraseCheckOptions, GetOptions, IndexingOptions
 from cordwood.commands.why.found_keys import ErasureResult, ErasureVerdict
 from cordwood.common.errors import NotFoundError, RequestError
@@ -57,6 +57,8 @@ def get(
     milliseconds; others are read. The table cuts long values off; --json does not. Exit status 2 if there is no record
     of a key, 1 if there is damage.
     """
+    from cordwood.commands import get as getting
+
     wanted = given_keys(key, keys)
     with Progress() as progress:
         result = getting.get([named(one) for one in directories], wanted, options, on_progress=progress.of)
@@ -96,6 +98,8 @@ def erase_check(
     behind, kept files. Changes nothing; a broker may be running. Exit status 1 if there is
     a trace, or if a file could not be read completely.
     """
+    from cordwood.commands import erase_check as erasure
+
     wanted = given_keys(key, keys)
     for path in certificate or ():
         check_output(path, "the certificate")
@@ -121,6 +125,8 @@ def index(directories: Directories, options: IndexingOptions, as_json: Json = Fa
     about 8.5 bytes per record. Indexes that are up to date stay; indexes of deleted segments are removed, and those of
     changed segments are made again. A segment gets no index larger than a tenth of it.
     """
+    from cordwood.commands import index as indexing
+
     show_result(indexing.index([named(one) for one in directories], options), as_json=as_json)
     return EXIT_OK
 

@@ -20,7 +20,6 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import Clock, override, system_clock
 from cordwood.fs.base import Store
 from cordwood.storage.formats.filenames import index_folder
-from cordwood.storage.index.files import check_root
 from cordwood.tasks.engines import EngineOptions, Where
 
 if TYPE_CHECKING:
@@ -93,13 +92,14 @@ class IndexPlace:
         Raises:
             RequestError: the folder cannot hold the indexes of all of them.
         """
+        # Imported here: they load kernels, and options are read before Java starts.
+        from cordwood.storage.index.files import check_root
+        from cordwood.storage.node.directory import check_outside_logs
+
         root = None if self.index_dir is None else fs.absolute_path(self.index_dir)
         check_root(fs, root, partitions)
         first = next(iter(partitions), None)
         if root is not None and first is not None and not fs.reads_by_request(root):
-            # Imported here: it loads kernels, and options are read before Java starts.
-            from cordwood.storage.node.directory import check_outside_logs
-
             # A partition's folder within it must not be in any broker's log directory.
             check_outside_logs(fs, index_folder(first, root))
         return root
