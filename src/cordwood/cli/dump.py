@@ -18,7 +18,7 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import Isolation
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
-from cordwood.tables.decoders.choice import schema_folder
+from cordwood.tables.decoders.keys import schema_folder
 
 _TIME = "Milliseconds since the epoch, an ISO time (UTC without a zone), or an age such as 5m (ms, s, m, h, d)."
 

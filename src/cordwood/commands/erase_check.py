@@ -52,7 +52,7 @@ from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import is_wanted
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables.decoders.choice import Coder, schema_folder
+from cordwood.tables.decoders.keys import Coder, schema_folder
 
 _ROUNDS = 4
 #: Called with the bytes searched so far, and the bytes of all files.

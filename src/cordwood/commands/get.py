@@ -30,7 +30,7 @@ from cordwood.storage.index.history import KeyHistory, KeyRecord, by_key
 from cordwood.storage.log.files import why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
-from cordwood.tables.decoders.choice import Coder, schema_folder
+from cordwood.tables.decoders.keys import Coder, schema_folder
 
 #: Called with the bytes of logs searched so far, and the total as far as it is known.
 _OnProgress = Callable[[int, int], None]

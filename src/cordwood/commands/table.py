@@ -34,7 +34,8 @@ from cordwood.fs.base import Store, TargetStore
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import remove_tree, temporary_directory
 from cordwood.storage.node.node import Node
-from cordwood.tables.decoders.choice import decoder_of, schema_folder
+from cordwood.tables.decoders.choice import decoder_of
+from cordwood.tables.decoders.keys import schema_folder
 from cordwood.tables.decoders.plain import Decoder
 from cordwood.tables.newest import NewestTask, SegmentHeaders, SegmentTask, TableRun, cut, scan_by_tasks, scan_here
 from cordwood.tables.on_spark import reason_of, table_dataframe

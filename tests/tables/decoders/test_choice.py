@@ -11,7 +11,7 @@ import pytest
 
 from cordwood.common.errors import RequestError
 from cordwood.fs.posix import PosixFileSystem
-from cordwood.tables.decoders.choice import Coder
+from cordwood.tables.decoders.keys import Coder
 
 FS = PosixFileSystem()
 

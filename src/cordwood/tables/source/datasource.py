@@ -20,7 +20,7 @@ from cordwood.common.errors import RequestError
 from cordwood.common.types import override
 from cordwood.fs.base import Store
 from cordwood.fs.location import Location
-from cordwood.tables.decoders.choice import schema_folder
+from cordwood.tables.decoders.keys import schema_folder
 from cordwood.tables.source.options import BYTES, ReadOptions, comment_of, from_comments, parse
 from cordwood.tables.source.readers import FilteringLogReader, LogReader, LogStreamReader
 from cordwood.tables.source.schema import RowFormat, check_schema, column_names, schema_text
