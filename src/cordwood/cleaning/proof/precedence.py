@@ -1,6 +1,6 @@
 """The keep rule of a proof: which record of a key has to survive a clean. Twin of `cleaning.rules.precedence`.
 
-The record with the largest rank has to survive, and of equal ranks the one with the largest offset. Under *newest
+The record with the largest rank has to survive, and of equal ranks the record with the largest offset. Under *newest
 offset*, Kafka's only rule, the rank is the offset.
 """
 
