@@ -132,7 +132,7 @@ def test_an_unknown_key_is_named_with_exit_code_2_and_the_others_are_shown(tmp_p
     assert "there is no record of key nobody" in found.stdout and "a-0, key a" in found.stdout
     run("get", log, "--key", "a")
     run("get", tmp_path / "none", "--key", "a", exits=2)
-    assert "Which key?" in run("get", log).stderr
+    assert "Which key?" in run("get", log, exits=2).stderr
 
 
 def test_keys_come_from_a_file_a_line_each(tmp_path: Path) -> None:
