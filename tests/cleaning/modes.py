@@ -176,7 +176,7 @@ def clean_log(
             patches.enter_context(mock.patch.object(readahead, "GAP_BYTES", 1))
         if mode in ("indexed", "mistaken", "sought") and log.size_bytes <= _SMALL_BYTES:
             # A window is one batch, so that pass 2 looks up most of the records that it may drop.
-            patches.enter_context(mock.patch.object(readahead, "window_bytes", return_value=1))
+            patches.enter_context(mock.patch.object(readahead.Staying, "window_bytes", 1))
             patches.enter_context(mock.patch.object(readahead, "GAP_BYTES", 1))
         if mode in RUNS:
             cut = functools.partial(evenly, runs=RUNS[mode])

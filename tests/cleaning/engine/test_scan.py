@@ -258,7 +258,7 @@ def test_once_a_record_goes_the_others_are_looked_up_as_they_are_rewritten(
     index = build(log.segments[0], SECRET, 1 << 30)
     assert index is not None
     write_index(FS, log.path, index)
-    monkeypatch.setattr(readahead, "window_bytes", lambda _: 1)
+    monkeypatch.setattr(readahead.Staying, "window_bytes", 1)
     monkeypatch.setattr(readahead, "GAP_BYTES", 1)
     read: list[int] = []
     looked_up = scan._looked_up

@@ -283,13 +283,18 @@ class Staying:
     is_read: BoolArray
     left_out: CountRows = field(default_factory=lambda: np.empty(0, COUNTS_ROW))
 
+    @property
+    def window_bytes(self) -> int:
+        """Size of a window, except for a larger batch."""
+        return window_bytes(self.segment)
+
     def windows(self) -> Iterator[BatchWindow]:
         """Yield the windows to read.
 
         Raises:
             CorruptBatchError: the batches are not at their positions.
         """
-        size_max = window_bytes(self.segment)
+        size_max = self.window_bytes
         with self.segment.open() as file:
             pieces = pieces_of(file, PACKED_BYTES)
             chosen = np.flatnonzero(self.is_read)
