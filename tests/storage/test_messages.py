@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from cordwood.common.errors import CorruptMessageError, DataError
 from cordwood.storage.formats.messages import schema
 from cordwood.storage.formats.messages.schema import DECODED_BYTES_MAX, UNKNOWN_TAGS, DecodedMessage, decode, read_table
-from tests.storage.messages import CASES, Case, encode, from_json, mutated, random_fields
+from cordwood.storage.formats.messages.topics import read_frame
+from tests.storage.messages import CASES, Case, encode, from_json, mutated, random_fields, uvarint
 
 BY_KAFKA = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "messages.jsonl").read_text().splitlines()
@@ -183,3 +184,10 @@ def test_numbers_in_front_of_a_cut_are_kept_from_a_message_of_a_later_version() 
     found = [decode(message, message.last_version + 1, data[:size]).fields for size in (7, 8, 11, 12)]
     offsets_and_epochs = [(fields["offset"], fields["leader_epoch"]) for fields in found]
     assert offsets_and_epochs == [(0, -1), (7, -1), (7, -1), (7, 5)]
+
+
+@pytest.mark.parametrize(("fields", "what"), [((2**15, 0), "record type 32768"), ((2, 2**15), "version 32768")])
+def test_a_frame_whose_numbers_exceed_a_short_is_damage(fields: tuple[int, int], what: str) -> None:
+    frame = b"".join(uvarint(number) for number in (1, *fields))
+    with pytest.raises(CorruptMessageError, match=what):
+        read_frame(frame)

@@ -37,6 +37,8 @@ REMOTE_LOG_METADATA = "__remote_log_metadata"
 
 #: The only version of the frame.
 FRAME_VERSION = 1
+#: Largest record type and version; a larger one is damage, as for Kafka. Source: AbstractApiMessageSerde.
+INT16_MAX = 2**15 - 1
 _SHORT_BYTES = 2
 
 
@@ -150,6 +152,9 @@ def read_frame(data: bytes | memoryview) -> tuple[int, int, int]:
         raise CorruptMessageError(f"frame version {frame_version}, not {FRAME_VERSION}")
     number, at = read_uvarint(data, at, len(data))
     version, at = read_uvarint(data, at, len(data))
+    for what, value in (("record type", number), ("version", version)):
+        if value > INT16_MAX:
+            raise CorruptMessageError(f"{what} {value}, above the largest, {INT16_MAX}")
     return number, version, at
 
 
