@@ -297,17 +297,17 @@ MUTANTS = (
     Mutant(
         "the segment that the log starts in stays",
         RETENTION,
-        "one.base_offset <= limit",
-        "one.base_offset - 1 <= limit",
+        "following.base_offset <= limit",
+        "following.base_offset - 1 <= limit",
     ),
-    Mutant("retention.bytes is what stays at least", RETENTION, "if excess < 0:", "if excess <= 0:"),
+    Mutant("retention.bytes is what stays at least", RETENTION, "yield excess >= 0", "yield excess > 0"),
     Mutant(
         "retention.ms is how old what stays may be",
         RETENTION,
-        "one.largest_timestamp <= limit",
-        "one.largest_timestamp < limit",
+        "one.largest_timestamp > limit",
+        "one.largest_timestamp >= limit",
     ),
-    Mutant("what is not replicated is not deleted", RETENTION, "if upper <= high_watermark", "if upper >= 0"),
+    Mutant("what is not replicated is not deleted", RETENTION, "if high_watermark < upper or not", "if not"),
 )
 
 
