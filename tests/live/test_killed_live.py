@@ -32,6 +32,7 @@ CONFIGS = (
     "compacted:internal.segment.bytes=4000",
     "compacted:min.cleanable.dirty.ratio=0.01",
     "compacted:file.delete.delay.ms=1",
+    "retained:cleanup.policy=delete",
     "retained:internal.segment.bytes=4000",
     "retained:retention.bytes=20000",
     "retained:retention.ms=-1",  # the records have old timestamps
