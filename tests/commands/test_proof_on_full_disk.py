@@ -45,8 +45,8 @@ def log(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A small disk, for the temporary files of this process."""
+def disk(engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A small disk, for the temporary files of this process. Spark's session, if any, has its files elsewhere."""
     with small_disk(tmp_path / "disk", DISK_KIB) as path:
         monkeypatch.setattr(tempfile, "tempdir", str(path))
         yield path
