@@ -182,11 +182,10 @@ def _run(command_line: str) -> None:
     """Run a command in this process without its output, or name its error and go on."""
     words = command_line.split()
     _tell(words[0])
-    errors = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
-        code: object = EXIT_OK
+    output, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
-            app(words, standalone_mode=False)
+            app(words)
         except SystemExit as end:
             code = end.code
     if code not in (EXIT_OK, EXIT_DAMAGE):
