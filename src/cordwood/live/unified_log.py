@@ -735,9 +735,11 @@ class UnifiedLog:
             case Removal.RETENTION_MS:
                 limit = config.retention_ms
                 words = f"{rule.name}={limit}, as their records were older"
-            case _:
+            case Removal.LOG_START_OFFSET:
                 limit = self.log_start_offset
                 words = f"below the log start offset {limit}"
+            case _:
+                raise AssertionError(f"{why} is no rule of retention")
         with self._lock, self._local.guarded("deleting segments"):
             segments, end = self._local.segments.all, self.log_end_offset
             deletable = rule.deletable(segments, limit, now_ms, end, self.high_watermark)
