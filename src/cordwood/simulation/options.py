@@ -42,12 +42,7 @@ class SimulateOptions:
 
     def __post_init__(self) -> None:
         """Validate numbers and combinations."""
-        if not 0.001 <= self.days <= 3660:
-            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
-        if self.scale is not None and not 1 <= self.scale < float("inf"):
-            raise RequestError(f"--scale {self.scale:g}: give 1 (nothing is left out) or more")
-        if self.seed < 0:
-            raise RequestError(f"--seed {self.seed}: give 0 or more")
+        _check_numbers(self.days, self.scale, self.seed, at_one="nothing is left out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +73,16 @@ class ExplainOptions:
 
     def __post_init__(self) -> None:
         """Validate numbers, and require --config for --against."""
-        if not 0.001 <= self.days <= 3660:
-            raise RequestError(f"--days {self.days:g}: give at least 0.001, and at most 3660")
-        if self.scale is not None and not 1 <= self.scale < float("inf"):
-            raise RequestError(f"--scale {self.scale:g}: give 1 (all keys) or more")
-        if self.seed < 0:
-            raise RequestError(f"--seed {self.seed}: give 0 or more")
+        _check_numbers(self.days, self.scale, self.seed, at_one="all keys")
         if self.against and not self.selection.overrides:
             raise RequestError("--against goes with --config: it compares with a set that has both")
+
+
+def _check_numbers(days: float, scale: float | None, seed: int, *, at_one: str) -> None:
+    """Refuse impossible numbers; `at_one` describes what a scale of 1 simulates."""
+    if not 0.001 <= days <= 3660:
+        raise RequestError(f"--days {days:g}: give at least 0.001, and at most 3660")
+    if scale is not None and not 1 <= scale < float("inf"):
+        raise RequestError(f"--scale {scale:g}: give 1 ({at_one}) or more")
+    if seed < 0:
+        raise RequestError(f"--seed {seed}: give 0 or more")

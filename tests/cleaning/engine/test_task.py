@@ -66,28 +66,22 @@ def last_offsets(producers: Producers) -> dict[int, int]:
     return {id: one.last_offset for id, one in producers.by_id.items()}
 
 
-def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it(tmp_path: Path) -> None:
-    folder = tmp_path / "t-0"
-    make_log(
-        folder,
-        [batch(0, time=0, producer=1, transactional=False)],
-        [batch(1, time=0, producer=2, transactional=False)],
-        [batch(2, time=0, producer=3, transactional=False)],
-    )
+def log_with_a_snapshot(folder: Path) -> Path:
+    """A log of producers 1, 2 and 3, a segment each; the snapshot of offset 1 has producer 8."""
+    batches = [batch(at, time=0, producer=at + 1, transactional=False) for at in range(3)]
+    make_log(folder, *([one] for one in batches))
     write_snapshot(folder, 1, entry(8, 0, 0))
+    return folder
+
+
+def test_producers_are_those_of_the_newest_snapshot_and_of_the_batches_behind_it(tmp_path: Path) -> None:
+    folder = log_with_a_snapshot(tmp_path / "t-0")
     write_snapshot(folder, 2, entry(9, 1, 0))
     assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {9: 1, 3: 2}
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
-    folder = tmp_path / "t-0"
-    make_log(
-        folder,
-        [batch(0, time=0, producer=1, transactional=False)],
-        [batch(1, time=0, producer=2, transactional=False)],
-        [batch(2, time=0, producer=3, transactional=False)],
-    )
-    write_snapshot(folder, 1, entry(8, 0, 0))
+    folder = log_with_a_snapshot(tmp_path / "t-0")
     write_snapshot(folder, 2, entry(9, 1, 0)).write_bytes(b"broken")
     assert last_offsets(load_producers(LogView(str(folder), fs=PosixFileSystem()), now_ms=10)) == {8: 0, 2: 1, 3: 2}
 
