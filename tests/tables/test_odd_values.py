@@ -96,10 +96,9 @@ def test_spark_writes_json_values_as_the_pool_does(logs: Path, tmp_path: Path, n
         rows: list[dict[str, Any]] = []
         for file in output.glob("part-*"):
             if name == "parquet":
-                # Spark's times have no zone in the file, unless its session is set so.
-                rows += [
-                    row | {"timestamp": str(row["timestamp"])[:23]} for row in parquet.read_table(file).to_pylist()
-                ]
+                # Spark's times may be of an older type (INT96), and without a zone: its session decides.
+                table = parquet.read_table(file, coerce_int96_timestamp_unit="us")
+                rows += [row | {"timestamp": str(row["timestamp"])[:23]} for row in table.to_pylist()]
             else:
                 rows += map(strict, file.read_text().splitlines())
         written.append(sorted(rows, key=lambda row: int(row["offset"])))
