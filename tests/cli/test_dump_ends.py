@@ -251,7 +251,7 @@ def test_records_that_replace_truncated_ones_are_shown(tmp_path: Path, monkeypat
     assert follow(monkeypatch, path, steps()) == [0, 1, 2, 2, 3, 4]
 
 
-OPEN, ELSE = {**TRANSACTION, "leader_epoch": 1}, {"leader_epoch": 2}
+OPEN, FIRST, ELSE = {**TRANSACTION, "leader_epoch": 1}, {"leader_epoch": 1}, {"leader_epoch": 2}
 SEGMENTS = {0: some(0, 2) + some(2, **OPEN), 4: some(4)}
 #: Files of a followed log at first, their content at the next poll, and the offsets of the shown records.
 REPLACED: dict[str, tuple[dict[int, bytes], dict[int, bytes], list[int]]] = {
@@ -263,6 +263,15 @@ REPLACED: dict[str, tuple[dict[int, bytes], dict[int, bytes], list[int]]] = {
     ),
     "truncated below the last segment": (
         {0: some(0, 2) + some(2), 3: some(3)}, {0: some(0, 2) + some(2, 4, **ELSE)}, [0, 1, 2, 3, 2, 3, 4, 5]
+    ),
+    "truncated, and grown beyond the end of the segment": (
+        {0: some(0, 2) + some(2, 2, **FIRST)}, {0: some(0, 2) + some(2, 2, **ELSE), 4: some(4, **ELSE)},
+        [0, 1, 2, 3, 2, 3, 4],
+    ),
+    "truncated, and grown, behind a segment of the same leader": (
+        {0: some(0, 2), 2: some(2, **FIRST) + some(3, **FIRST)},
+        {0: some(0, 2), 2: some(2, **FIRST) + some(3, 2, **ELSE), 5: some(5, **ELSE)},
+        [0, 1, 2, 3, 3, 4, 5],
     ),
     "made anew": ({0: some(0, 2) + some(2, **OPEN)}, {0: some(0) + some(1, 2, **ELSE)}, [0, 1, 1, 2]),
     "cleaned: no aborted record and no marker is left": (

@@ -216,6 +216,8 @@ class FollowedLog:
         raise NotFoundError(f"{self.log.path} changes too fast to be read")
 
     def _look(self) -> None:
+        if not self.log.segments:
+            raise FileNotFoundError(self.log.path)  # a broker renames the only segment before it creates the next
         known = self._tails[-1] if self._tails else None
         tail = self._tail(known)
         topic_id = self._topic_id if tail is known else read_topic_id(self.log.fs, self.log.path)
@@ -252,23 +254,39 @@ class FollowedLog:
     def _unchanged_end(self, known: Tail, tail: Tail) -> int:
         """Return the offset below which the log has the same records as before, after a batch was replaced.
 
-        A cleaner replaces only closed segments, and keeps the offsets of records. Otherwise the log was truncated: as
-        for a consumer, new records begin at the first leader epoch above the former last one. Without such an epoch,
-        they begin after the last earlier tail that is still in its place.
+        If the log was truncated, new records begin at the first leader epoch above the former last one, as for a
+        consumer. Without such an epoch, either a cleaner replaced a closed segment, which keeps the offsets of records,
+        or the log's end was truncated: then new records begin after the last earlier tail that is still in its place.
 
         Source: Kafka OffsetsForLeaderEpoch, SubscriptionState.maybeCompleteValidation.
         """
-        if known.last_batch.segment < self.log.segments[-1].base_offset:
-            return tail.next_offset
+        epochs = [one.leader_epoch for one in self._tails if one.checksum is not None]
+        is_closed = known.last_batch.segment < self.log.segments[-1].base_offset
         while self._tails and self._tails[-1].is_replaced(self.log):
             self._tails.pop()
         intact = self._tails[-1].next_offset if self._tails else None
-        for _, item in self.log.windows(start_offset=intact or 0, checks=Checks.HEADERS):
-            if not isinstance(item, Gap):
-                newer = item.batches[item.batches["leader_epoch"] > known.leader_epoch]
-                if newer.size:
-                    return min(int(newer["base_offset"][0]), tail.next_offset)
+        newest = max(epochs, default=NONE)
+        if epochs and not (is_closed and newest == NONE) and (begin := self._begin_of_newer(newest)) is not None:
+            return min(begin, tail.next_offset)
+        if is_closed:
+            return tail.next_offset
         return min(known.last_batch.offset if intact is None else intact, tail.next_offset)
+
+    def _begin_of_newer(self, leader_epoch: int) -> int | None:
+        """Return the first offset with a leader epoch above a given one, or None. Leader epochs never decrease."""
+        start = 0
+        for segment in reversed(self.log.segments):
+            with segment.open() as file:
+                first = header_at(file, 0)
+            if first is not None and first["leader_epoch"] <= leader_epoch:
+                start = segment.base_offset
+                break
+        for _, item in self.log.windows(start_offset=start, checks=Checks.HEADERS):
+            if not isinstance(item, Gap):
+                newer = item.batches[item.batches["leader_epoch"] > leader_epoch]
+                if newer.size:
+                    return int(newer["base_offset"][0])
+        return None
 
 
 def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:
