@@ -9,9 +9,8 @@ from dataclasses import replace
 from cordwood.cleaning.engine.task import Failure, Indexes, Output, tasks_of
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.load import Loaded
-from cordwood.commands.opening import open_node
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.plan import plan_node, retain_after
+from cordwood.commands.plan import plan, plan_node, retain_after
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import TargetStore, is_full
 from cordwood.fs.workspace import leftovers
@@ -23,21 +22,11 @@ from cordwood.tasks.tasks import Jobs, stop_if_lost
 
 
 def plan_loaded(
-    fs: TargetStore,
-    node: Node,
-    copies: Sequence[DirectoryCopy],
-    loaded: Loaded,
-    options: PlanOptions,
-    *,
-    exact: bool = False,
+    fs: TargetStore, node: Node, copies: Sequence[DirectoryCopy], loaded: Loaded, options: PlanOptions
 ) -> Plan:
-    """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean.
-
-    Args:
-        exact: see `log_facts`.
-    """
+    """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean."""
     if not loaded.copies:
-        return plan_node(node, node.paths, options.without_retention(), with_causes=True, exact=exact)
+        return plan_node(node, node.paths, options.without_retention(), with_causes=True)
     paths = []
     for copy in copies:
         if copy.path in loaded.copies:
@@ -45,8 +34,7 @@ def plan_loaded(
         else:
             paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
-    options = replace(options.without_retention(), selection=selection)
-    return plan_node(open_node(fs, paths, selection), paths, options, with_causes=True, exact=exact)
+    return plan(paths, replace(options.without_retention(), selection=selection), fs=fs)
 
 
 @contextlib.contextmanager

@@ -55,16 +55,18 @@ class Producer:
         self._process.kill()
         self._process.communicate()
 
-    def __call__(self, *commands: kafka_tools.Line) -> None:
-        """Run commands to their end."""
+    def __call__(self, *commands: kafka_tools.Line) -> list[kafka_tools.Line]:
+        """Run commands to their end; return the answers."""
         assert self._process.stdin is not None and self._process.stdout is not None
         for command in commands:
             self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
+        answers = []
         for command in commands:
             if command["do"] != "send":  # these do not answer
-                answer = json.loads(self._process.stdout.readline())
+                answers.append(answer := json.loads(self._process.stdout.readline()))
                 assert answer.get("ok") == command["do"], answer
+        return answers
 
     def transaction(self, values: Mapping[int, Sequence[str]], *, committed: bool) -> None:
         """Write values to partitions of the topic `moving` in one transaction."""
