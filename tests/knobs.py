@@ -17,8 +17,13 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 T = TypeVar("T")
 
@@ -59,6 +64,11 @@ def drawn(items: Sequence[T]) -> list[T]:
     """The items of a long list that this run takes: at least one, and over all seeds each of them."""
     share = step(_SHARE)
     return list(items[SEED % min(share, len(items)) :: share])
+
+
+def in_turns(items: Iterable[T], *always: T, ids: Callable[[T], str] = str) -> list[ParameterSet]:
+    """Parameters of a test: `always` in each run, the other items as slow tests, which have turns."""
+    return [pytest.param(item, id=ids(item), marks=[] if item in always else [pytest.mark.slow]) for item in items]
 
 
 def has_its_turn(name: str) -> bool:

@@ -24,9 +24,12 @@ from cordwood.kernels.layout import BATCH_ROW
 from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.record import Record, to_records
+from cordwood.storage.formats import producer_state
 from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.log.header_sample import EXACT_LOG_BYTES
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 from cordwood.storage.log.view import LogView
+from cordwood.storage.recovery.replay import Producers
 
 #: Default time of all records.
 T0 = 1_700_000_000_000
@@ -88,6 +91,38 @@ def make_log(folder: Path, *segments: Segment) -> LogView:
             writer.append([np.frombuffer(stored, np.uint8)], window(stored).batches)
         writer.finish(mtime_ns=MTIME * 1_000_000)
     return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())
+
+
+#: Number of segments of `make_large_log`.
+LARGE_SEGMENTS = 5
+
+
+def make_large_log(folder: Path, *, holes: bool = False) -> LogView:
+    """Write a log above `EXACT_LOG_BYTES` with batches of many sizes, and with a producer snapshot of each segment.
+
+    Args:
+        holes: leave out offsets between batches, more in later segments, as in a log that was cleaned.
+    """
+    rng = np.random.default_rng(7)
+    value, offset, segments = rng.bytes(700), 0, list[Segment]()
+    for number in range(LARGE_SEGMENTS):
+        base, batches, size = offset, list[bytes](), 0
+        while size < 2 * EXACT_LOG_BYTES // LARGE_SEGMENTS:
+            values = [value[:end] for end in rng.integers(100, 700, int(rng.integers(1, 9))).tolist()]
+            batches.append(batch(offset, *((b"key", one) for one in values), time=T0 + offset))
+            size += len(batches[-1])
+            offset += len(values) + (int(rng.geometric(0.05 * (1 + number))) if holes else 0)
+        segments.append((base, batches))
+    make_log(folder, *segments)
+    for base, _ in segments:
+        put_snapshot(folder, base)
+    return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())
+
+
+def put_snapshot(folder: Path, offset: int, producers: Producers | None = None) -> None:
+    """Write the producer snapshot of an offset."""
+    data = producer_state.encode_rows((producers or Producers()).rows())
+    (folder / offset_name(offset, FileKind.PRODUCER_SNAPSHOT)).write_bytes(data)
 
 
 def _with_bases(segments: Sequence[Segment]) -> Iterator[tuple[int, list[bytes]]]:

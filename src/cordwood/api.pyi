@@ -32,6 +32,7 @@ def ls(
     metadata: AnyPath | None = None,
     index_dir: AnyPath | None = None,
     index_entries: bool = False,
+    exact: bool = False,
     sort: str | None = None,
 ) -> Listing:
     """List the partitions of one broker's directories.
@@ -49,6 +50,7 @@ def ls(
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
         index_entries: Read all batch headers in object stores, too, and count the entries of indexes.
+        exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
         sort: In this order: disk, size (of logs), dirty, clean, records or segments, the largest first; newest or
             oldest (record) first; or name. Default: name.
 

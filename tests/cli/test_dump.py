@@ -41,6 +41,7 @@ from cordwood.storage.formats import (
 from cordwood.storage.formats.properties import encode_partition_metadata
 from tests.command import run, start
 from tests.fixtures import PACKED, Isolation, copy_of, fixture, reads
+from tests.knobs import in_turns
 
 Line = dict[str, Any]
 
@@ -54,10 +55,7 @@ QUICK = (
     "legacy-v0-before",
     "other-clients-after",
 )
-READ = [
-    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-    for name in sorted(one.name.split(".read_")[0] for one in PACKED.glob("*/*.read_committed.jsonl.gz"))
-]
+READ = in_turns(sorted(one.name.split(".read_")[0] for one in PACKED.glob("*/*.read_committed.jsonl.gz")), *QUICK)
 CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 

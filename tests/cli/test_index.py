@@ -15,6 +15,7 @@ from cordwood.storage.index.files import read_index
 from cordwood.storage.log import view
 from tests.command import Ended, run
 from tests.fixtures import STOPPED, copy_of, fixture
+from tests.knobs import in_turns
 from tests.storage.index_twins import index_all
 
 pytestmark = pytest.mark.more
@@ -112,9 +113,7 @@ def test_dump_with_a_key_shows_the_same_with_an_index_of_half_the_log(options: t
     assert mixed.stdout == run("dump", "--key", "5", *options, "--json", partition).stdout != ""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in STOPPED]
-)
+@pytest.mark.parametrize("name", in_turns(STOPPED, *SOME))
 def test_dump_finds_the_same_records_of_real_logs_with_their_indexes(name: str, tmp_path: Path) -> None:
     copy = copy_of(fixture(name), tmp_path / "logs")
     logs = [log for log in sorted(copy.rglob("*-[0-9]")) if any(log.glob("*.log")) and "cluster" not in log.name]

@@ -153,6 +153,7 @@ main.app(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_when_the_disk_hangs_a_signal_ends_it_in_time_without_a_clean_shutdown(tmp_path: Path) -> None:
     path = directory(tmp_path)
     with started(str(path), "--json", "--port", "0", program=["-c", ON_A_DISK_THAT_HANGS, "run"]) as process:

@@ -42,6 +42,7 @@ from tests.crashes import Cuts
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
 from tests.fs.trees import put, sync_everything, tree
 from tests.kafka_tools import Oracle
+from tests.knobs import in_turns
 from tests.live.live_logs import NOW_MS, batch, read_all
 from tests.live.nodes import Node
 from tests.logs import T0, Pair
@@ -618,7 +619,7 @@ def facts(log: Log) -> tuple[int, bool, Any, Any, dict[int, str]]:
     return log.log_end_offset, known.transaction_start != NONE, offsets, log.producers.of(OTHER), read_all(log)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", in_turns(SCENES, "one segment"))
 def test_a_power_cut_leaves_the_log_with_the_marker_or_without(
     tmp_path: Path, name: str, record_property: RecordProperty
 ) -> None:

@@ -25,7 +25,7 @@ from cordwood.storage.index.traces import TraceKind
 from cordwood.storage.log.view import LogView
 from tests.command import run
 from tests.fixtures import STOPPED, copy_of, fixture
-from tests.knobs import scaled
+from tests.knobs import in_turns, scaled
 from tests.storage.index_twins import all_keys, index_all, plain_history
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 from tests.view.web.view_client import check_harmless
@@ -141,9 +141,7 @@ def test_the_traces_in_random_logs_are_the_records_that_a_full_scan_finds(seed: 
     assert found.keys == len(keys)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "kraft-before" else pytest.mark.slow) for name in STOPPED]
-)
+@pytest.mark.parametrize("name", in_turns(STOPPED, "kraft-before"))
 def test_the_traces_in_real_logs_are_the_records_that_a_full_scan_finds(name: str) -> None:
     root, expected, keys = fixture(name), set(), set()
     for path in sorted({log.parent for log in root.rglob("*.log")}):

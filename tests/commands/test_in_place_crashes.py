@@ -63,7 +63,7 @@ from tests.crashes import EVERY, PROPERTY, durable
 from tests.fs.disks import Acting, spoil
 from tests.fs.trees import Tree, tree
 from tests.kafka_tools import Oracle
-from tests.knobs import step
+from tests.knobs import in_turns, step
 from tests.storage.index_twins import believed
 
 pytestmark = pytest.mark.more
@@ -654,7 +654,7 @@ def test_full_disk_at_any_operation_leaves_each_group_old_or_new(name: str, stay
     check_full_disk(built(name), every=EVERY if name == "waves" else 9 * EVERY, stays_full=stays_full)
 
 
-@pytest.mark.parametrize("stays_full", [False, True])
+@pytest.mark.parametrize("stays_full", in_turns([False, True], True))
 def test_a_disk_that_fills_while_indexes_are_made_leaves_none_that_is_wrong(
     stays_full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ from cordwood.storage.formats import checkpoints, offset_index, producer_state, 
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
 from tests.damage.samples import PARTITION, memory, read_log
+from tests.knobs import in_turns
 
 pytestmark = pytest.mark.more
 
@@ -273,7 +274,7 @@ print(count, before, peak() - before)
 
 @pytest.mark.parametrize(
     "codec",
-    [pytest.param(codec, marks=[pytest.mark.slow] * (codec is not Codec.ZSTD), id=codec.label) for codec in PACKED],
+    in_turns(PACKED, Codec.ZSTD, ids=lambda codec: codec.label),
 )
 def test_a_batch_that_holds_hundreds_of_megabytes_is_read_in_bounded_memory(codec: Codec, tmp_path: Path) -> None:
     for name, mib in (("large-0", 300), ("small-0", 1)):

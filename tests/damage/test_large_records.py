@@ -20,6 +20,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.recovery.replay import Producers
+from tests.knobs import in_turns
 
 MB = 1_000_000
 LARGE = 150 * MB
@@ -172,7 +173,7 @@ READERS = [
     ("dump", "--format", "%s"),
     ("dump", "--full", "--value-format", "base64"),
 ]
-CODECS = [pytest.param(codec, marks=[pytest.mark.slow] * (codec is not Codec.ZSTD), id=codec.label) for codec in Codec]
+CODECS = in_turns(Codec, Codec.ZSTD, ids=lambda codec: codec.label)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -188,7 +189,9 @@ def test_a_record_that_does_not_compress_is_not_held_compressed_and_decompressed
     assert memory_above(folder, "noise", codec, "python", "columns") < ALLOWED * LARGE
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4, Codec.ZSTD], ids=lambda codec: codec.label)
+@pytest.mark.parametrize(
+    "codec", in_turns([Codec.NONE, Codec.LZ4, Codec.ZSTD], Codec.ZSTD, ids=lambda codec: codec.label)
+)
 def test_a_batch_rebuilt_around_a_large_record_is_not_held_twice(folder: Path, codec: Codec) -> None:
     paths = [write_dirty_log(folder, "text", codec, size, 1) for size in (1000, LARGE)]
     assert measured(paths, "clean") < ALLOWED * LARGE
@@ -199,7 +202,7 @@ def test_a_clean_holds_one_of_several_large_batches_at_a_time(folder: Path) -> N
     assert measured(paths, "clean") < ALLOWED * LARGE
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD], ids=lambda codec: codec.label)
+@pytest.mark.parametrize("codec", in_turns([Codec.NONE, Codec.ZSTD], Codec.ZSTD, ids=lambda codec: codec.label))
 def test_a_proof_holds_a_large_record_of_one_state_at_a_time(folder: Path, codec: Codec) -> None:
     paths = [write_dirty_log(folder, "text", codec, size, 1) for size in (4 * MB, LARGE)]  # both fill windows
     for path in paths:

@@ -188,6 +188,7 @@ def test_a_log_in_a_bucket_that_is_only_read_gets_indexes_on_this_machine(server
     assert found.indexed == made.indexed, "it is of the same bytes"
 
 
+@pytest.mark.slow
 def test_a_blob_that_is_lost_in_the_bucket_is_made_again_and_none_is_left(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +317,7 @@ def test_a_fetched_file_must_have_the_checksum_of_the_manifest(small: Path, serv
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_copy_and_the_next_removes_what_it_left(
     small: Path, server: Server, cleaned: dict[str, bytes]
 ) -> None:

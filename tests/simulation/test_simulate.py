@@ -14,6 +14,7 @@ import cordwood
 from cordwood import Outcome, Stay
 from cordwood.common.config import DAY_MS, HOUR_MS
 from cordwood.common.errors import ConfigError, NotFoundError, RequestError
+from tests.knobs import in_turns
 
 pytestmark = pytest.mark.more
 
@@ -94,7 +95,7 @@ def _figures(one: Outcome) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", in_turns(WORKLOADS, "lags and retention"))
 def test_half_the_scale_gives_the_same_answers(name: str) -> None:
     options = {"days": 7.0} | WORKLOADS[name]
     coarse = cordwood.simulate(**options).outcomes[0]

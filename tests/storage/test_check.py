@@ -27,6 +27,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory
 from tests.fixtures import STOPPED, copy_of, facts, fixture
 from tests.kafka_tools import Broker
+from tests.knobs import in_turns
 from tests.storage.damage_sites import FIRST, batch, built, check, damages, flip, site
 from tests.storage.in_place import make_directory
 
@@ -46,9 +47,7 @@ SOME = (
 )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in STOPPED]
-)
+@pytest.mark.parametrize("name", in_turns(STOPPED, *SOME))
 def test_nothing_is_found_in_what_a_broker_left_in_good_order(name: str) -> None:
     assert check(fixture(name)) == []
 

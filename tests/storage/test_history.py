@@ -19,7 +19,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning.ranked import timestamps
 from tests.fixtures import NAMES, copy_of, fixture
-from tests.knobs import scaled, step
+from tests.knobs import in_turns, scaled, step
 from tests.storage.index_twins import all_keys, index_all, plain_history
 from tests.tables.source.random_logs import PARTITIONS, ROOT, random_directory
 
@@ -41,7 +41,7 @@ def same_as_plain(log: LogView, keys: list[bytes]) -> KeyHistory:
     return history
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in NAMES])
+@pytest.mark.parametrize("name", in_turns(NAMES, *SOME))
 def test_the_history_of_keys_in_real_logs_is_that_of_a_full_scan(name: str, tmp_path: Path) -> None:
     fs, copy = PosixFileSystem(), copy_of(fixture(name), tmp_path / "logs")
     source, indexed = random.Random(name), 0

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.fs.wrapped import CountedStore
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.offset_index import OffsetIndex
 from cordwood.storage.index.key_sample import count_keys
@@ -188,3 +191,29 @@ def test_segments_whose_offsets_overlap_are_read_one_by_one(tmp_path: Path) -> N
     path.write_bytes((tmp_path / "t-0" / offset_name(0, FileKind.LOG)).read_bytes())
     found = count_keys(log, 1 << 20)
     assert found is not None and found.records == 6
+
+
+# ---- parts of indexes ------------------------------------------------------------------------------------------------
+
+
+def test_the_last_entry_of_an_index_is_found_before_the_zeros_of_its_room(tmp_path: Path) -> None:
+    entries = np.zeros(5000, offset_index.ENTRY)
+    entries["offset"] = entries["position"] = np.arange(1, 5001)
+    for used, room in ((0, 0), (3, 0), (5000, 0), (0, 100_000), (3, 100_000), (5000, 100_000)):
+        folder = tmp_path / f"{used}-{room}" / "t-0"
+        make_log(folder, [batch(0)])
+        index = folder / offset_name(0, FileKind.OFFSET_INDEX)
+        index.write_bytes(entries[:used].tobytes() + bytes(offset_index.ENTRY.itemsize * room))
+        store = CountedStore(PosixFileSystem())
+        count, last = LogView(str(folder), fs=store).segments[0].last_entry(FileKind.OFFSET_INDEX)
+        assert (count, None if last is None else last["position"]) == (used, used or None)
+        assert store.bytes_read < 64 << 10
+
+
+def test_the_only_entry_of_a_time_index_may_be_zeros(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "t-0", [batch(0)])
+    (tmp_path / "t-0" / offset_name(0, FileKind.TIME_INDEX)).write_bytes(bytes(time_index.ENTRY.itemsize))
+    count, last = log.segments[0].last_entry(FileKind.TIME_INDEX)
+    assert count == 1
+    assert last is not None
+    assert last["timestamp"] == 0

@@ -4,8 +4,8 @@ Figures are MB (10^6 bytes) of log as stored, per second of one core: CPU time o
 over a file in the page cache, so that other load on the machine hardly counts. `cp` of the same file, timed the same
 way, gives the scale.
 
-`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live` and `--source` are
-separate measurements: see `live_log` and `spark_source` in `cordwood.bench`.
+`--against-kafka` times cleans by the wall clock: see `cordwood.bench.beside_kafka`. `--live`, `--source` and
+`--questions` are separate measurements: see `live_log`, `spark_source` and `questions` in `cordwood.bench`.
 """
 
 from __future__ import annotations
@@ -120,18 +120,27 @@ def bench(
             help="Read a log into Spark instead; with --against-kafka beside Spark's Kafka source and a broker.",
         ),
     ] = False,
+    questions: Annotated[
+        bool,
+        typer.Option("--questions", help="Count the bytes that commands read of one large log instead (on Linux)."),
+    ] = False,
     chart: Annotated[
         str | None, typer.Option("--svg", metavar="FILE", help="With --against-kafka: also the results as a chart.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Measure how fast this machine reads a log, beside cp; or how fast it cleans one, beside Kafka's own cleaner."""
-    if live and source:
-        raise RequestError("--live and --source are two measurements: one at a time")
+    others = [name for name, given in (("live", live), ("source", source), ("questions", questions)) if given]
+    if len(others) > 1:
+        raise RequestError(f"--{others[0]} and --{others[1]} are two measurements: one at a time")
+    if others and (against_copy or shapes or chart or by_share):
+        raise RequestError(f"--against-copy, --shape, --by-share and --svg do not go with --{others[0]}")
+    if questions:
+        if against_kafka:
+            raise RequestError("--questions does not go with --against-kafka, which has no such commands")
+        _questions(directory, size / 500, as_json=as_json)
+        return
     if live or source:
-        if against_copy or shapes or chart or by_share:
-            named = "--against-copy, --shape, --by-share and --svg"
-            raise RequestError(f"{named} do not go with --{'live' if live else 'source'}")
         run = _live if live else _source
         run(directory, size * 1_000_000, passes, against_kafka=against_kafka, as_json=as_json)
         return
@@ -235,6 +244,34 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     if found.ratio is not None:
         targets.append(f"{spark_source.TIMES_KAFKA} times Kafka's source, and it is {found.ratio:.1f}")
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
+
+
+def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
+    from cordwood.bench.questions import ask
+
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-", dir=directory) as folder:
+        found = ask(Path(folder), share, _show_step)
+    _show_step("")
+    if as_json:
+        print(
+            json.dumps([{**asdict(one), "call_mib": one.call_mib, "disk_mib": one.disk_mib} for one in found], indent=2)
+        )
+        return
+    titles = ("MiB BY CALLS", "AT MOST", "MiB OFF DISK", "SECONDS", "OF IT START")
+    rows = [
+        [
+            one.question,
+            f"{one.call_mib:,.1f}",
+            "" if one.most_mib is None else f"{one.most_mib:,.0f}",
+            f"{one.disk_mib:,.1f}",
+            f"{one.reads.seconds:.1f}",
+            f"{one.start.seconds:.1f}",
+        ]
+        for one in found
+    ]
+    size = f"{found[0].log_bytes / (1 << 20):,.0f} MiB in {found[0].segments} segments"
+    print(f"A log of {size}, 1 % of it new, not in the page cache")
+    print("\n".join(table([Column("QUESTION"), *(Column(title, right=True) for title in titles)], rows)))
 
 
 def _compare(workloads: Mapping[str, BenchWorkload], directory: str | None, measuring: Measuring) -> list[Comparison]:

@@ -33,8 +33,9 @@ def ls(
     """List partitions: offsets, sizes, records, policy, dirty bytes, codecs, times and state.
 
     All directories must belong to one broker. Changes nothing; a broker may be running. Exit status 1 if the
-    batches of a log are not contiguous, 2 if something could not be read. In an object store, records, codecs, times
-    and damage take a request per segment, so they are left out without --segments.
+    batches of a log are not contiguous, 2 if something could not be read. Of a log above 8 MiB a sample of the batch
+    headers is read, without --exact; ≈ marks estimates. In an object store, records, codecs, times and damage take a
+    request per segment, so they are left out without --segments.
     """
     segments = options.index_entries
     if segments and by_topic:

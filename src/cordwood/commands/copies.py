@@ -9,8 +9,9 @@ from dataclasses import replace
 from cordwood.cleaning.engine.task import Failure, Indexes, Output, tasks_of
 from cordwood.cleaning.rules.plan import PartitionPlan, Plan
 from cordwood.commands.load import Loaded
+from cordwood.commands.opening import open_node
 from cordwood.commands.options import PlanOptions
-from cordwood.commands.plan import plan, plan_node, retain_after
+from cordwood.commands.plan import plan_node, retain_after
 from cordwood.common.errors import NoSpaceError
 from cordwood.fs.base import TargetStore, is_full
 from cordwood.fs.workspace import leftovers
@@ -22,11 +23,21 @@ from cordwood.tasks.tasks import Jobs, stop_if_lost
 
 
 def plan_loaded(
-    fs: TargetStore, node: Node, copies: Sequence[DirectoryCopy], loaded: Loaded, options: PlanOptions
+    fs: TargetStore,
+    node: Node,
+    copies: Sequence[DirectoryCopy],
+    loaded: Loaded,
+    options: PlanOptions,
+    *,
+    exact: bool = False,
 ) -> Plan:
-    """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean."""
+    """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean.
+
+    Args:
+        exact: see `log_facts`.
+    """
     if not loaded.copies:
-        return plan_node(node, node.paths, options.without_retention(), with_causes=True)
+        return plan_node(node, node.paths, options.without_retention(), with_causes=True, exact=exact)
     paths = []
     for copy in copies:
         if copy.path in loaded.copies:
@@ -34,7 +45,8 @@ def plan_loaded(
         else:
             paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
-    return plan(paths, replace(options.without_retention(), selection=selection), fs=fs)
+    options = replace(options.without_retention(), selection=selection)
+    return plan_node(open_node(fs, paths, selection), paths, options, with_causes=True, exact=exact)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,9 @@ from cordwood.common.text import (
     Column,
     bytes_text,
     cells_of,
+    count_text,
     html_table,
+    names_text,
     number,
     printable,
     register,
@@ -32,6 +34,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Finding
 from cordwood.storage.check.placement import warnings
+from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.node.listing import (
     Listing,
     PartitionListing,
@@ -115,6 +118,7 @@ def list_node(
         options.selection.topics,
         options.selection.partitions,
         index_entries=options.index_entries,
+        exact=options.exact,
         index_root=options.index_place.root(node.fs, [place.path for place in node.places]),
         on_progress=on_progress,
     )
@@ -160,6 +164,12 @@ _OF_THESE = "OF THESE"
 #: Column of the share of the disk; shown if any partition takes at least this share.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
 
+
+def records_text(one: PartitionListing | SegmentListing | TopicListing) -> str:
+    """Return the number of records; ≥ marks a lower bound, and ≈ an estimate."""
+    return count_text(one.records, is_exact=one.records_exact, is_estimate="records" in one.estimates)
+
+
 _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] = (
     (Column("PARTITION"), lambda one: printable(one.name)),
     (Column("STATE"), lambda one: ", ".join(one.states) or "-"),
@@ -169,7 +179,7 @@ _PARTITION_COLUMNS: Sequence[tuple[Column, Callable[[PartitionListing], str]]] =
     (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
     (Column("START", right=True), lambda one: str(one.log_start_offset)),
     (Column("NEXT", right=True), lambda one: str(one.log_end_offset)),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("RECORDS", right=True), records_text),
     (Column("POLICY"), lambda one: policy_text(one.policy)),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
@@ -192,7 +202,7 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicListing], str]]] = (
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
     (Column("ON DISK", right=True), lambda one: bytes_text(one.disk_bytes)),
     (Column(_SHARE, right=True), lambda one: _share(one.disk_share)),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("RECORDS", right=True), records_text),
     (Column("POLICY"), lambda one: "; ".join(map(policy_text, one.policies))),
     (Column("CLEAN", right=True), lambda one: bytes_text(one.clean_bytes)),
     (Column("DIRTY", right=True), lambda one: bytes_text(one.dirty_bytes)),
@@ -204,8 +214,8 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
     (Column("BASE OFFSET", right=True), lambda one: str(one.base_offset)),
     (Column("LAST", right=True), lambda one: "-" if one.last_offset is None else str(one.last_offset)),
     (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
-    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
-    (Column("RECORDS", right=True), lambda one: _count(one.records, one.records_exact)),
+    (Column("BATCHES", right=True), lambda one: count_text(one.batches, is_estimate="batches" in one.estimates)),
+    (Column("RECORDS", right=True), records_text),
     (Column("MAX TIMESTAMP (UTC)"), lambda one: time_text(one.max_timestamp_ms)),
     (Column("CODECS"), lambda one: ",".join(one.codecs) or "-"),
     (Column("INDEX ENTRIES"), _entries),
@@ -280,12 +290,32 @@ def _totals(listing: Listing) -> str:
         f"{bytes_text(sum(one.disk_bytes for one in partitions))} on disk",
     ]
     if _headers_read(listing):
-        records = _count(sum(one.records for one in partitions), all(one.records_exact for one in partitions))
+        records = count_text(
+            sum(one.records for one in partitions),
+            is_exact=all(one.records_exact for one in partitions),
+            is_estimate=any(one.estimates for one in partitions),
+        )
         parts.append(f"{records} records")
     return ", ".join(parts)
 
 
+def sample_note(listing: Listing) -> str:
+    """Describe the figures that are estimates; empty if all are exact."""
+    sampled = [one for one in listing.partitions if one.estimates]
+    if not sampled:
+        return ""
+    records, error = (sum(one.records for one in sampled), math.hypot(*(one.records_error for one in sampled)))
+    share = f"{100 * error / records:.2g} %" if records else "0"
+    which = names_text([printable(one.name) for one in sampled])
+    return (
+        f"sampled: {UNITS} places a segment in {which}: records are ± {share}; codecs, oldest times and damage are "
+        "those seen there; --exact reads all batch headers"
+    )
+
+
 def _footnotes(listing: Listing) -> Iterable[str]:
+    if note := sample_note(listing):
+        yield note
     for one in listing.partitions:
         name = printable(one.name)
         yield from (f"{name}: {printable(note)}" for note in one.notes)
@@ -319,10 +349,6 @@ def policy_text(policy: Policy) -> str:
         return f"unknown ({policy.source.partition(':')[0]})"
     source = policy.source if policy.kind is None else _SHORT_SOURCE[policy.kind]
     return f"{show(policy.value) or 'none'} ({source})"
-
-
-def _count(count: int, exact: bool) -> str:
-    return f"{count:,}" if exact else f"≥{count:,}"
 
 
 def _html(listing: Listing) -> str:
@@ -364,6 +390,8 @@ def document(listing: Listing, *, segments: bool = False) -> dict[str, Any]:
             "disk_bytes": sum(one.disk_bytes for one in listing.partitions),
             "records": sum(one.records for one in listing.partitions) if _headers_read(listing) else None,
             "records_exact": all(one.records_exact for one in listing.partitions),
+            "records_error": round(math.hypot(*(one.records_error for one in listing.partitions))),
+            "estimates": ["records"] if any(one.estimates for one in listing.partitions) else [],
         },
     }
 
@@ -382,6 +410,8 @@ def partition_document(listing: PartitionListing, *, segments: bool = False) -> 
         "log_end_offset": listing.log_end_offset,
         "records": listing.records if listing.headers_read else None,
         "records_exact": listing.records_exact,
+        "records_error": listing.records_error,
+        "estimates": list(listing.estimates),
         "policy": None if listing.policy.value is None else list(listing.policy.value),
         "policy_source": listing.policy.source,
         "replicas": listing.replicas,
@@ -416,6 +446,8 @@ def _topic(topic: TopicListing) -> dict[str, Any]:
         "disk_share": topic.disk_share,
         "records": topic.records if topic.headers_read else None,
         "records_exact": topic.records_exact,
+        "records_error": topic.records_error,
+        "estimates": list(topic.estimates),
         "policies": [None if one.value is None else list(one.value) for one in topic.policies],
         "clean_bytes": topic.clean_bytes,
         "dirty_bytes": topic.dirty_bytes,
@@ -431,6 +463,8 @@ def _segment(segment: SegmentListing) -> dict[str, Any]:
         "batches": segment.batches,
         "records": segment.records,
         "records_exact": segment.records_exact,
+        "records_error": segment.records_error,
+        "estimates": list(segment.estimates),
         "last_offset": segment.last_offset,
         "max_timestamp_ms": segment.max_timestamp_ms,
         "oldest_ms": segment.oldest_ms,

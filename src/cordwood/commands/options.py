@@ -35,6 +35,7 @@ DECODERS = (
     "schemas from a folder"
 )
 
+EXACT = Option("Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.")
 
 # ---- shared by several commands --------------------------------------------------------------------------------------
 
@@ -170,6 +171,7 @@ class ListOptions:
             flag_help="One line per segment. In an object store, only this reads every segment's batch headers.",
         ),
     ] = False
+    exact: Annotated[bool, EXACT] = False
     sort: Annotated[
         str | None,
         Option(

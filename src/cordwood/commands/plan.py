@@ -46,6 +46,7 @@ from cordwood.common.text import (
     Column,
     by_sentence,
     bytes_text,
+    count_text,
     html_table,
     names_text,
     number,
@@ -58,6 +59,7 @@ from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.machine import local_cores
 from cordwood.storage.formats.filenames import META_PROPERTIES, FileKind, offset_name
+from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.log.loaded import LoadCut, LoadedLog, Stop, as_it_is, as_loaded, broker_would_load
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -91,12 +93,19 @@ def plan(paths: Sequence[str], options: PlanOptions, *, fs: Store | None = None,
 
 
 def plan_node(
-    node: Node, paths: Sequence[str], options: PlanOptions, *, clock: Clock = system_clock, with_causes: bool = False
+    node: Node,
+    paths: Sequence[str],
+    options: PlanOptions,
+    *,
+    clock: Clock = system_clock,
+    with_causes: bool = False,
+    exact: bool = False,
 ) -> Plan:
     """Plan a clean of a node's directories, as they were when it was opened.
 
     Args:
         with_causes: also add the main cause of each partition's size.
+        exact: see `log_facts`.
     """
     selection, choices = options.selection, options.choices
     for name, offset in (("first dirty offset", choices.first_dirty), ("high watermark", choices.high_watermark)):
@@ -107,7 +116,7 @@ def plan_node(
     return plan_of(
         node,
         places,
-        lambda place: plan_with_facts(node, place, choices, now_ms),
+        lambda place: plan_with_facts(node, place, choices, now_ms, exact=exact),
         choices,
         now_ms,
         with_causes=with_causes,
@@ -154,11 +163,13 @@ def plan_partition(node: Node, place: LocatedPartition, choices: Choices, now_ms
     return None if planned is None else planned.plan
 
 
-def plan_with_facts(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition | None:
-    """Plan one partition and keep the facts; None if it was deleted."""
+def plan_with_facts(
+    node: Node, place: LocatedPartition, choices: Choices, now_ms: int, *, exact: bool = False
+) -> PlannedPartition | None:
+    """Plan one partition and keep the facts; None if it was deleted. For `exact` see `log_facts`."""
     for _ in range(_ATTEMPTS):
         try:
-            return _plan(node, place, choices, now_ms)
+            return _plan(node, place, choices, now_ms, exact=exact)
         except FileNotFoundError:
             continue  # deleted, or replaced by the cleaner of a running broker
         except NotFoundError:
@@ -193,14 +204,14 @@ def retain_after(
     stop = place.directory.stop_of(place.name)
     # A crashed log has been recovered by now.
     loaded = as_loaded(log, Stop(clean=True) if stop.crashed else stop, now_ms)
-    facts = log_facts(place, loaded, found.high_watermark, now_ms, headers=True)
+    facts = log_facts(place, loaded, found.high_watermark, now_ms, headers=False)
     left = [one for one in facts.segments if one.base_offset not in replaced]
     segments = tuple(sorted([*left, *outputs], key=lambda one: one.base_offset))
     config = node.config_of(place.topic)
     return _with_retention(found, node, replace(facts, segments=segments), config, now_ms, included=True)
 
 
-def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) -> PlannedPartition:
+def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int, *, exact: bool) -> PlannedPartition:
     obstacle = why_never(node, place)
     log = place.log()
     unknown = None
@@ -235,7 +246,7 @@ def _plan(node: Node, place: LocatedPartition, choices: Choices, now_ms: int) ->
     if unknown is not None:
         left = replace(left, notes=(*left.notes, unknown))
         return PlannedPartition(_only_delete(left, node.config_of(place.topic), choices), log)
-    return _plan_log(node, place, loaded, left, choices, now_ms)
+    return _plan_log(node, place, loaded, left, choices, now_ms, exact=exact)
 
 
 def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, now_ms: int) -> LoadedLog:
@@ -246,7 +257,14 @@ def _loaded(place: LocatedPartition, log: LogView, obstacle: Obstacle | None, no
 
 
 def _plan_log(
-    node: Node, place: LocatedPartition, loaded: LoadedLog, left: PartitionPlan, choices: Choices, now_ms: int
+    node: Node,
+    place: LocatedPartition,
+    loaded: LoadedLog,
+    left: PartitionPlan,
+    choices: Choices,
+    now_ms: int,
+    *,
+    exact: bool,
 ) -> PlannedPartition:
     """Plan a log that may be cleaned; `left` is the plan that leaves it alone."""
     name, log = left.topic_partition, loaded.log
@@ -268,7 +286,7 @@ def _plan_log(
         settings=tuple(_settings(config)),
     )
     try:
-        facts = log_facts(place, loaded, mark, now_ms, headers=config.compact)
+        facts = log_facts(place, loaded, mark, now_ms, headers=config.compact, exact=exact)
     except (OSError, RequestError, CorruptFileError) as error:
         if config.compact or choices.retention or isinstance(error, FileNotFoundError):
             raise
@@ -430,15 +448,17 @@ def _segments(before: int, after: int) -> str:
     return f"{before} → {after}" if before else "-"
 
 
-def _removed(records_max: int | None, bytes_max: int) -> str:
-    records = "?" if records_max is None else f"{records_max:,}"
-    return f"≤ {records} records, ≤ {bytes_text(bytes_max)}"
+def _removed(records_max: int | None, bytes_max: int, estimates: Sequence[str]) -> str:
+    is_estimate = "records_max" in estimates
+    records = "?" if records_max is None else count_text(records_max, is_estimate=is_estimate)
+    return f"{'' if is_estimate else '≤ '}{records} records, ≤ {bytes_text(bytes_max)}"
 
 
 def _may_remove(plan: PartitionPlan) -> str:
     if plan.compaction is None or plan.decision is not Decision.CLEAN:
         return "-"
-    return _removed(plan.compaction.bounds.records_max, plan.compaction.bounds.bytes_max)
+    bounds = plan.compaction.bounds
+    return _removed(bounds.records_max, bounds.bytes_max, plan.compaction.estimates)
 
 
 def _no_sum(_totals: PlanTotals) -> str:
@@ -476,7 +496,9 @@ _COLUMNS: Sequence[tuple[Column, Callable[[PartitionPlan], str], Callable[[PlanT
     (
         Column("MAY REMOVE"),
         _may_remove,
-        lambda totals: _removed(totals.records_max, totals.bytes_max) if totals.partitions_to_clean else "-",
+        lambda totals: (
+            _removed(totals.records_max, totals.bytes_max, totals.estimates) if totals.partitions_to_clean else "-"
+        ),
     ),
 )
 
@@ -510,6 +532,11 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     yield ""
     yield _totals(plan)
     yield from _work_space(plan, exact=exact)
+    if any(one.compaction is not None and one.compaction.estimates for one in plan.partitions):
+        yield (
+            f"records, expired tombstones and work space are estimates, from {UNITS} places in each segment of large "
+            "logs; --exact runs the clean without writing"
+        )
 
 
 def document(plan: Plan) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def plan_exact(
         advice = "or name another temporary folder with TMPDIR"
         check_space(fs, folder, to_load, link=Link.SYMBOLIC, advice=advice, work_folder=work.path)
         loaded = load_into_copies(fs, node, copies, work.data, now_ms, link=Link.SYMBOLIC)
-        plan = plan_loaded(fs, node, copies, loaded, options)
+        plan = plan_loaded(fs, node, copies, loaded, options, exact=True)
         with Jobs(fs, work.progress, engine.where(spark).start, on_progress) as jobs:
             failed = not_loaded(copies, loaded)
             outcomes = run_tasks(jobs, plan, failed, work.outputs, on_plan, index_root=root, discard=True)

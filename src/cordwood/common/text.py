@@ -19,6 +19,7 @@ _NAMES_SHOWN = 6
 #: From this number of sentences on that differ only in offsets and sizes, show one sentence for all.
 _ALIKE_MIN = 3
 _OWN_FIGURES = re.compile(r"(offsets? )\d+( to \d+)?|\b\d[\d.,]* [kMGTPE]?B\b|\b\d[\d,]*(?= batch)")
+_THOUSANDS = ("", " k", " M", " G", " T", " P")
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
@@ -130,6 +131,16 @@ def bytes_text(size_bytes: int | None) -> str:
     while power < len(_UNITS) and size_bytes >= 999.95 * 1000**power:
         power += 1
     return f"{size_bytes / 1000**power:.1f} {_UNITS[power - 1]}"
+
+
+def count_text(count: int, *, is_exact: bool = True, is_estimate: bool = False) -> str:
+    """Format a count; one that is not exact as a lower bound, or as an estimate to three digits, such as ≈ 16.0 M."""
+    if not is_estimate:
+        return f"{count:,}" if is_exact else f"≥{count:,}"
+    power = 0
+    while power < len(_THOUSANDS) - 1 and count >= 999.95 * 1000**power:
+        power += 1
+    return f"≈ {count / 1000**power:.{min(power, 1)}f}{_THOUSANDS[power]}"
 
 
 def time_text(timestamp_ms: int | None) -> str:

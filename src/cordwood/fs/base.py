@@ -143,6 +143,10 @@ class ReadableFile(Protocol):
         """
         return self.read_into(position, target)
 
+    def expect_random_reads(self) -> None:
+        """Announce small reads at distant positions, so that the system does not read ahead."""
+        return
+
     def cached_reads(self) -> CachedReads | None:
         """Return how a kernel can read the file, which must stay open meanwhile; None if it cannot."""
         return None

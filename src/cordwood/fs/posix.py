@@ -43,6 +43,8 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+#: Linux only.
+_fadvise = getattr(os, "posix_fadvise", None)
 #: Address of the C function that can read from the page cache only; 0 on systems other than Linux.
 _preadv2 = getattr(ctypes.CDLL(None), "preadv2", None)
 _PREADV2 = 0 if _preadv2 is None else ctypes.cast(_preadv2, ctypes.c_void_p).value or 0
@@ -125,6 +127,11 @@ class PosixFile(File):
                 done = self._past_cache.read_into(position, whole)
         # The rest is behind the end of the file, or cannot be read directly.
         return done + self.read_into(position + done, whole[done:]) if done < whole.nbytes else done
+
+    @override
+    def expect_random_reads(self) -> None:
+        if _fadvise is not None:
+            _fadvise(self._open_descriptor(), 0, 0, os.POSIX_FADV_RANDOM)
 
     @override
     def cached_reads(self) -> CachedReads | None:

@@ -63,6 +63,7 @@ class WrappedReadableFile(ReadableFile):
     size = _of_file(ReadableFile.size)
     read_into = _of_file(ReadableFile.read_into)
     read = _of_file(ReadableFile.read)
+    expect_random_reads = _of_file(ReadableFile.expect_random_reads)
     close = _of_file(ReadableFile.close)
 
 

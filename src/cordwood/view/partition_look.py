@@ -134,11 +134,13 @@ def look_at_partition(
         node = open_node(fs, paths, chosen)
     else:
         node, fs = node.listed_again(paths), node.fs
-    listing = list_node(node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True))
+    listing = list_node(
+        node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True, exact=True)
+    )
     if not listing.partitions:
         raise NotFoundError(f"{path} is gone")
     place = node.places[0]
-    planned = plan_with_facts(node, place, Choices(), now_ms)
+    planned = plan_with_facts(node, place, Choices(), now_ms, exact=True)
     found = PartitionLook(
         path=path,
         began_ms=now_ms,

@@ -30,6 +30,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from cordwood.testing.memory import MemoryFileSystem
 from tests.cleaning import modes
+from tests.knobs import in_turns
 from tests.logs import batch, make_log
 
 pytestmark = pytest.mark.more
@@ -87,7 +88,7 @@ def test_many_tasks_write_what_one_task_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".scan", ".merge", ".keys"])
-@pytest.mark.parametrize("way", ["removed", "flipped", "cut"])
+@pytest.mark.parametrize("way", in_turns(["removed", "flipped", "cut"], "flipped"))
 def test_a_blob_that_is_lost_or_damaged_is_made_again(tmp_path: Path, suffix: str, way: str) -> None:
     with modes.using("probed" if suffix == ".keys" else "stages"):
         make_again(tmp_path, suffix, way)

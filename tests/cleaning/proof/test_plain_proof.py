@@ -292,7 +292,7 @@ RECORDS = st.dictionaries(
     max_size=3,
 )
 #: Random logs, each proved by one task and by many.
-EXAMPLES = knobs.scaled(150, 3000)
+EXAMPLES = knobs.scaled(60, 3000)
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ def test_a_signal_ends_a_clean_in_place_and_leaves_the_log(log: Path, tmp_path: 
     assert contents(log) == before
 
 
+@pytest.mark.slow
 def test_a_command_with_tasks_that_hang_all_the_time_gives_up(log: Path, tmp_path: Path) -> None:
     """A stopped server cannot start workers for the tasks, however often they are begun."""
     words = ["clean", str(log), "--output", str(tmp_path / "copy"), *CLEAN, "--task-timeout", "3"]

@@ -47,6 +47,7 @@ def run(environment: dict[str, str], *words: str) -> tuple[int, str, str]:
 CLEAN = ["--now", "1900000000000", "--single-copy", "--ignore-ratio"]
 
 
+@pytest.mark.slow
 def test_a_log_is_cleaned_proved_and_read(environment: dict[str, str], tmp_path: Path) -> None:
     logs, copy = str(copy_of(fixture("kraft-before"), tmp_path / "logs")), str(tmp_path / "copy")
     code, said, error = run(environment, "plan", logs, "--exact", *CLEAN)

@@ -16,6 +16,7 @@ from cordwood.storage.log.segment import Segment
 from cordwood.tasks import tasks as jobs
 from tests.cleaning.modes import every_batch
 from tests.fixtures import copy_of, fixture
+from tests.knobs import in_turns
 from tests.tasks.spark.logs import random_log
 
 pytestmark = pytest.mark.more
@@ -54,7 +55,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", ["kraft-before", "kraft-classic-before"])
+@pytest.mark.parametrize("name", in_turns(["kraft-before", "kraft-classic-before"], "kraft-classic-before"))
 def test_many_tasks_make_the_copy_that_one_task_makes(
     spark: SparkSession, tmp_path: Path, cleaned_by_many: list[str], name: str
 ) -> None:

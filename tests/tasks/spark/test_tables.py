@@ -207,6 +207,7 @@ def test_earlier_tables_that_do_not_fit_are_refused_in_words(spark: SparkSession
     refused(RequestError, "ends at offset 1, and the log starts at 2 by now")
 
 
+@pytest.mark.slow
 def test_given_a_large_log_many_tasks_make_its_table_and_files_are_removed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows, concerns_transactions, is_control
 from cordwood.storage.formats.transaction_index import AbortedTransaction
+from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
 from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
 from cordwood.storage.log.recovery import next_offset
 from cordwood.storage.log.segment import Segment, gap_error, joined, part_numbers, parts_of
@@ -148,13 +149,17 @@ class _Replay:
     def add(self, batches: BatchRows) -> None:
         self.producers.replay(batches[(batches["last_offset"] >= self.start) & (batches["base_offset"] < self.end)])
 
+    def opens_below(self, offset: int) -> bool:
+        """Return whether a transaction that starts below an offset is open so far."""
+        return any(one.transaction_start < offset for _, one in self.producers.by_id.in_transaction())
+
     def open_transactions(self) -> tuple[BlockingTransaction, ...]:
         found = [BlockingTransaction(one.transaction_start, id) for id, one in self.producers.by_id.in_transaction()]
         return tuple(sorted(found, key=lambda one: (one.first_offset, one.producer_id)))
 
 
 def log_facts(
-    place: LocatedPartition, loaded: LoadedLog, mark: HighWatermark, now_ms: int, *, headers: bool
+    place: LocatedPartition, loaded: LoadedLog, mark: HighWatermark, now_ms: int, *, headers: bool, exact: bool = False
 ) -> LogFacts:
     """Collect the facts of a log.
 
@@ -162,6 +167,7 @@ def log_facts(
         loaded: the partition's log, with at least one segment.
         now_ms: the time of the plan.
         headers: read batch headers; retention alone does not need them.
+        exact: read all headers of a large log, not a sample. Facts that decide are the same.
     """
     log, end = loaded.log, loaded.log_end_offset
     segments = tuple(map(loaded_facts, loaded.segments))
@@ -169,9 +175,13 @@ def log_facts(
         nothing = (HeaderFacts(),) * len(segments)
         return LogFacts(segments, nothing, log.log_start_offset, end, mark)
     replay = _Replay.from_snapshot(log, mark.offset, now_ms)
-    read = _header_facts(loaded, replay, now_ms)
+    if exact or is_small(log):
+        read = _header_facts(loaded, now_ms, replay=replay)
+        open_transactions = replay.open_transactions()
+    else:
+        read = _header_facts(loaded, now_ms, replay=None)
+        open_transactions = _blocking_transactions(loaded, replay)
     assert place.name is not None, "what is not named like a partition is left alone"
-    open_transactions = replay.open_transactions()
     return LogFacts(
         segments,
         tuple(read),
@@ -182,6 +192,34 @@ def log_facts(
         open_transactions,
         _first_unstable_offset(log, open_transactions[0]) if open_transactions else None,
     )
+
+
+def _blocking_transactions(loaded: LoadedLog, replay: _Replay) -> tuple[BlockingTransaction, ...]:
+    """Return the open transactions that limit a clean; read only headers that can change them.
+
+    A clean ends at the last segment that starts at or below the high watermark. A broker writes a snapshot when it
+    starts a segment, with all producers that have an open transaction. So if the snapshot of that segment has none,
+    all below it is stable, and no header is read. Otherwise its batches show which of these transactions end up to the
+    high watermark. If the high watermark is in a closed segment, a transaction that begins there is the reason for the
+    end of the clean, so the segment is read, too.
+    """
+    segments = [one.segment for one in loaded.segments]
+    active = segments[-1].base_offset
+    limit = max(one.base_offset for one in segments if one.base_offset <= max(replay.end, segments[0].base_offset))
+    ends = {one.segment.base_offset: one.size_bytes for one in loaded.segments if one.cut_bytes}
+    is_complete = True
+    for segment in loaded.log.segments_from(replay.start) if replay.start < replay.end else ():
+        if segment.base_offset > limit or segment.base_offset >= replay.end:
+            break
+        is_last = segment.base_offset == limit == active
+        headers = segment.headers_and_gaps(end=ends.get(segment.base_offset), search=not loaded.log.live)
+        while is_complete := not is_last or replay.opens_below(limit):
+            if (item := next(headers, None)) is None:
+                break
+            if not isinstance(item, Gap):
+                replay.add(item)
+    found = replay.open_transactions()
+    return found if is_complete else tuple(one for one in found if one.first_offset < limit)
 
 
 def _first_unstable_offset(log: LogView, transaction: BlockingTransaction) -> int | None:
@@ -200,8 +238,8 @@ _ROWS_AT_ONCE = 8192
 class _HeaderTable:
     """Totals over the batch headers of each segment, by the index of the segment: see `HeaderFacts`."""
 
-    def __init__(self, segments: int, replay: _Replay, now_ms: int) -> None:
-        """`replay`: also receives all batches."""
+    def __init__(self, segments: int, replay: _Replay | None, now_ms: int) -> None:
+        """`replay`: also receives all batches, if none is left out."""
         self._replay = replay
         self._now_ms = now_ms
         self._waiting: list[tuple[npt.NDArray[np.int64], BatchRows]] = []
@@ -210,6 +248,8 @@ class _HeaderTable:
         self._is_seen = np.zeros(segments, bool)
         self._sums = {name: np.zeros(segments, np.int64) for name in _SUMS}
         self._largest = {name: np.full(segments, NONE) for name in _LARGEST}
+        self._is_sampled = np.zeros(segments, bool)
+        self._errors = np.zeros(segments, np.int64)
         self.damage = [""] * segments
 
     def add(self, indexes: npt.NDArray[np.int64], rows: BatchRows) -> None:
@@ -224,12 +264,35 @@ class _HeaderTable:
             return
         owners, rows = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting, self._rows = [], 0
-        self._replay.add(rows)
+        if self._replay is not None:
+            self._replay.add(rows)
         starts = np.flatnonzero(np.diff(owners, prepend=NONE))
         owners = owners[starts]
         is_new = ~self._is_seen[owners]
         self._first[owners[is_new]] = rows["max_timestamp"][starts[is_new]]
         self._is_seen[owners] = True
+        values = self._values(rows)
+        for name, sums in self._sums.items():
+            sums[owners] += np.add.reduceat(values[name].astype(np.int64), starts)
+        for name, largest in self._largest.items():
+            largest[owners] = np.maximum(largest[owners], np.maximum.reduceat(values[name], starts))
+
+    def add_sample(self, index: int, sample: HeaderSample) -> None:
+        """Add a sample of the headers of a segment."""
+        values = self._values(sample.rows)
+        self._first[index], self._is_seen[index] = sample.rows["max_timestamp"][0], True
+        for name, sums in self._sums.items():
+            total = sample.total(values[name])
+            # A figure that is not 0 in the sample is not 0.
+            sums[index] = max(round(total.value), int(values[name].sum()))
+            if name == "records":
+                self._errors[index] = round(total.error)
+        for name, largest in self._largest.items():
+            largest[index] = values[name].max()
+        self._is_sampled[index] = True
+
+    def _values(self, rows: BatchRows) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the figures of each batch, by the name of their total."""
         count, size = np.maximum(rows["record_count"], 0), rows["size_bytes"]
         old = rows["magic"] < 2
         packed = rows["attributes"] & CODEC_MASK != 0
@@ -237,7 +300,7 @@ class _HeaderTable:
         has_horizon = ~old & (rows["attributes"] & DELETE_HORIZON != 0)
         due = has_horizon & (rows["base_timestamp"] <= self._now_ms)
         waiting = has_horizon & ~due
-        values = {
+        return {
             "records": np.where(hidden, 1, np.where(control, 0, count)),
             "wrappers": hidden,
             "legacy": old,
@@ -248,17 +311,14 @@ class _HeaderTable:
             "expired_batches": due,
             "expired_bytes": np.where(due, size, 0),
             "waiting_bytes": np.where(waiting, size, 0),
+            "last_horizon_ms": np.where(waiting, rows["base_timestamp"], NONE),
         }
-        for name, sums in self._sums.items():
-            sums[owners] += np.add.reduceat(values[name].astype(np.int64), starts)
-        times = {"last_horizon_ms": np.where(waiting, rows["base_timestamp"], NONE)}
-        for name, largest in self._largest.items():
-            largest[owners] = np.maximum(largest[owners], np.maximum.reduceat(times[name], starts))
 
     def facts(self) -> list[HeaderFacts]:
         """Return the facts of all segments."""
         self._add_up()
         columns = {"first_timestamp": self._first.tolist(), "damage": self.damage}
+        columns |= {"is_sampled": self._is_sampled.tolist(), "records_error": self._errors.tolist()}
         columns |= {name: values.tolist() for name, values in (self._sums | self._largest).items()}
         columns |= {name: [bool(value) for value in columns[name]] for name in ("wrappers", "legacy")}
         rows = zip(*columns.values(), strict=True)
@@ -266,11 +326,12 @@ class _HeaderTable:
 
 
 _LARGEST = ("last_horizon_ms",)
-_SUMS = tuple(field.name for field in fields(HeaderFacts) if field.name not in ("first_timestamp", "damage", *_LARGEST))
+_NO_SUMS = ("first_timestamp", "damage", "is_sampled", "records_error", *_LARGEST)
+_SUMS = tuple(field.name for field in fields(HeaderFacts) if field.name not in _NO_SUMS)
 
 
-def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[HeaderFacts]:
-    """Return the facts of each segment, and replay its batches."""
+def _header_facts(loaded: LoadedLog, now_ms: int, *, replay: _Replay | None) -> list[HeaderFacts]:
+    """Return the facts of each segment: of all headers if these are replayed, else of a sample."""
     log, table = loaded.log, _HeaderTable(len(loaded.segments), replay, now_ms)
     indexes = {one.segment.base_offset: index for index, one in enumerate(loaded.segments)}
     # Bytes that a load cuts off are not read.
@@ -280,8 +341,14 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
     def read(segment: Segment) -> None:
         first, end = indexes[segment.base_offset], ends.get(segment.base_offset)
         try:
-            for item in segment.headers_and_gaps(end=end, search=not log.live):
+            sample = None if replay is not None or end is not None else sample_headers(segment, search=not log.live)
+            if sample is not None:
+                table.add_sample(first, sample)
+            items = segment.headers_and_gaps(end=end, search=not log.live) if sample is None else sample.tail
+            for item in items:
                 if not isinstance(item, Gap):
+                    if sample is not None:
+                        continue
                     table.add(first + part_numbers(segment, item["position"]), item)
                 elif not log.is_end(segment, item):
                     table.damage[first] = table.damage[first] or str(gap_error(segment, item))
@@ -295,7 +362,7 @@ def _header_facts(loaded: LoadedLog, replay: _Replay, now_ms: int) -> list[Heade
             for part in parts_of(segment):
                 read(part)
     # For the active segment only open transactions matter.
-    if replay.start < replay.end:
+    if replay is not None and replay.start < replay.end:
         read(active)
     return table.facts()
 

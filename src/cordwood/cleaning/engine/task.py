@@ -262,7 +262,7 @@ def tasks_of(
             size_bytes=compaction.read_bytes,
             records=compaction.bounds.records_max,
             dirty_part=compaction.dirty_part,
-            transactional=compaction.transactional_batches > 0,
+            transactional=compaction.may_be_transactional,
             index_secret=None if plan.choices.read_all else known,
             fresh_secret=new_secret() if makes_index else None,
             index_root=index_root,

@@ -44,7 +44,7 @@ class SegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """Totals over the batch headers of one segment.
+    """Totals over the batch headers of one segment, or estimates of the totals from a sample of the headers.
 
     Attributes:
         first_timestamp: the largest timestamp of its first batch; NONE without batches.
@@ -61,6 +61,9 @@ class HeaderFacts:
         expired_bytes: size of the expired batches.
         waiting_bytes: size of the batches whose delete horizon is in the future.
         last_horizon_ms: the latest of these horizons; NONE without any.
+        is_sampled: whether only a sample was read. All totals but `first_timestamp` are then estimates, and `damage` is
+            that of the sample.
+        records_error: twice the standard error of `records`.
     """
 
     first_timestamp: int = NONE
@@ -76,6 +79,8 @@ class HeaderFacts:
     expired_bytes: int = 0
     waiting_bytes: int = 0
     last_horizon_ms: int = NONE
+    is_sampled: bool = False
+    records_error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +263,8 @@ class Bounds:
     """Upper bounds on a clean's removals. Only a clean, or a trial of one, finds the exact figures.
 
     Attributes:
-        records_max: None if wrappers of magic 0 or 1 hide the number of records.
+        records_max: None if wrappers of magic 0 or 1 hide the number of records. From a sample, the estimate and twice
+            its standard error, if that is less than the number of offsets.
         bytes_max: bytes of all segments that are rewritten.
         may_grow: whether batches of magic 0 or 1 become larger ones of magic 2.
     """
@@ -286,6 +292,8 @@ class Compaction:
         bounds: upper bounds on the removals.
         expired_batches: number of batches in the range whose delete horizon has passed.
         transactional_batches: number of markers and data batches of transactions in the range.
+        estimates: names of the figures that come from a sample of the headers. None of them decides whether the log is
+            cleaned, or up to where.
     """
 
     range: CleanRange
@@ -301,6 +309,7 @@ class Compaction:
     bounds: Bounds
     expired_batches: int
     transactional_batches: int
+    estimates: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -316,6 +325,11 @@ class Compaction:
     def cleanable_ratio(self) -> float | None:
         """Dirty share of the bytes; None if there are no bytes."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else None
+
+    @property
+    def may_be_transactional(self) -> bool:
+        """Whether markers or data of transactions may be in the range: a sample does not exclude them."""
+        return self.transactional_batches > 0 or "transactional_batches" in self.estimates
 
     @property
     def dirty_part(self) -> float:
@@ -488,6 +502,7 @@ class PlanTotals:
         segments, segments_after: number of segments in the ranges of all partitions, before and after a clean of all.
         clean_bytes, cleanable_bytes: sums over all partitions, see `Compaction`.
         records_max, bytes_max: upper bounds on the removals from cleaned partitions, see `Bounds`.
+        estimates: names of the sums that include estimates, see `Compaction`.
         only_with_retention: deletions by retention if the user chose it.
     """
 
@@ -503,6 +518,7 @@ class PlanTotals:
     bytes_max: int
     retention: RetentionTotals
     only_with_retention: RetentionTotals
+    estimates: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, partitions: Sequence[PartitionPlan]) -> PlanTotals:
@@ -527,6 +543,7 @@ class PlanTotals:
             bytes_max=sum(one.bounds.bytes_max for one in cleaned),
             retention=RetentionTotals.of([one.retention for one in partitions]),
             only_with_retention=RetentionTotals.of([one.only_with_retention for one in partitions]),
+            estimates=tuple({"records_max" for one in cleaned if "records_max" in one.estimates}),
         )
 
 

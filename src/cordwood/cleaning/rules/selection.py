@@ -347,6 +347,7 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         segment_bytes=config.segment_bytes,
         index_bytes=config.integer("segment.index.bytes"),
     )
+    bounds = _bounds(rewritten, below, end) if rewritten else Bounds()
     return Compaction(
         range=found,
         first_dirty_reason=why,
@@ -364,10 +365,26 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, choices: Choices, now_
         groups=tuple(tuple(one.base_offset for one in group) for group in groups),
         group_bytes=tuple(_by_group(work_bytes, groups, below, config)),
         group_bytes_expected=tuple(_by_group(expected_work_bytes, groups, below, config)),
-        bounds=_bounds(rewritten, below) if rewritten else Bounds(),
+        bounds=bounds,
         expired_batches=sum(one.expired_batches for one in below),
         transactional_batches=sum(one.transactional_batches for one in below),
+        estimates=tuple(_estimates(rewritten, below, bounds, end)),
     )
+
+
+#: Figures of a `Compaction`, besides `records_max`, that come from batch headers.
+_OF_HEADERS = ("may_grow", "group_bytes", "group_bytes_expected", "expired_batches", "transactional_batches")
+
+
+def _estimates(
+    rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], bounds: Bounds, end: int
+) -> Iterator[str]:
+    """Yield the names of the figures that come from a sample of the headers."""
+    if any(one.is_sampled for one in headers):
+        # There is at most one record per offset, so the number of offsets is a bound, not an estimate.
+        if rewritten and bounds.records_max != end - rewritten[0].base_offset:
+            yield "records_max"
+        yield from _OF_HEADERS
 
 
 def _by_group(
@@ -383,9 +400,14 @@ def _by_group(
         at += len(group)
 
 
-def _bounds(rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts]) -> Bounds:
+def _bounds(rewritten: Sequence[SegmentFacts], headers: Sequence[HeaderFacts], end: int) -> Bounds:
+    next_bases = [*(one.base_offset for one in rewritten[1:]), end]
+    records = sum(
+        min(one.records + one.records_error, next_base - segment.base_offset) if one.is_sampled else one.records
+        for segment, next_base, one in zip(rewritten, next_bases, headers, strict=True)
+    )
     return Bounds(
-        None if any(one.wrappers for one in headers) else sum(one.records for one in headers),
+        None if any(one.wrappers for one in headers) else records,
         sum(one.size_bytes for one in rewritten),
         any(one.legacy for one in headers),
     )
@@ -531,4 +553,5 @@ def hint(compaction: Compaction, *, deletes_for_good: bool) -> str:
     if compaction.cleanable_bytes or not compaction.expired_batches:
         return ""
     options = "--first-dirty 0" if deletes_for_good else "--first-dirty 0 --single-copy (if there is no other replica)"
-    return f"up to {compaction.expired_batches} batches hold expired tombstones or markers; to remove them: {options}"
+    about = "about" if "expired_batches" in compaction.estimates else "up to"
+    return f"{about} {compaction.expired_batches} batches hold expired tombstones or markers; to remove them: {options}"

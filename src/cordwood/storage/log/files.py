@@ -1,4 +1,4 @@
-"""Operations on files that all of storage shares: small files, copies, owners and folders."""
+"""Operations on files that all of storage shares: small files, parts of indexes, copies, owners and folders."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import errno
 import posixpath
 import uuid
 
+import numpy as np
+import numpy.typing as npt
+
 from cordwood.common.errors import CorruptFileError, RequestError
-from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, Store, TargetStore
+from cordwood.fs.base import OWNER_WRITES, Bytes, FileInfo, Link, LocalFileSystem, ReadableFile, Store, TargetStore
 from cordwood.fs.workspace import remove_tree
 from cordwood.storage.formats import filenames
+from cordwood.storage.formats.entries import take_apart
 from cordwood.storage.formats.filenames import (
     INDEX_FOLDER,
     WORK_FOLDER,
@@ -26,6 +30,9 @@ OFFSET_FILE_BYTES_MAX = 256 << 20
 TEXT_FILE_BYTES_MAX = 16 << 20
 #: A key index has 8.5 bytes per record.
 KEY_INDEX_BYTES_MAX = 1 << 30
+#: An offset or time index up to this size is read at once; of a larger one, pieces of `_PIECE_ENTRIES`.
+_SMALL_INDEX_BYTES = 32 << 10
+_PIECE_ENTRIES = 64
 
 
 def read_file(fs: Store, path: str) -> bytes:
@@ -39,6 +46,45 @@ def read_file(fs: Store, path: str) -> bytes:
         if size > _bytes_max(posixpath.basename(path)):
             raise OSError(errno.EFBIG, f"{size} bytes are more than such a file ever has", path)
         return file.read(0, size)
+
+
+class IndexEntries:
+    """The used entries of an offset or time index, of which only the requested ones are read.
+
+    Used entries end where zeros begin, see `entries`. The index of an active segment is 10 MiB of mostly zeros.
+    """
+
+    def __init__(self, file: ReadableFile, entry: np.dtype[np.void]) -> None:
+        self._file, self._entry, self._piece_entries = file, entry, _PIECE_ENTRIES
+        self._pieces: dict[int, npt.NDArray[np.void]] = {}
+        start = file.read(0, _SMALL_INDEX_BYTES)
+        if len(start) < _SMALL_INDEX_BYTES:
+            used, self._piece_entries, _ = take_apart(start, entry)
+            self._pieces[0] = np.frombuffer(start, entry, self._piece_entries)
+            self._count = used.size
+            return
+        self._count = file.size() // entry.itemsize
+        if any(self[self._count - 1].tobytes()):
+            return
+        used = 0
+        while used < self._count:  # entries below `used` are used, entries from `_count` on are zeros
+            middle = (used + self._count) // 2
+            if any(self[middle].tobytes()):
+                used = middle + 1
+            else:
+                self._count = middle
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> np.void:
+        piece, at = divmod(number, self._piece_entries)
+        if piece not in self._pieces:
+            size = self._piece_entries * self._entry.itemsize
+            # A file that its broker has shortened meanwhile has zeros here, and these fit no batch.
+            data = self._file.read(piece * size, size).ljust(size, b"\0")
+            self._pieces[piece] = np.frombuffer(data, self._entry)
+        return self._pieces[piece][at]  # type: ignore[no-any-return]
 
 
 def read_topic_id(fs: Store, partition: str) -> uuid.UUID | None:

@@ -275,11 +275,12 @@ def _has_sane_indexes(segment: Segment) -> bool:
 
 def _in_use(segment: Segment) -> LoadedSegment:
     """Return an active segment with preallocated indexes; read the last batches, for which they have no entries yet."""
-    offsets, times = segment.offset_index(), segment.time_index()
-    newest_ms = NONE if times is None else times.last_entry[0]
+    offsets, _ = segment.last_entry(FileKind.OFFSET_INDEX)
+    times, newest = segment.last_entry(FileKind.TIME_INDEX)
+    newest_ms = NONE if newest is None else int(newest["timestamp"])
     next_offset, size = segment.base_offset, segment.size_bytes
     with segment.open() as file:
-        start = segment.position_of(file, MAX_OFFSET) if times is not None and times.entries else 0
+        start = segment.position_of(file, MAX_OFFSET) if times else 0
         for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
             if isinstance(item, Gap):
                 size = item.position if item.kind is GapKind.ZEROS else size
@@ -289,8 +290,8 @@ def _in_use(segment: Segment) -> LoadedSegment:
     return LoadedSegment(
         segment,
         size,
-        0 if offsets is None else offsets.entries * offset_index.ENTRY.itemsize,
-        0 if times is None else times.entries * time_index.ENTRY.itemsize,
+        offsets * offset_index.ENTRY.itemsize,
+        times * time_index.ENTRY.itemsize,
         segment.mtime_ms,
         newest_ms,
         next_offset=next_offset,

@@ -36,12 +36,14 @@ from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, key_index_path
 from cordwood.storage.formats.offset_index import OffsetIndex
-from cordwood.storage.log.files import read_file
+from cordwood.storage.log.files import IndexEntries, read_file
 from cordwood.storage.log.recovery import SegmentFiles
 from cordwood.storage.log.windows import BatchOrder, Checks, Gap, WindowReader, headers_in_order, in_order, read_headers
 
 #: An offset above all offsets.
 MAX_OFFSET = 2**63 - 1
+
+_ENTRIES = {FileKind.OFFSET_INDEX: offset_index.ENTRY, FileKind.TIME_INDEX: time_index.ENTRY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,17 @@ class Segment:
         data = self.read_index(FileKind.TIME_INDEX)
         return None if data is None else time_index.decode(data, self.base_offset)
 
+    def last_entry(self, kind: FileKind) -> tuple[int, np.void | None]:
+        """Return the number of used entries of an offset or time index, and the last one; read few of the others."""
+        path, entry = self.index_path(kind), _ENTRIES[kind]
+        if path is None:
+            return 0, None
+        with self.fs.open(path) as file:
+            entries = IndexEntries(file, entry)
+            if kind is FileKind.TIME_INDEX and file.size() // entry.itemsize == 1:
+                return 1, entries[0]  # also if it is all zeros, see `time_index`
+            return len(entries), entries[len(entries) - 1] if len(entries) else None
+
     def lowest_since(self, since_ms: int) -> int | None:
         """Return an offset below which no record is from `since_ms` on; None if no record of the segment is.
 
@@ -160,12 +173,16 @@ class Segment:
     def position_of(self, file: ReadableFile, offset: int) -> int:
         """Return the position of the batch that holds `offset`, or of an earlier one; 0 if no index entry is usable."""
         try:
-            index = self.offset_index()
+            if offset == MAX_OFFSET:
+                _, last = self.last_entry(FileKind.OFFSET_INDEX)
+                found, position = (
+                    (0, 0) if last is None else (self.base_offset + int(last["offset"]), int(last["position"]))
+                )
+            else:
+                index = self.offset_index()
+                found, position = (0, 0) if index is None else index.lookup(offset)
         except OSError:
             return 0
-        if index is None:
-            return 0
-        found, position = index.lookup(offset)
         if position == 0 or not 0 < position < file.size():
             return 0
         # An entry of a broker before 4.0 holds the last offset of a whole append, which may be above the last offset of

@@ -1,9 +1,10 @@
 """The contents of log directories, partition by partition: the facts behind `cordwood ls`.
 
-The listing reads batch headers, one after the other; it checks no CRCs and reads no records. One exception: the header
-of a wrapper (compressed messages of magic 0 or 1) does not contain the number of its messages, so wrappers are
-decompressed if a segment has only a few. In an object store, the headers of each segment take a request. There, they
-are read only if `index_entries` is set; otherwise the listing reads just the end of the last segment.
+The listing reads batch headers: all of a small log, and a sample of a larger one (`storage.log.header_sample`) unless
+`exact` is set. It checks no CRCs and reads no records. One exception: the header of a wrapper (compressed messages of
+magic 0 or 1) does not contain the number of its messages, so wrappers are decompressed if a segment has only a few. In
+an object store, the headers of each segment take a request. There, they are read only if `index_entries` is set, and
+then all of them; otherwise the listing reads just the end of the last segment.
 
 The node adds a partition's policy and its source, the replicas, and the first dirty offset of the cleaner's checkpoint.
 Bytes below that are clean, as Kafka counts: a segment that starts below the first dirty offset is clean as a whole.
@@ -13,6 +14,7 @@ If a running broker deletes or replaces a file, the partition is listed again; i
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +39,7 @@ from cordwood.storage.formats.filenames import (
     parse_key_index,
 )
 from cordwood.storage.log.files import why_unreadable
+from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
 from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
@@ -49,6 +52,9 @@ from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 WRAPPER_BYTES_MAX = 1 << 20
 _WRAPPER_DECOMPRESSED_BYTES_MAX = 64 << 20
 _ATTEMPTS = 5
+
+#: Fields that a sample of the headers only estimates.
+_ESTIMATES = ("batches", "records", "codecs", "oldest_ms", "damage")
 
 _Number = TypeVar("_Number", int, float)
 
@@ -87,17 +93,21 @@ class SegmentListing:
         size_bytes: size of the `.log` file, without a preallocated end.
         batches: number of batches; in magic 0 and 1, of messages and wrappers.
         records: number of records outside control batches.
-        records_exact: False if `records` counts a wrapper as one record.
+        records_exact: False if `records` counts a wrapper as one record, or is an estimate.
         last_offset: last offset of the last batch; None without batches.
         max_timestamp_ms: largest timestamp of all batches, markers included; None without timestamps.
         oldest_ms: smallest first timestamp of all batches with records; None without timestamps.
-        newest_ms: largest timestamp of a record; None without timestamps.
+        newest_ms: largest timestamp of a record; None without timestamps. In a sampled segment it is that of the last
+            entry of the time index, for which markers count, too, unless later batches have a larger one.
         codecs: codecs of batches with records, by Kafka's names.
         index_entries: number of used entries by index, None for an unreadable index; None if not requested.
         files: kinds of the segment's files, as file name extensions without the dot.
         damage: errors for bytes that are not a batch.
         unreadable: why the batches are unreadable, so that facts about them are missing; None if they were read.
         headers_read: False if the batch headers were not read; then all facts from them are 0, None or empty.
+        estimates: names of the fields that come from a sample of the headers. `codecs` and `damage` may then be
+            incomplete, and `oldest_ms` too high.
+        records_error: twice the standard error of `records`.
     """
 
     base_offset: int
@@ -115,6 +125,8 @@ class SegmentListing:
     damage: tuple[DataError, ...]
     unreadable: str | None = None
     headers_read: bool = True
+    estimates: tuple[str, ...] = ()
+    records_error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +226,18 @@ class PartitionListing:
 
     @property
     def records_exact(self) -> bool:
-        """Whether `records` is exact; otherwise it is a lower bound."""
+        """Whether `records` is exact; otherwise it is an estimate if `estimates` lists it, else a lower bound."""
         return not self.unreadable and all(segment.records_exact for segment in self.segments)
+
+    @property
+    def records_error(self) -> int:
+        """Twice the standard error of `records`, if that is an estimate."""
+        return round(math.hypot(*(segment.records_error for segment in self.segments)))
+
+    @property
+    def estimates(self) -> tuple[str, ...]:
+        """Names of the fields that come from a sample of the headers; see `SegmentListing`."""
+        return tuple(dict.fromkeys(name for one in self.segments for name in one.estimates if name != "batches"))
 
     @property
     def headers_read(self) -> bool:
@@ -247,7 +269,8 @@ class PartitionListing:
 class TopicListing:
     """Sums over the listed partitions of one topic.
 
-    `disk_share`, `clean_bytes` and `dirty_bytes` are None if the value of any partition is None.
+    `disk_share`, `clean_bytes` and `dirty_bytes` are None if the value of any partition is None. For `estimates` and
+    `records_error` see `PartitionListing`.
 
     Attributes:
         states: special states, each with the number of partitions in it and their disk space in bytes.
@@ -269,6 +292,8 @@ class TopicListing:
     dirty_bytes: int | None
     oldest_ms: int | None
     newest_ms: int | None
+    estimates: tuple[str, ...] = ()
+    records_error: int = 0
 
     @classmethod
     def of(cls, name: str, partitions: Sequence[PartitionListing]) -> TopicListing:
@@ -293,6 +318,8 @@ class TopicListing:
             dirty_bytes=_sum_if_known([one.dirty_bytes for one in partitions]),
             oldest_ms=min((one.oldest_ms for one in partitions if one.oldest_ms is not None), default=None),
             newest_ms=max((one.newest_ms for one in partitions if one.newest_ms is not None), default=None),
+            estimates=tuple(dict.fromkeys(name for one in partitions for name in one.estimates if name != "damage")),
+            records_error=round(math.hypot(*(one.records_error for one in partitions))),
         )
 
 
@@ -352,6 +379,7 @@ def list_partitions(
     partitions: Sequence[str],
     *,
     index_entries: bool,
+    exact: bool = False,
     index_root: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Listing:
@@ -360,6 +388,7 @@ def list_partitions(
     Args:
         topics, partitions: as for `directory.is_wanted`.
         index_entries: count the entries of indexes; in an object store, also read batch headers.
+        exact: read all batch headers, not a sample.
         index_root: folder of the key indexes, if they are not in the partitions' directories.
         on_progress: called with the number of partitions listed so far, and the total.
 
@@ -373,7 +402,7 @@ def list_partitions(
     sizes = {one.path: node.fs.disk_size(one.path) for one in node.directories}
     looked = []
     for done, place in enumerate(wanted, 1):
-        looked.append((place, _partition(node, place, index_entries, index_root, counted)))
+        looked.append((place, _partition(node, place, index_entries, index_root, counted, exact=exact)))
         if on_progress is not None:
             on_progress(done, len(wanted))
     listed = [
@@ -427,7 +456,7 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
 
 
 def _partition(
-    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None, counted: Counted
+    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None, counted: Counted, *, exact: bool
 ) -> PartitionListing | None:
     """List a partition; return None if it is gone."""
     unreadable: tuple[str, ...]
@@ -435,8 +464,9 @@ def _partition(
     for _ in range(_ATTEMPTS):
         try:
             log = place.log()
-            if index_entries or not node.fs.reads_by_request(place.path):
-                segments = tuple(_segments(log, index_entries))
+            by_request = node.fs.reads_by_request(place.path)
+            if index_entries or not by_request:
+                segments = tuple(_segments(log, index_entries, exact=exact or by_request))
             else:
                 segments = tuple(
                     _segment(log, one, _Tally(), index_entries=False, is_read=False) for one in log.segments
@@ -588,13 +618,18 @@ def _log_end_offset(log: LogView, segments: Sequence[SegmentListing]) -> int:
 # ---- segments --------------------------------------------------------------------------------------------------------
 
 
-def _segments(log: LogView, index_entries: bool) -> Iterator[SegmentListing]:
+def _segments(log: LogView, index_entries: bool, *, exact: bool) -> Iterator[SegmentListing]:
+    exact = exact or is_small(log)
     for segment in log.segments:
         tally = _Tally()
         try:
-            for item in segment.headers_and_gaps(search=not log.live):
+            sample = None if exact else sample_headers(segment, search=not log.live)
+            if sample is not None:
+                tally.add_sample(sample)
+            for item in segment.headers_and_gaps(search=not log.live) if sample is None else sample.tail:
                 if not isinstance(item, Gap):
-                    tally.add(item)
+                    if sample is None:
+                        tally.add(item)
                 elif log.is_end(segment, item):
                     is_preallocated = item.kind is GapKind.ZEROS and item.size_bytes >= _PREALLOCATED_MIN_BYTES
                     tally.preallocated_bytes = item.size_bytes if is_preallocated else 0
@@ -621,16 +656,17 @@ class _Tally:
     times: list[int] = field(default_factory=list)
     damage: list[DataError] = field(default_factory=list)
     unreadable: str | None = None
+    records_error: int = 0
+    is_sampled: bool = False
 
     def add(self, batches: BatchRows) -> None:
         """Add the next headers, BATCH_ROW[batches]."""
         self.batches += batches.size
         self.last_offset = int(batches["last_offset"][-1])
         self.max_timestamps.append(int(batches["max_timestamp"].max()))
-        data = batches[~is_control(batches) & (batches["record_count"] != 0)]
-        wrappers = _is_wrapper(data)
-        self.wrapper_bytes += int(data["size_bytes"][wrappers].sum())
-        self.records += int(np.maximum(data["record_count"], wrappers).sum())
+        data = batches[_has_records(batches)]
+        self.wrapper_bytes += int(data["size_bytes"][_is_wrapper(data)].sum())
+        self.records += int(_record_counts(batches).sum())
         self.codecs.update(np.flatnonzero(np.bincount(data["attributes"] & CODEC_MASK)).tolist())
         # The base timestamp is the first record's, unless the field holds a delete horizon or the timestamp type is
         # LogAppendTime.
@@ -640,11 +676,33 @@ class _Tally:
         if first.size:
             self.times += [int(first.min()), int(data["max_timestamp"].max())]
 
+    def add_sample(self, sample: HeaderSample) -> None:
+        """Add a sample of all headers."""
+        rows, newest_ms = sample.rows, sample.newest_ms
+        self.add(rows)
+        self.max_timestamps.append(newest_ms)
+        self.times += [newest_ms] if newest_ms >= 0 else []
+        records = sample.total(_record_counts(rows))
+        offsets = int(rows["last_offset"][-1] - rows["base_offset"][0]) + 1
+        self.records, self.records_error = min(round(records.value), offsets), round(records.error)
+        self.batches = round(sample.total(np.ones(rows.size)).value)
+        self.is_sampled = True
+
+
+def _has_records(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray(~is_control(batches) & (batches["record_count"] != 0))
+
+
+def _record_counts(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Return the number of records of each batch outside control batches; 1 for a wrapper."""
+    return np.asarray(np.where(_has_records(batches), np.maximum(batches["record_count"], _is_wrapper(batches)), 0))
+
 
 def _segment(
     log: LogView, segment: Segment, tally: _Tally, index_entries: bool, *, is_read: bool = True
 ) -> SegmentListing:
-    records, exact = tally.records, is_read and tally.wrapper_bytes == 0 and tally.unreadable is None
+    records = tally.records
+    exact = is_read and not tally.is_sampled and tally.wrapper_bytes == 0 and tally.unreadable is None
     if tally.unreadable is None and 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
         more, exact = _in_wrappers(segment)
         records += more
@@ -664,6 +722,8 @@ def _segment(
         damage=tuple(tally.damage),
         unreadable=tally.unreadable,
         headers_read=is_read,
+        estimates=_ESTIMATES if tally.is_sampled else (),
+        records_error=tally.records_error,
     )
 
 

@@ -284,7 +284,9 @@ def _wrong(look: NodeLook, listing: Listing, links: Links) -> Content:
     else:
         rows += _wrong_causes(look.why.partitions, links)
     columns = [Column("PROBLEM"), Column("WHERE"), Column("WHAT, OF THE FIRST"), Column("WHAT TO DO")]
-    checked = "Batch headers were read. cordwood check reads everything, and compares checksums."
+    checked = (
+        "Batch headers were read, of large logs a sample. cordwood check reads everything, and compares checksums."
+    )
     return [
         table("Problems, the worst first", columns, rows) if rows else paragraph("No problem was seen."),
         None if look.why is not None else not_yet(look, Step.WHY),

@@ -9,7 +9,7 @@ from typing import Any
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import check as check_report
 from cordwood.commands import ls as listing_report
-from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text
+from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text, records_text
 from cordwood.commands.why.facts import Cause
 from cordwood.commands.why_node import keys_text
 from cordwood.common.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
@@ -124,7 +124,7 @@ def body(look: PartitionLook, transactions: Sequence[OpenTransaction], links: Li
 
 def _figures(look: PartitionLook) -> Content:
     listing, causes = look.listing, look.causes
-    records = f"{listing.records:,}" if listing.records_exact else f"≥{listing.records:,}"
+    records = records_text(listing)
     replicas = "unknown" if listing.replicas is None else str(listing.replicas)
     return [
         figures(

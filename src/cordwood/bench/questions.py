@@ -1,0 +1,169 @@
+"""Counts the bytes that commands read of one large log: to answer a question, and to clean it when little is new.
+
+The log has key indexes from an earlier clean. Each command runs in a process of its own, with the log's files dropped
+from the page cache before. The same command on a log of one record gives its start, which is subtracted: imports,
+compiled kernels, small files.
+
+    by calls   bytes that read calls returned, of all processes of the command; memory maps do not count
+    off disk   bytes that the block device delivered, read-ahead of the kernel included
+
+Source: Linux's /proc/PID/io, whose counters include child processes that have ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cordwood.bench.workloads import WORKLOADS, BenchWorkload, write
+from cordwood.commands.index import index
+from cordwood.commands.options import IndexingOptions
+from cordwood.common.errors import RequestError
+from cordwood.storage.formats.filenames import FileKind
+
+_MIB = 1 << 20
+#: Later than all generated timestamps.
+_NOW = ("--now", "1800000000000")
+_COMPACT = ("--config", "cleanup.policy=compact")
+_IN_PLACE = ("clean", "--in-place", *_NOW, *_COMPACT, "--ignore-ratio", "--single-copy", "--engine", "here", "--index")
+#: The files' change times have to be older than an index by more than the clock's steps, for the index to trust them.
+_SETTLE_SECONDS = 0.1
+
+
+def _answer(segments: int, _: float) -> float:
+    return 8 + segments
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command to measure, without its path.
+
+    Attributes:
+        most: returns the bound in MiB for a number of segments and a share of the full size; None without a bound.
+        changes: whether it changes the log.
+    """
+
+    words: tuple[str, ...]
+    most: Callable[[int, float], float] | None = _answer
+    changes: bool = False
+
+
+QUESTIONS = {
+    "ls": Question(("ls",)),
+    "plan": Question(("plan", *_NOW, *_COMPACT)),
+    "why": Question(("why", *_NOW, *_COMPACT, "--no-keys")),
+    "why, keys sampled": Question(("why", *_NOW, *_COMPACT), None),
+    "view, one file": Question(("view", "--no-keys", *_NOW, *_COMPACT, "--output", os.devnull)),
+    "clean in place": Question((*_IN_PLACE, "--no-verify"), lambda _, share: 1150 * share, changes=True),
+    "clean in place, proved": Question(_IN_PLACE, lambda _, share: 1900 * share, changes=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The bytes and the time of one run of a command.
+
+    Attributes:
+        call_bytes, disk_bytes: by read calls, and off the block device.
+    """
+
+    call_bytes: int
+    disk_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A measured question, without the start of its command.
+
+    Attributes:
+        start: the same command on a log of one record.
+        most_mib: the bound for the bytes by calls, or None.
+    """
+
+    question: str
+    log_bytes: int
+    segments: int
+    reads: Reads
+    start: Reads
+    most_mib: float | None
+
+    @property
+    def call_mib(self) -> float:
+        """MiB that read calls returned, without the start."""
+        return max(0, self.reads.call_bytes - self.start.call_bytes) / _MIB
+
+    @property
+    def disk_mib(self) -> float:
+        """MiB off the disk, without the start."""
+        return max(0, self.reads.disk_bytes - self.start.disk_bytes) / _MIB
+
+
+def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[Answer]:
+    """Write the log, ask each question, and remove the log.
+
+    Args:
+        share: share of the full size, 2 GB.
+    """
+    log, tiny = folder / "log", folder / "tiny"
+    workload = WORKLOADS["IH"]
+    write(log, workload, share)
+    write(tiny, BenchWorkload("one record", 1, workload.keys, incremental=True))
+    for made in (log, tiny):
+        index([str(made)], IndexingOptions())
+    files = list(log.rglob(f"*{FileKind.LOG}"))
+    log_bytes, segments = sum(file.stat().st_size for file in files), len(files)
+    found = []
+    for name, question in QUESTIONS.items():
+        show_step(f"{name} …")
+        start, reads = (_measured(question, made, folder / "changed") for made in (tiny, log))
+        most = None if question.most is None else question.most(segments, share)
+        found.append(Answer(name, log_bytes, segments, reads, start, most))
+    shutil.rmtree(log)
+    shutil.rmtree(tiny)
+    return found
+
+
+def _measured(question: Question, log: Path, changed: Path) -> Reads:
+    """Run a command on a log that is not in the page cache; a command that changes it gets a copy with own indexes."""
+    path = log
+    if question.changes:
+        path = changed
+        shutil.copytree(log, path, ignore=shutil.ignore_patterns(".cordwood"))
+        time.sleep(_SETTLE_SECONDS)
+        index([str(path)], IndexingOptions())
+    _drop_from_cache(path)
+    command = [sys.executable, "-m", "cordwood", question.words[0], str(path), *question.words[1:]]
+    before, began = _counters(), time.monotonic()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    seconds, after = time.monotonic() - began, _counters()
+    if question.changes:
+        shutil.rmtree(path)
+    if done.returncode:
+        raise RequestError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
+    return Reads(after[0] - before[0], after[1] - before[1], seconds)
+
+
+def _drop_from_cache(path: Path) -> None:
+    os.sync()  # only written pages can be dropped
+    for file in path.rglob("*"):
+        if file.is_file():
+            handle = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+
+
+def _counters() -> tuple[int, int]:
+    """Return the bytes of this process and its ended children: by read calls, and off the disk."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError as error:
+        raise RequestError(f"--questions needs the counters of Linux in /proc/self/io: {error.strerror}") from error
+    fields = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+    return fields["rchar"], fields["read_bytes"]
