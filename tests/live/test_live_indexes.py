@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from cordwood.cleaning.engine.scan import scan_by_index
 from cordwood.common.errors import CorruptFileError
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.live.log import Log
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow
@@ -147,6 +149,30 @@ def test_the_next_clean_reads_what_is_dirty_and_what_may_go(used: Counter[bool])
     assert files(mine.fs, mine.log) == files(twin.fs, twin.log)
     assert indexed(mine.fs, mine.log) == closed(mine.log)
     assert used[True] >= 2
+
+
+def test_the_next_clean_reads_nothing_of_files_that_are_the_same(tmp_path: Path) -> None:
+    sizes = {"internal.segment.bytes": "1200000", "min.cleanable.dirty.ratio": "0"}
+    configs = layers("log.cleaner.threads=1", **POLICY, **sizes)
+    nodes = [
+        Node(*configs, fs=PosixFileSystem(), dirs=(str(tmp_path / name),), index=name == "mine")
+        for name in ("mine", "twin")
+    ]
+    read = []
+    for node in nodes:
+        send(node.log, *range(2_300))
+        node.log.roll()
+        node.pass_time()
+        before = node.cleaner.runner.traffic.read
+        # The first of four segments loses a record; the last is merged with the dirty one.
+        send(node.log, 7)
+        node.log.roll()
+        node.pass_time()
+        read.append(node.cleaner.runner.traffic.read - before)
+    mine, twin = nodes
+    assert files(mine.fs, mine.log) == files(twin.fs, twin.log)
+    assert indexed(mine.fs, mine.log) == closed(mine.log)
+    assert 1_200_000 < read[0] < 2_600_000 < read[1]
 
 
 def test_indexes_that_are_there_are_kept_up_to_date_without_being_asked_for() -> None:

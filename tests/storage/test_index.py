@@ -61,7 +61,7 @@ def made(segment: Segment) -> KeyIndex:
 @given(parts())
 def test_the_index_of_a_segment_is_that_of_the_twin_byte_for_byte(entries: list[Entry]) -> None:
     _, segment = segment_of(log_of(entries))
-    head, payload = encode(made(segment))
+    head, payload, _ = encode(made(segment))
     assert head + payload.tobytes() == file_of(entries, 100)
 
 
@@ -73,7 +73,7 @@ def test_an_index_of_many_records_is_that_of_the_twin(codec: Codec) -> None:
         entries.append((encode_batch(some, codec=codec), some))
     _, segment = segment_of(log_of(entries))
     index = made(segment)
-    head, payload = encode(index)
+    head, payload, _ = encode(index)
     assert head + payload.tobytes() == file_of(entries, 100)
     assert index.header.bits == 11
 
@@ -87,7 +87,7 @@ def test_only_the_sound_start_of_a_segment_is_covered(codec: Codec) -> None:
     damages = (data[: first + 30], data[:first] + b"\0" * 200, data[: first + 40] + b"\x77" + data[first + 41 :])
     for damaged in damages:
         _, segment = segment_of(damaged)
-        head, payload = encode(made(segment))
+        head, payload, _ = encode(made(segment))
         assert head + payload.tobytes() == file_of(entries[:1], 100)
     for nothing in (b"", b"\0" * 100, b"\x77" * 100):
         assert build(segment_of(nothing)[1], SECRET, MUCH) is None

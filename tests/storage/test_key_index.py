@@ -18,7 +18,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.check import Finding, Kind, Severity
 from cordwood.storage.formats import filenames, key_index
-from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER
+from cordwood.storage.formats.key_index import BLOCK_BYTES, HEADER, IDENTITY, FileState, Identity
 from tests.command import run
 from tests.storage.damage_sites import FIRST, built, check
 from tests.storage.index_twins import Entry, file_of, parts
@@ -39,8 +39,7 @@ SAMPLE = file_of(ENTRIES, 0)
 
 
 def again(data: bytes) -> bytes:
-    head, payload = key_index.encode(key_index.decode(data))
-    return head + payload.tobytes()
+    return b"".join(map(bytes, key_index.encode(key_index.decode(data))))
 
 
 @given(parts())
@@ -69,6 +68,32 @@ def test_every_flipped_byte_and_every_length_is_refused() -> None:
             key_index.decode(SAMPLE[:at])
     with pytest.raises(CorruptFileError, match="its header says"):
         key_index.decode(SAMPLE + b"\0")
+
+
+SEEN = Identity(1, tuple(FileState(9 * at, 9 * at + 1, 9 * at + 2, 9 * at + 3) for at in range(3)), 4096, 2**31 - 1)
+
+
+def test_an_identity_follows_the_arrays_and_changes_only_the_version() -> None:
+    head, payload, end = map(bytes, key_index.encode(key_index.with_identity(key_index.decode(SAMPLE), SEEN)))
+    assert len(end) == IDENTITY.itemsize and head[8] == 2
+    assert head[9:84] + head[88:] + payload == SAMPLE[9:84] + SAMPLE[88:]
+    numbers = [number for at in range(3) for number in (9 * at, 9 * at + 1, 9 * at + 2, 9 * at + 3)]
+    assert end[:120] == struct.pack("<15q", 1, 4096, 2**31 - 1, *numbers)
+    assert end[120:] == head[84:88] + struct.pack("<I", crc32c(end[:124]))
+    index = key_index.decode(head + payload + end)
+    assert index.identity == SEEN and index.header.file_bytes == len(head + payload + end)
+
+
+def test_a_damaged_identity_and_one_of_another_index_are_refused() -> None:
+    data = b"".join(map(bytes, key_index.encode(key_index.with_identity(key_index.decode(SAMPLE), SEEN))))
+    for at in range(len(SAMPLE), len(data)):
+        with pytest.raises(CorruptFileError, match="identity"):
+            key_index.decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptFileError):
+            key_index.decode(data[:at])
+    other = key_index.encode_identity(SEEN, key_index.index_crc(data) ^ 1)
+    with pytest.raises(CorruptFileError, match="identity"):
+        key_index.decode(data[: -len(other)] + other)
 
 
 def sealed(data: bytes) -> bytes:
@@ -118,7 +143,7 @@ def numbers(at: int, form: str, value: int) -> bytes:
 PAYLOAD = HEADER.itemsize + 4
 #: Errors that checksums cannot find: position and format of a number, its new value, and the message.
 IMPOSSIBLE: list[tuple[int, str, int, str]] = [
-    (8, "<H", 2, "key index version 2, only 1 is known"),
+    (8, "<H", 3, "key index version 3, only 1 and 2 are known"),
     (10, "<H", 0, "buckets of 0 bits"),
     (10, "<H", 25, "buckets of 25 bits"),
     (16, "<q", 8, "offsets from 8 to 7"),
@@ -225,7 +250,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path], None], Kind, str]] = {
     "cut": (change_index(lambda data: data[:100]), TORN, "a key index of 100 bytes"),
     "empty": (change_index(lambda _: b""), TORN, "does not begin like a key index"),
     "flipped": (change_index(lambda data: data[:-1] + b"\x77"), TORN, "CRC-32C mismatch in block 0"),
-    "later version": (change_index(lambda _: numbers(8, "<H", 2)), TORN, "version 2"),
+    "later version": (change_index(lambda _: numbers(8, "<H", 3)), TORN, "version 3"),
     "another log": (change_index(lambda _: file_of(ENTRIES[2:], 0)), STALE, "the batch at position 0"),
     "another segment": (change_index(lambda _: numbers(16, "<q", 1)), STALE, "a segment at offset 1"),
     "rewritten": (change_log(lambda data: OTHER + data[len(OTHER) :]), STALE, "the batch at position 0"),

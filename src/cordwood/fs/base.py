@@ -60,6 +60,7 @@ class FileInfo:
     Attributes:
         allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.
         is_special: a FIFO, socket or device; brokers ignore it.
+        ctime_ns: time of the last change of bytes or attributes, which no program can set; 0 in a store without it.
     """
 
     name: str
@@ -73,6 +74,7 @@ class FileInfo:
     gid: int = 0
     allocated_bytes: int | None = field(default=None, compare=False)
     is_special: bool = False
+    ctime_ns: int = field(default=0, compare=False)
 
     @property
     def disk_bytes(self) -> int:
@@ -424,6 +426,10 @@ class TargetStore(Store, Protocol):
         With `exclusive`, an existing name is an error (FileExistsError); otherwise an existing file is truncated to 0.
         """
 
+    def open_for_update(self, path: str) -> File:
+        """Open an existing file for reading and writing. Unsupported by default: an object is written once."""
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+
     @abstractmethod
     def make_directory(self, path: str, *, mode: int = 0o777) -> None:
         """Make one directory, with the permissions `mode` less the process's umask; its parent must exist.
@@ -478,6 +484,13 @@ class TargetStore(Store, Protocol):
         """Return whether copies on this directory's disk share blocks. May create and remove small files there."""
         return False
 
+    def network_kind(self, path: str) -> str | None:
+        """Return the kind of network file system (`nfs4`, `cifs`) of a path; None for a local disk, or if unknown.
+
+        Locks on a network file system do not keep out brokers on other hosts.
+        """
+        return None
+
     def free_bytes(self, path: str) -> int | None:
         """Return the bytes that this process may still write to the disk of a path; None if unknown."""
         return None
@@ -499,6 +512,7 @@ class LocalFileSystem(TargetStore, Protocol):
     def open(self, path: str) -> File:
         """Open a file for reading. Writing fails with EBADF; `sync` makes other processes' writes durable."""
 
+    @override
     @abstractmethod
     def open_for_update(self, path: str) -> File:
         """Open an existing file for reading and writing."""
@@ -564,13 +578,6 @@ class LocalFileSystem(TargetStore, Protocol):
     @override
     @abstractmethod
     def real_path(self, path: str) -> str: ...
-
-    def network_kind(self, path: str) -> str | None:
-        """Return the kind of network file system (`nfs4`, `cifs`) of a path; None for a local disk, or if unknown.
-
-        Locks on a network file system do not keep out brokers on other hosts.
-        """
-        return None
 
     @abstractmethod
     def set_owner(self, path: str, uid: int, gid: int) -> None:

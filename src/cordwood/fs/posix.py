@@ -538,6 +538,7 @@ def _info(name: str, status: os.stat_result) -> FileInfo:
         status.st_gid,
         _STATUS_BLOCK_BYTES * status.st_blocks,
         not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode),
+        status.st_ctime_ns,
     )
 
 

@@ -126,12 +126,14 @@ class WrappedTargetStore(WrappedStore, TargetStore):
 
     target = _of_store(TargetStore.target)
     create = _of_store(TargetStore.create)
+    open_for_update = _of_store(TargetStore.open_for_update)
     make_directory = _of_store(TargetStore.make_directory)
     remove_directory = _of_store(TargetStore.remove_directory)
     unlink = _of_store(TargetStore.unlink)
     sync_file = _of_store(TargetStore.sync_file)
     set_mtime_ns = _of_store(TargetStore.set_mtime_ns)
     shares_blocks = _of_store(TargetStore.shares_blocks)
+    network_kind = _of_store(TargetStore.network_kind)
     free_bytes = _of_store(TargetStore.free_bytes)
 
     @override
@@ -173,12 +175,10 @@ class WrappedFileSystem(WrappedTargetStore, LocalFileSystem):
         return Workspace(self, path, sources)
 
     open = _of_store(LocalFileSystem.open)
-    open_for_update = _of_store(LocalFileSystem.open_for_update)
     link = _of_store(LocalFileSystem.link)
     symlink = _of_store(LocalFileSystem.symlink)
     sync_directory = _of_store(LocalFileSystem.sync_directory)
     lock_directory = _of_store(LocalFileSystem.lock_directory)
-    network_kind = _of_store(LocalFileSystem.network_kind)
     set_owner = _of_store(LocalFileSystem.set_owner)
     set_mode = _of_store(LocalFileSystem.set_mode)
 

@@ -14,7 +14,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.columns import BatchWindow
 from cordwood.record.record import Record
-from cordwood.storage.formats.key_index import KeyIndex, decode
+from cordwood.storage.formats.key_index import KeyIndex, decode, with_identity
 from cordwood.storage.index.build import Gatherer, build
 from cordwood.storage.index.files import write_index
 from cordwood.storage.log.segment import Segment
@@ -71,7 +71,7 @@ def compare(indexes: dict[int, KeyIndex], log: LogView, folder: Path) -> None:
     segments: dict[int, Segment] = {one.base_offset: one for one in (*log.segments, *outputs)}
     for base, index in indexes.items():
         again = build(segments[base], index.header.secret, 1 << 30)
-        assert again is not None and again.header == index.header
+        assert again is not None and with_identity(again, index.identity).header == index.header
         assert again.payload.tobytes() == index.payload.tobytes()
 
 
@@ -120,8 +120,9 @@ def test_the_index_of_a_segment_gives_the_keys_of_what_is_left_of_it(tmp_path: P
     indexes = made(log, tmp_path / "out", probing=True)
     # That is the dirty segment. It is so short that its index is not worth keeping.
     assert windows_read == [3]
-    # Those of the first and the third are there, and are kept.
-    assert [(base, index.header.entries) for base, index in indexes.items()] == [(400, 398)]
+    # The indexes of the first and the third had no identity, and get one.
+    assert [(base, index.header.entries) for base, index in indexes.items()] == [(0, 400), (400, 398), (800, 400)]
+    assert all(index.identity is not None for index in indexes.values())
     compare(indexes, log, tmp_path / "out")
 
 

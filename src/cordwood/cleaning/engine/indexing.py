@@ -11,6 +11,9 @@ For each batch that it writes, pass 2 reports the source batch and the number of
 not superseded are kept, their hashes are known; if fewer are, as some were dropped for another reason, the part is
 read.
 
+With an index its segment's identity is kept, so that the next clean need not compare them (`storage.index.identity`).
+An index that was valid without it, as after a restore, is written once more with it.
+
 If memory or disk space does not suffice for an index, none is made; that only makes the next clean slower.
 """
 
@@ -32,7 +35,7 @@ from cordwood.fs.workspace import remove_tree
 from cordwood.kernels import key_index as kernel
 from cordwood.kernels.layout import BATCH_ROW, BatchRows, is_control
 from cordwood.storage.formats.filenames import key_index_name
-from cordwood.storage.formats.key_index import BATCH_BYTES, KeyIndex
+from cordwood.storage.formats.key_index import BATCH_BYTES, Identity, KeyIndex, with_identity
 from cordwood.storage.index.build import (
     RECORD_BYTES,
     SEGMENT_SHARE,
@@ -102,30 +105,48 @@ class IndexMaker:
         self._records_max = (_MEMORY_BYTES if memory is None else memory.size_bytes) // _RECORD_BYTES
         self._is_full = False
 
-    def of_output(self, path: str, base_offset: int, written: IndexedBatches, newest: NewestOffsets) -> None:
-        """Make the index of a written segment."""
+    def of_output(
+        self,
+        path: str,
+        base_offset: int,
+        written: IndexedBatches,
+        newest: NewestOffsets,
+        identity: Identity | None = None,
+    ) -> None:
+        """Make the index of a written segment; `identity`: its files before they get their place."""
 
         def make() -> KeyIndex | None:
             with self._fs.open(path) as file:
-                return self._of_parts(file, base_offset, written, newest)
+                index = self._of_parts(file, base_offset, written, newest)
+            return None if index is None else with_identity(index, identity)
 
         self._keep(make, base_offset)
 
-    def of_kept(self, segment: Segment, newest: NewestOffsets) -> None:
-        """Make the index of an unchanged segment, unless it has a valid one."""
+    def of_kept(self, segment: Segment, newest: NewestOffsets, identity: Identity | None = None) -> None:
+        """Make the index of an unchanged segment, unless it has a valid one.
+
+        Args:
+            identity: the segment's files before they were compared; None if that was not necessary.
+        """
         outcomes = _outcomes(newest, segment)
-        was_used = outcomes is None or (outcomes.flags & UNREAD).any()
-        if was_used and has_index(segment, self._secret):
+        was_used = outcomes is None or was_found_by_index(newest, segment)
+        is_there = was_used and has_index(segment, self._secret)
+        if is_there and (identity is None or outcomes is None):
             return
 
         def make() -> KeyIndex | None:
-            written = IndexedBatches()
+            written = _batches_of(segment)
+            if not written.parts:
+                return None
+            rows = np.concatenate(written.parts[0][1])
+            # The keys are of the same batches as after the look.
+            is_known = outcomes is not None and np.array_equal(rows["crc"], outcomes.crcs)
+            seen = identity if is_known else None
+            if is_there:
+                return None if seen is None else _with_identity_if_same(read_index(segment), rows, seen)
             with segment.open() as file:
-                for item in read_headers(file, base_offset=segment.base_offset):
-                    if isinstance(item, Gap):
-                        return None
-                    written.add(segment, item)
-                return self._of_parts(file, segment.base_offset, written, newest)
+                index = self._of_parts(file, segment.base_offset, written, newest)
+            return None if index is None else with_identity(index, seen)
 
         self._keep(make, segment.base_offset)
 
@@ -214,6 +235,31 @@ class IndexMaker:
             return None
         # Each kept record has a key, or pass 2 would have dropped it.
         return found if sum(keys.hashes.size for keys in found) == int(rows["record_count"][data].sum()) else None
+
+
+def _batches_of(segment: Segment) -> IndexedBatches:
+    """Return all batches of a segment; none if there is a gap, or too many."""
+    found = IndexedBatches()
+    with segment.open() as file:
+        for item in read_headers(file, base_offset=segment.base_offset):
+            if isinstance(item, Gap):
+                return IndexedBatches()
+            found.add(segment, item)
+    return found
+
+
+def _with_identity_if_same(index: KeyIndex, rows: BatchRows, identity: Identity) -> KeyIndex | None:
+    same = all(
+        np.array_equal(rows[name], numbers)
+        for name, numbers in (("size_bytes", index.lengths), ("record_count", index.counts), ("crc", index.crcs))
+    )
+    return with_identity(index, identity) if same else None
+
+
+def was_found_by_index(newest: NewestOffsets, segment: Segment) -> bool:
+    """Return whether pass 1 used the key index of a segment."""
+    outcomes = _outcomes(newest, segment)
+    return outcomes is not None and bool((outcomes.flags & UNREAD).any())
 
 
 def _outcomes(newest: NewestOffsets, segment: Segment) -> SegmentOutcomes | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cordwood.cleaning.engine.facts import aborted_transactions
-from cordwood.cleaning.engine.indexing import IndexedBatches, IndexMaker
+from cordwood.cleaning.engine.indexing import IndexedBatches, IndexMaker, was_found_by_index
 from cordwood.cleaning.engine.readahead import (
     Staying,
     TrackedWindow,
@@ -41,8 +41,10 @@ from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.fs.base import OWNER_WRITES, ReadableFile, TargetStore
 from cordwood.kernels.layout import BatchRows
 from cordwood.storage.formats.filenames import FileKind
+from cordwood.storage.formats.key_index import Identity
+from cordwood.storage.index.identity import OutputComparison, is_same_output, look
 from cordwood.storage.log.segment import JoinedSegment, Segment, part_numbers, parts_of
-from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentIndexes, SegmentWriter
+from cordwood.storage.log.segment_writer import IndexLimits, Origin, SegmentWriter
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, compute_crcs, read_headers
 
@@ -122,7 +124,9 @@ class GroupWriter:
         for writer, written in zip(writers, self._written, strict=True):
             writer.finish(mtime_ns=mtime_ns)
             if self._outputs.indexes is not None:
-                self._outputs.indexes.of_output(writer.path(FileKind.LOG), writer.base_offset, written, newest)
+                outputs, base_offset = self._outputs, writer.base_offset
+                identity = look(outputs.fs, outputs.folder, base_offset, outputs.limits, in_place=False)
+                self._outputs.indexes.of_output(writer.path(FileKind.LOG), base_offset, written, newest, identity)
         return tuple(writer.base_offset for writer in writers)
 
     def close(self) -> None:
@@ -157,12 +161,14 @@ class WrittenGroup:
         outputs: base offsets of the segments that replace them.
         counts: record counts per source segment.
         kept: whether nothing was written, as the output would be the same as the only source segment.
+        identity: of a kept segment whose files were read, as they were before; None if offsets do not ascend.
     """
 
     replaced: tuple[int, ...]
     outputs: tuple[int, ...]
     counts: tuple[Counts, ...]
     kept: bool = False
+    identity: Identity | None = None
 
 
 def _kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLimits) -> WrittenGroup | None:
@@ -171,13 +177,17 @@ def _kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLi
     found = None if len(group) > 1 else newest.unchanged(segment.base_offset)
     if found is None or segment.read_index(FileKind.TRANSACTION_INDEX) is not None:
         return None
-    indexes = SegmentIndexes(segment.base_offset, limits)
-    with segment.open() as file:
-        for item in read_headers(file, base_offset=segment.base_offset):
-            if isinstance(item, Gap) or not indexes.fit(item):
-                return None
-    if any(segment.read_index(kind) != data for kind, data in indexes.files().items()):
-        return None
+    identity = None
+    if not (was_found_by_index(newest, segment) and is_same_output(segment, limits)):
+        before = look(segment.fs, segment.directory, segment.base_offset, limits)
+        compared = OutputComparison(segment, limits)
+        with segment.open() as file:
+            for item in read_headers(file, base_offset=segment.base_offset):
+                if isinstance(item, Gap) or not compared.add(item):
+                    return None
+        if not compared.is_same():
+            return None
+        identity = before if compared.ascends else None
     (batches, records), size = found, segment.size_bytes
     counts = Counts(
         bytes_read=size,
@@ -188,7 +198,7 @@ def _kept_group(group: Sequence[Segment], newest: NewestOffsets, limits: IndexLi
         records_kept=records,
     )
     base = (segment.base_offset,)
-    return WrittenGroup(base, base, (counts,), kept=True)
+    return WrittenGroup(base, base, (counts,), kept=True, identity=identity)
 
 
 def rewrite_groups(
@@ -224,7 +234,7 @@ def rewrite_groups(
             if same is not None:
                 written.append(same)
                 if outputs.indexes is not None:
-                    outputs.indexes.of_kept(group[0], newest)
+                    outputs.indexes.of_kept(group[0], newest, same.identity)
                 continue
             counts = _GroupCounts(group)
             # An output has the modification time of the newest segment of its group, and the mode of the first.

@@ -14,6 +14,9 @@ With an index:
                                             └─ read, decoded, looked up in the table of the dirty keys
     headers of all batches ──► compared with the index, followed by the trackers ──► same result as `scan_part`
 
+If the segment is the same file as when its index was made (`storage.index.identity`), the headers are not read: the
+index has the places of all batches, and its flags show that no tracker or clock has to decide about any of them.
+
 The index only limits the search. Whether a record is superseded is decided by the hash of its key under the secret of
 this clean, as without an index. One superseded record proves that the segment is rewritten; the others are looked up in
 pass 2, which reads and decodes the segment anyway (`rules.superseded.confirmed`). The segment is scanned instead if
@@ -71,8 +74,9 @@ from cordwood.common.errors import CorruptFileError
 from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows, has_flag, is_control
 from cordwood.kernels.superseded import HAS_TOMBSTONE, SUPERSEDED, set_bits
 from cordwood.record.columns import BatchWindow
-from cordwood.storage.formats.key_index import Flag, KeyIndex
+from cordwood.storage.formats.key_index import NO_HORIZON, Flag, KeyIndex
 from cordwood.storage.index.files import read_index
+from cordwood.storage.index.identity import is_same_log
 from cordwood.storage.index.search import find
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -377,15 +381,17 @@ def scan_by_index(
         CorruptBatchError: a batch that is read is damaged.
     """
     index = _index(segment, table)
-    batches = None if index is None else _batches(segment, index)
-    if index is None or batches is None:
+    if index is None:
+        return None
+    batches = _batches_of_index(index) if _is_enough(index, segment, now_ms) else _batches(segment, index)
+    if batches is None:
         return None
     wanted, _ = mark(batches)
     counts = np.where(wanted, batches["record_count"], 0).astype(np.int32)
     firsts = np.cumsum(counts, dtype=np.int64) - counts
     bits = np.zeros(-(-int(counts.sum(dtype=np.int64)) // 8), np.uint8)
     looked_up, found_flags = np.zeros(batches.size, np.bool_), np.zeros(batches.size, np.uint8)
-    # `_batches` has checked that batches ascend.
+    # Batches ascend: `_batches` has checked it, or the writer of the index.
     span = OffsetSpan(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
     at, ordinals = _candidates(index, table, wanted, firsts)
     covered = np.arange(batches.size) < index.lengths.size
@@ -425,6 +431,33 @@ def _index(segment: Segment, table: DirtyTable) -> KeyIndex | None:
         return None
     is_usable = index.header.secret == table.index_secret and not index.header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS)
     return index if is_usable else None
+
+
+#: Contents that a clean may have to remove or change, whatever their keys.
+_UNUSUAL = Flag.TOMBSTONES | Flag.CONTROL | Flag.TRANSACTIONAL | Flag.EMPTY_BATCHES | Flag.KEYLESS | Flag.OLD_MAGIC
+
+
+def _is_enough(index: KeyIndex, segment: Segment, now_ms: int) -> bool:
+    """Return whether a segment is the file of its index, whose batches change only if their records are superseded."""
+    header = index.header
+    is_plain = not header.flags & _UNUSUAL and header.delete_horizon_ms > now_ms
+    is_covered = header.covered_bytes == segment.size_bytes
+    return is_plain and is_covered and is_same_log(index.identity, segment, in_order=True)
+
+
+def _batches_of_index(index: KeyIndex) -> BatchRows:
+    """BATCH_ROW[batches]: the batches of a segment for which its index is enough, without reading them.
+
+    If any batch has a delete horizon, all get the earliest. That is in the future, so none changes because of it.
+    """
+    header, sizes = index.header, index.lengths.astype(np.int64)
+    batches = np.zeros(header.batches, BATCH_ROW)
+    batches["position"], batches["size_bytes"] = np.cumsum(sizes) - sizes, sizes
+    batches["record_count"], batches["crc"], batches["magic"] = index.counts, index.crcs, 2
+    batches["base_offset"], batches["last_offset"] = header.base_offset, header.next_offset - 1
+    if header.delete_horizon_ms != NO_HORIZON:
+        batches["attributes"], batches["base_timestamp"] = DELETE_HORIZON, header.delete_horizon_ms
+    return batches
 
 
 def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:

@@ -87,6 +87,7 @@ from cordwood.fs.base import TargetStore
 from cordwood.fs.workspace import remove_tree
 from cordwood.kernels.layout import BATCH_ROW, BatchRows, concerns_transactions
 from cordwood.storage.index.files import has_index
+from cordwood.storage.index.identity import has_no_transactions
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogSource, LogView
 
@@ -95,10 +96,11 @@ from cordwood.storage.log.view import LogSource, LogView
 
 @dataclass(frozen=True, slots=True)
 class TransactionsTask:
-    """Reads the transactional batches of a segment."""
+    """Reads the transactional batches of a segment; `by_index`: not if its key index shows that it has none."""
 
     log: CountedLog
     base_offset: int
+    by_index: bool
 
     @property
     def path(self) -> str:
@@ -109,6 +111,8 @@ class TransactionsTask:
 def transactional_batches(task: TransactionsTask) -> BatchRows:
     """BATCH_ROW[batches]: the markers and the transactional data of a segment, all that a tracker needs."""
     segment = task.log.segment(task.base_offset)
+    if task.by_index and has_no_transactions(segment):
+        return np.empty(0, BATCH_ROW)
     found = (batches[concerns_transactions(batches)] for batches in segment.headers(ordered=True))
     return np.concatenate([np.empty(0, BATCH_ROW), *found])
 
@@ -508,7 +512,10 @@ def _read_headers(partitions: Sequence[_Partition], each: Each) -> None:
         for segment in partition.log.segments
         if segment.base_offset < partition.task.first_uncleanable
     ]
-    tasks = [TransactionsTask(partition.source, segment.base_offset) for partition, segment in places]
+    tasks = [
+        TransactionsTask(partition.source, segment.base_offset, partition.task.index_secret is not None)
+        for partition, segment in places
+    ]
     sizes = [segment.size_bytes for _, segment in places]
     for (partition, segment), found in zip(places, each_caught(each, transactional_batches, tasks, sizes), strict=True):
         if isinstance(found, Failure):

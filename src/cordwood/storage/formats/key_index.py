@@ -12,18 +12,19 @@ So an entry shows that a record *may* have a key; only the bytes of the key prov
     keys                  starts     u32[2^bits + 1]        a bucket's entries are from its start to the next start
                           tags       u32[entries]           the 32 hash bits after those of the bucket
                           ordinals   u32[entries]           of the records, ascending within a bucket
+    identity              128 bytes, see `IDENTITY`; in version 2 only
 
 All numbers are little-endian, and the arrays are used in place, as they are in the file. With a checksum per block, a
 reader can verify the blocks that it uses without reading the others.
 
 The presence of a file proves nothing: it may be torn, of another log, or of a segment that has changed since. Its
-checksums, `faults` and `storage.index.files` decide. Rejecting an index costs time, but never makes a result wrong.
+checksums, `faults` and `storage.index.identity` decide. Rejecting an index costs time, but never makes a result wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 
 import numpy as np
@@ -34,7 +35,8 @@ from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.fs.base import Bytes, ReadableFile
 from cordwood.kernels.layout import HEADER_BYTES, MIN_ENTRY_BYTES, U8Array
 
-VERSION = 1
+#: A file without and with an identity; nothing else differs.
+VERSION, VERSION_WITH_IDENTITY = 1, 2
 MAGIC = b"CWKEYHSH"
 
 HEADER = np.dtype(
@@ -54,6 +56,19 @@ HEADER = np.dtype(
         ("secret", "V16"),
         ("blocks_crc", "<u4"),
         ("header_crc", "<u4"),
+    ]
+)
+#: A file as a directory shows it; all zeros if it is missing.
+STATE = np.dtype([("size_bytes", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), ("inode", "<u8")])
+#: The last field is the checksum of the bytes before it. `index_crc` is the checksum in the header of the same file.
+IDENTITY = np.dtype(
+    [
+        ("looked_ns", "<i8"),
+        ("interval_bytes", "<i8"),
+        ("index_bytes", "<i8"),
+        ("files", STATE, (3,)),
+        ("index_crc", "<u4"),
+        ("identity_crc", "<u4"),
     ]
 )
 BLOCK_BYTES = 1 << 16
@@ -79,8 +94,9 @@ _FIELDS = (
     "records",
     "entries",
     "last_header_crc",
+    "version",
 )
-assert (HEADER.itemsize, _NUMBER.itemsize) == (88, 4)
+assert (HEADER.itemsize, IDENTITY.itemsize, _NUMBER.itemsize) == (88, 128, 4)
 
 U32Array = npt.NDArray[np.uint32]
 
@@ -113,6 +129,7 @@ class Header:
         delete_horizon_ms: the earliest delete horizon of all batches, or NO_HORIZON.
         records: records in the batches; more than `entries` if some have no key, or are markers.
         last_header_crc: `crc_of_header` of the last covered batch.
+        version: VERSION, or VERSION_WITH_IDENTITY.
     """
 
     secret: bytes = field(repr=False)
@@ -126,6 +143,7 @@ class Header:
     records: int
     entries: int
     last_header_crc: int
+    version: int = VERSION
 
     @property
     def payload_bytes(self) -> int:
@@ -145,6 +163,11 @@ class Header:
     @property
     def file_bytes(self) -> int:
         """Size of the file."""
+        return self.identity_start + (0 if self.version == VERSION else IDENTITY.itemsize)
+
+    @property
+    def identity_start(self) -> int:
+        """Position behind the arrays, where the identity begins, if there is one."""
         return self.payload_start + self.payload_bytes
 
     def arrays(self, payload: U8Array) -> tuple[U32Array, ...]:
@@ -161,11 +184,39 @@ class Header:
         return (self.batches,) * 3 + ((1 << self.bits) + 1, self.entries, self.entries)
 
 
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as a directory shows it; all zeros if it is missing."""
+
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    ctime_ns: int = 0
+    inode: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The files of the segment that an index was made of: see `storage.index.identity`.
+
+    Attributes:
+        looked_ns: time at which the files looked like this; 0 if they were not in their place yet.
+        files: the `.log`, the `.index` and the `.timeindex`.
+        interval_bytes, index_bytes: `index.interval.bytes` and `segment.index.bytes`, by which a clean would make the
+            same offset index and time index; 0 if they differ, or offsets do not ascend.
+    """
+
+    looked_ns: int
+    files: tuple[FileState, ...]
+    interval_bytes: int = 0
+    index_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyIndex:
     """A key index as arrays, all of them views of its payload.
 
     Attributes:
+        identity: None if the file has none.
         lengths, counts, crcs: uint32[batches].
         starts: uint32[2^bits + 1].
         tags, ordinals: uint32[entries].
@@ -179,11 +230,19 @@ class KeyIndex:
     starts: U32Array
     tags: U32Array
     ordinals: U32Array
+    identity: Identity | None = None
 
 
-def index_in(header: Header, payload: U8Array) -> KeyIndex:
+def index_in(header: Header, payload: U8Array, identity: Identity | None = None) -> KeyIndex:
     """Return an index whose arrays are views of a payload, which may be filled later."""
-    return KeyIndex(header, payload, *header.arrays(payload))
+    lengths, counts, crcs, starts, tags, ordinals = header.arrays(payload)
+    return KeyIndex(header, payload, lengths, counts, crcs, starts, tags, ordinals, identity)
+
+
+def with_identity(index: KeyIndex, identity: Identity | None) -> KeyIndex:
+    """Return the index with another identity, or with none."""
+    version = VERSION if identity is None else VERSION_WITH_IDENTITY
+    return replace(index, header=replace(index.header, version=version), identity=identity)
 
 
 def crc_of_header(file: ReadableFile, position: int, size_bytes: int) -> int:
@@ -191,18 +250,52 @@ def crc_of_header(file: ReadableFile, position: int, size_bytes: int) -> int:
     return int(crc32c(file.read(position, min(size_bytes, HEADER_BYTES))))
 
 
-def encode(index: KeyIndex) -> tuple[bytes, U8Array]:
-    """Encode an index in two parts: header and block checksums, and the arrays."""
+def encode(index: KeyIndex) -> tuple[bytes, U8Array, bytes]:
+    """Encode an index in three parts: header and block checksums, the arrays, and the identity, which may be empty."""
     header = index.header
     blocks = np.array([crc32c(block) for block in _blocks(index.payload)], _NUMBER).tobytes()
     row = np.zeros((), HEADER)
-    row["magic"], row["version"] = MAGIC, VERSION
+    row["magic"] = MAGIC
     for name in _FIELDS:
         row[name] = getattr(header, name)
     row["secret"] = np.void(header.secret)
     row["blocks_crc"] = crc32c(blocks)
     row["header_crc"] = crc32c(row.tobytes()[: -_NUMBER.itemsize])
-    return row.tobytes() + blocks, index.payload
+    identity = b"" if index.identity is None else encode_identity(index.identity, int(row["header_crc"]))
+    return row.tobytes() + blocks, index.payload, identity
+
+
+def encode_identity(identity: Identity, index_crc: int) -> bytes:
+    """Encode the last part of a file; `index_crc`: the checksum in its header."""
+    row = np.zeros((), IDENTITY)
+    for name in ("looked_ns", "interval_bytes", "index_bytes"):
+        row[name] = getattr(identity, name)
+    row["files"] = [(state.size_bytes, state.mtime_ns, state.ctime_ns, state.inode) for state in identity.files]
+    row["index_crc"] = index_crc
+    row["identity_crc"] = crc32c(row.tobytes()[: -_NUMBER.itemsize])
+    return row.tobytes()
+
+
+def index_crc(data: Bytes) -> int:
+    """Return the checksum in the header in the first bytes of a file."""
+    return int(np.frombuffer(bytes(data[: HEADER.itemsize]), HEADER)[0]["header_crc"])
+
+
+def decode_identity(header: Header, index_crc: int, data: Bytes, path: str | None = None) -> Identity | None:
+    """Decode the bytes of a file from `identity_start` on; return None in a version without an identity.
+
+    Raises:
+        CorruptFileError: its checksum is wrong, or it belongs to another index.
+    """
+    if header.version == VERSION:
+        return None
+    data = bytes(data)
+    row = np.frombuffer(data, IDENTITY)[0] if len(data) == IDENTITY.itemsize else None
+    if row is None or crc32c(data[: -_NUMBER.itemsize]) != row["identity_crc"] or row["index_crc"] != index_crc:
+        what = "CRC-32C mismatch in the identity of the key index"
+        raise CorruptFileError(what, path=path, position=header.identity_start)
+    files = tuple(FileState(*state) for state in row["files"].tolist())
+    return Identity(int(row["looked_ns"]), files, int(row["interval_bytes"]), int(row["index_bytes"]))
 
 
 def decode_header(data: Bytes, path: str | None = None) -> Header:
@@ -215,8 +308,8 @@ def decode_header(data: Bytes, path: str | None = None) -> Header:
     if len(data) < HEADER.itemsize or not data.startswith(MAGIC):
         raise CorruptFileError("it does not begin like a key index", path=path, position=0)
     row = np.frombuffer(data, HEADER)[0]
-    if row["version"] != VERSION:
-        what = f"key index version {row['version']}, only {VERSION} is known"
+    if row["version"] not in (VERSION, VERSION_WITH_IDENTITY):
+        what = f"key index version {row['version']}, only {VERSION} and {VERSION_WITH_IDENTITY} are known"
         raise CorruptFileError(what, kind=IndexProblem.VERSION, path=path, position=8)
     if crc32c(data[: -_NUMBER.itemsize]) != row["header_crc"]:
         raise CorruptFileError("CRC-32C mismatch in the header of the key index", path=path, position=0)
@@ -251,10 +344,10 @@ def decode(data: Bytes, path: str | None = None) -> KeyIndex:
         what = f"a key index of {len(data)} bytes, but its header says {header.file_bytes}"
         raise CorruptFileError(what, path=path)
     blocks = decode_blocks(header, data, path)
-    payload = np.frombuffer(data, np.uint8)[header.payload_start :]
+    payload = np.frombuffer(data, np.uint8)[header.payload_start : header.identity_start]
     for at, block in enumerate(_blocks(payload)):
         check_block(header, blocks, at, block, path)
-    index = index_in(header, payload)
+    index = index_in(header, payload, decode_identity(header, index_crc(data), data[header.identity_start :], path))
     for fault in faults(index):
         fault.path = path
         raise fault

@@ -15,7 +15,7 @@ import contextlib
 import posixpath
 import secrets
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,10 +37,13 @@ from cordwood.storage.formats.key_index import (
     KeyIndex,
     crc_of_header,
     index_in,
+    with_identity,
 )
 from cordwood.storage.index.files import create_index, indexes_in, read_index, remove_indexes, write_index
+from cordwood.storage.index.identity import OutputComparison, in_copy, look, settle
 from cordwood.storage.log.files import make_work_folder
 from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
 
@@ -331,7 +334,7 @@ def index_partition(
     for segment in segments:
         header = headers.get(segment.base_offset)
         is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
-        index = None if is_current else build(segment, secret, memory_bytes)
+        index = None if is_current else _build_in_place(fs, segment, secret, memory_bytes)
         if header is None or not is_current:
             header = None if index is None or not is_worth_keeping(index) else index.header
         if header is None:
@@ -345,6 +348,28 @@ def index_partition(
             made += 1
     remove_indexes(fs, log.path, indexed, log.index_root)
     return _indexed(fs, log, len(indexed), made, len(before - indexed))
+
+
+def _build_in_place(fs: LocalFileSystem, segment: Segment, secret: bytes, memory_bytes: int) -> KeyIndex | None:
+    """Build an index with its segment's identity; it suits cleans with the default configs of offset and time index."""
+    identity = None
+    if fs.network_kind(segment.directory) is None:
+        identity = look(fs, segment.directory, segment.base_offset, IndexLimits())
+    compared = OutputComparison(segment, IndexLimits())
+
+    def windows() -> Iterator[BatchWindow]:
+        for window in _sound_windows(segment):
+            if window.batches.size:
+                compared.add(window.batches)
+            yield window
+            del window  # free a large one before reading the next
+
+    index, is_same = build(segment, secret, memory_bytes, windows()), False
+    with contextlib.suppress(OSError):
+        is_same = compared.ascends and compared.is_same()
+    if identity is not None and not is_same:
+        identity = replace(identity, interval_bytes=0, index_bytes=0)
+    return None if index is None else with_identity(index, identity)
 
 
 def _valid_index(segment: Segment) -> KeyIndex | None:
@@ -398,8 +423,9 @@ def bring_indexes(
     }
     paths = {parse_key_index(posixpath.basename(path)): path for path in made}
     has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path, source.index_root)} - set(replaced)
-    segments = {segment.base_offset: segment for segment in source.segments if segment.base_offset in has_some}
-    taken = 0
+    shared = {one.base_offset: one for one in source.segments if one.base_offset not in replaced}
+    segments = {base_offset: segment for base_offset, segment in shared.items() if base_offset in has_some}
+    taken, brought = 0, []
     for base_offset, size_bytes in sorted(sizes.items()):
         new = f"{index_folder(target)}/{key_index_name(base_offset)}"
         index = None
@@ -411,13 +437,18 @@ def bring_indexes(
                 index = None  # a load cuts the segment within the index's range
             taken += 0 if index is None else index.header.file_bytes
         if bytes_max is not None and taken > bytes_max:
-            return
+            break
         if base_offset in paths or index is not None:
             _make_folder(fs, target)
         if base_offset in paths:
             fs.rename(paths[base_offset], new)
-        elif index is not None and not _is_created(fs, new, index):
-            return
+        elif index is not None:
+            seen = in_copy(index.identity, segments[base_offset], fs, target)
+            if not _is_created(fs, new, with_identity(index, seen)):
+                break
+        if base_offset in paths or index is not None:
+            brought.append(new)
+    settle(fs, target, brought, shared)
 
 
 def _make_folder(fs: TargetStore, target: str) -> None:

@@ -1,17 +1,9 @@
 """The key index of a segment as a file: it appears whole or not at all, and is used only if it matches the segment.
 
-The presence of a file proves nothing: it may belong to another log, or to the segment before a broker cleaned it. An
-index is valid if all of these match, and otherwise it counts as missing:
-
-    its checksums and its own consistency             `formats.key_index.decode`
-    the base offset, and the covered length           a truncated segment is shorter
-    the header of the last covered batch              Kafka's cleaner moves it whenever it removes a record
-    position and checksum of some earlier batches     for changes that do not move the last batch
+The presence of a file proves nothing: it may be torn, and it may not belong to the segment (`storage.index.identity`).
+An invalid index counts as missing.
 
 `root` is a folder with a subfolder of indexes for each partition; without it, indexes are in the partition's directory.
-
-A wrong index that passed these checks could hide the record that supersedes another. It could not make a clean remove a
-wrong record: every candidate is compared by the bytes of its key.
 """
 
 from __future__ import annotations
@@ -22,13 +14,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from cordwood.common.errors import CorruptFileError, RequestError
-from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, ReadableFile, Store, TargetStore
+from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem, Store, TargetStore
 from cordwood.fs.workspace import is_within, remove_tree
-from cordwood.kernels.layout import HEADER, HEADER_BYTES, LEGACY_HEADER, MAGIC_AT, PREFIX_BYTES
 from cordwood.storage.formats.filenames import (
     Temporary,
     index_folder,
@@ -36,12 +24,10 @@ from cordwood.storage.formats.filenames import (
     parse_key_index,
 )
 from cordwood.storage.formats.key_index import HEADER as INDEX_HEADER
-from cordwood.storage.formats.key_index import KeyIndex, crc_of_header, decode, decode_header, encode
+from cordwood.storage.formats.key_index import KeyIndex, decode, decode_header, encode
+from cordwood.storage.index.identity import check_identity, settle
 from cordwood.storage.log.files import make_work_folder, read_file
 from cordwood.storage.log.segment import Segment
-
-#: Number of batches to compare with the segment, besides the last one.
-_SAMPLES = 64
 
 
 def secret_of_most(fs: Store, partition: str, root: str | None = None) -> bytes | None:
@@ -99,12 +85,13 @@ def create_index(fs: TargetStore, path: str, index: KeyIndex) -> None:
 
 
 def take_over_indexes(fs: LocalFileSystem, partition: str, paths: Sequence[str], root: str | None = None) -> None:
-    """Move files from `create_index` into a partition's index folder.
+    """Move files from `create_index` into a partition's index folder, with their identities completed.
 
     Call this after the segments that they describe are in place.
     """
     if not paths:
         return
+    settle(fs, partition, paths)
     owner = fs.stat(partition)
     folder = _make_folder(fs, partition, root, owner)
     for path in paths:
@@ -168,65 +155,6 @@ def read_index(segment: Segment) -> KeyIndex:
     with segment.open() as file:
         check_identity(index, segment, file, path)
     return index
-
-
-def check_identity(index: KeyIndex, segment: Segment, file: ReadableFile, path: str) -> None:
-    """Raise unless an index matches the segment; this reads the index's arrays of batches.
-
-    Args:
-        file: the segment's `.log`.
-
-    Raises:
-        CorruptFileError: the index does not match the segment.
-    """
-    if what := _difference(index, segment, file):
-        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
-
-
-def _difference(index: KeyIndex, segment: Segment, file: ReadableFile) -> str:
-    """Compare an index with its segment by a few reads. Return a description of the first difference, or ""."""
-    header = index.header
-    if header.base_offset != segment.base_offset:
-        return f"its base offset is {header.base_offset}"
-    if file.size() < header.covered_bytes:
-        return f"it covers {header.covered_bytes} bytes, the segment has {file.size()}"
-    last_bytes = int(index.lengths[-1])
-    if crc_of_header(file, header.covered_bytes - last_bytes, last_bytes) != header.last_header_crc:
-        return "the last batch that it covers is another"
-    return _differing_batch(index, np.unique(np.linspace(0, header.batches - 1, _SAMPLES, dtype=np.int64)), file)
-
-
-def check_batches(index: KeyIndex, batches: npt.NDArray[np.int64], file: ReadableFile, path: str) -> None:
-    """Raise unless batches have the positions and checksums that the index holds.
-
-    Raises:
-        CorruptFileError: a batch differs.
-    """
-    if what := _differing_batch(index, batches, file):
-        raise CorruptFileError(f"not the index of the segment as it is now: {what}", path=path)
-
-
-def _differing_batch(index: KeyIndex, batches: npt.NDArray[np.int64], file: ReadableFile) -> str:
-    ends = np.cumsum(index.lengths, dtype=np.int64)
-    for batch in batches.tolist():
-        size_bytes = int(index.lengths[batch])
-        position = int(ends[batch]) - size_bytes
-        if _size_and_crc(file.read(position, HEADER_BYTES)) != (size_bytes, int(index.crcs[batch])):
-            return f"the batch at position {position} is another"
-    return ""
-
-
-def _size_and_crc(data: bytes) -> tuple[int, int] | None:
-    """Return size and stored CRC of the batch at the start of `data`, or None if it is too short."""
-    if len(data) < LEGACY_HEADER.size:
-        return None
-    if data[MAGIC_AT] < 2:
-        _, size, crc, *_ = LEGACY_HEADER.unpack_from(data)
-        return PREFIX_BYTES + size, crc
-    if len(data) < HEADER_BYTES:
-        return None
-    _, size, _, _, crc, *_ = HEADER.unpack_from(data)
-    return PREFIX_BYTES + size, crc
 
 
 def indexes_in(fs: Store, partition: str, root: str | None = None) -> Iterator[tuple[int, FileInfo]]:

@@ -6,9 +6,9 @@ that share a tag.
 
 `SparseIndex` reads only the blocks of an index that a search needs, and verifies their checksums:
 
-    header, block checksums, batches     read on opening, to decide whether the index is valid
-    starts                               the blocks with the buckets of the keys
-    tags, ordinals                       the blocks with the entries of these buckets
+    header, block checksums, batches, identity    read on opening, to decide whether the index is valid
+    starts                                        the blocks with the buckets of the keys
+    tags, ordinals                                the blocks with the entries of these buckets
 
 The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part of
 the arrays.
@@ -32,16 +32,14 @@ from cordwood.kernels.layout import U8Array
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.key_index import (
     BLOCK_BYTES,
-    HEADER,
     KeyIndex,
     batch_faults,
     check_block,
     decode_blocks,
-    decode_header,
     entry_faults,
     index_in,
 )
-from cordwood.storage.index.files import check_batches, check_identity
+from cordwood.storage.index.identity import check_batches, check_identity, read_header
 from cordwood.storage.log.files import KEY_INDEX_BYTES_MAX
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, in_order
@@ -202,13 +200,13 @@ class SparseIndex:
 
     def _open(self) -> None:
         size = self._file.size()
-        header = decode_header(self._file.read(0, HEADER.itemsize), self._path)
+        header, identity = read_header(self._file)
         if size != header.file_bytes or size > KEY_INDEX_BYTES_MAX:
             what = f"a key index of {size} bytes, but its header says {header.file_bytes}"
             raise CorruptFileError(what, path=self._path)
         self._checksums = decode_blocks(header, self._file.read(0, header.payload_start), self._path)
         self._is_loaded = np.zeros(header.blocks, np.bool_)
-        self.index = index_in(header, np.empty(header.payload_bytes, np.uint8))
+        self.index = index_in(header, np.empty(header.payload_bytes, np.uint8), identity)
         self._load(np.arange(-(-header.batches_bytes // BLOCK_BYTES)))
         for fault in batch_faults(self.index):
             fault.path = self._path
