@@ -205,8 +205,10 @@ def read_before(name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("settings", "what"),
-    [({}, "appended to since"), ({"log_roll_ms": 1}, "written since")],
-    ids=["to-a-segment", "to-a-new-one"],
+    [
+        pytest.param({}, "appended to since", id="to-a-segment"),
+        pytest.param({"log_roll_ms": 1}, "written since", id="to-a-new-one", marks=pytest.mark.slow),
+    ],
 )
 def test_what_a_broker_appended_is_not_undone(
     settings: dict[str, int], what: str, kafka_broker: Broker, tmp_path: Path

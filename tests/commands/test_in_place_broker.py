@@ -25,6 +25,7 @@ from cordwood.record.batch import Batch
 from cordwood.storage.formats import checkpoints, filenames
 from cordwood.storage.log.view import LogView
 from tests.kafka_tools import FOLDER, Broker, Line
+from tests.knobs import in_turns
 
 ORDERS = TopicPartition("orders", 0)
 CONFIG = {
@@ -124,7 +125,7 @@ def run(program: str, *words: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("way", in_turns(["stop", "kill"], "kill"))
 def test_broker_and_clients_go_on_after_a_clean_in_place(
     way: str, spark: SparkSession, kafka_broker: Broker, tmp_path: Path
 ) -> None:

@@ -461,7 +461,9 @@ def test_every_power_cut_leaves_each_group_old_or_new_and_the_next_clean_finishe
     check_cuts(built(name), spark, record_property, sampled=5, subsets_max=4, cleans_max=50, every=EVERY)
 
 
-@pytest.mark.parametrize("name", ["all at once", "retention", "crashed", "crashed, leftovers"])
+@pytest.mark.parametrize(
+    "name", in_turns(["all at once", "retention", "crashed", "crashed, leftovers"], "crashed, leftovers")
+)
 def test_kafka_loads_what_a_power_cut_left(
     name: str, kafka_oracle: Oracle, tmp_path: Path, record_property: RecordProperty
 ) -> None:

@@ -21,6 +21,7 @@ from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.storage.recovery.into_copy import recover_into_copy
 from tests.kafka_tools import Broker, KafkaToolError
+from tests.knobs import in_turns
 from tests.storage.start_cases import CASES, EPOCHS, FAILED, PARTITION, start_directories, transaction_index
 
 pytestmark = pytest.mark.more
@@ -49,8 +50,14 @@ def test_unknown_version_is_repaired_where_the_offset_index_is_missing(directori
     assert found == {Kind.TRANSACTION_INDEX_VERSION: Severity.RECOVERY, Kind.INDEX_MISSING: Severity.RECOVERY}
 
 
+#: The case above: repaired at the start, not rejected.
+WITHOUT_INDEX = "transaction index of version 1, no offset index"
+
+
 @pytest.mark.kafka
-@pytest.mark.parametrize("name", [*CASES, "transaction index of version 1, no offset index"])
+@pytest.mark.parametrize(
+    "name", in_turns([*CASES, WITHOUT_INDEX], WITHOUT_INDEX, "cleaner-offset-checkpoint, version 1")
+)
 def test_broker_does_at_its_start_what_check_says(name: str, directories: Path, kafka_broker: Broker) -> None:
     case = CASES.get(name)
     (case.plant if case else transaction_index(b"\1\0", without_index=True))(directories / "b")

@@ -27,6 +27,7 @@ from cordwood.testing.memory_journal import lose_all
 from tests.crashes import EVERY, PROPERTY, Cuts, durable
 from tests.fs.trees import tree
 from tests.kafka_tools import Oracle
+from tests.knobs import in_turns
 from tests.storage.swaps import (
     NOW_MS,
     PATH,
@@ -303,7 +304,7 @@ def test_a_power_cut_while_segments_are_dropped_leaves_all_from_some_segment_on(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("name", in_turns(SCENES, "two groups", "transactions"))
 def test_kafka_loads_what_a_power_cut_left_as_we_do(
     name: str, clean: bool, kafka_oracle: Oracle, tmp_path: Path, record_property: RecordProperty
 ) -> None:
