@@ -13,7 +13,7 @@ from cordwood.cleaning.proof.compare import compare_range
 from cordwood.cleaning.proof.keys import KeyRules
 from cordwood.cleaning.proof.pairs import Facts, Pair, Side
 from cordwood.cleaning.proof.prove import look_at
-from cordwood.cleaning.proof.reading import ranges_of
+from cordwood.cleaning.proof.reading import joined, ranges_of
 from cordwood.cleaning.proof.scratch import Scratch
 from cordwood.cli.dumping import Choice, Dump
 from cordwood.cli.formats import JsonPrinter
@@ -106,7 +106,7 @@ def test_a_proof_reads_the_same_facts() -> None:
         for number, path in enumerate(PATHS):
             pair = Pair(None, Side(path, 0), Side(f"/new/{path.rpartition('/')[2]}", 0), now_ms=LATER_MS)
             assert look_at(number, pair, store).faults == look_at(number, pair, local).faults
-            for part in ranges_of(number, pair, store, range_bytes=1 << 20):
+            for part in joined(ranges_of(number, pair, store), range_bytes=1 << 20):
                 result = compare_range(part, pair, store, KeyRules((3, 5), 1), scratch, here_max=1 << 20)
                 found.append(result.facts)
                 keys = [chunk.here.tolist() for chunk in result.keys if chunk.here is not None]

@@ -401,8 +401,8 @@ def limit_of(state: State) -> int:
     return max(base for base in state.segments if base <= min(max(state.segments), first_open))
 
 
-def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: bool) -> State:
-    """The output of a correct clean, by the plain cleaner."""
+def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: bool, apart: bool = False) -> State:
+    """The output of a correct clean, by the plain cleaner, as one segment; or with all segments `apart`."""
     log = [
         StoredSegment(
             base,
@@ -421,9 +421,10 @@ def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: boo
         for one in state.producers
         if one.timestamp >= NOW - EXPIRATION_MS or one.producer_id in begun
     }
-    (output,) = reference_cleaner.clean(
+    groups = [[segment] for segment in group] if apart else [group]
+    outputs = reference_cleaner.clean(
         log,
-        [group],
+        groups,
         {id: (one.last_offset, one.producer_epoch) for id, one in active.items()},
         first_dirty=first_dirty,
         first_uncleanable=limit,
@@ -435,8 +436,10 @@ def cleaned(state: State, limit: int, first_dirty: int, *, deletes_for_good: boo
     for base in [base for base in after.segments if base < limit]:
         del after.segments[base]
         after.aborted.pop(base, None)
-    after.segments = {group[0].base_offset: [Stored.of(data) for data in output.batches], **after.segments}
-    after.aborted = {group[0].base_offset: output.aborted, **after.aborted}
+    made = {one[0].base_offset: output for one, output in zip(groups, outputs, strict=True)}
+    batches = {base: [Stored.of(data) for data in output.batches] for base, output in made.items()}
+    after.segments = {**batches, **after.segments}
+    after.aborted = {**{base: output.aborted for base, output in made.items()}, **after.aborted}
     return after
 
 
@@ -629,7 +632,7 @@ def scenes(draw: st.DrawFn) -> tuple[State, State, Rules, bool]:
     dirty = draw(st.sampled_from([0, 0, *(base for base in before.segments if base <= limit)]))
     after = before.copy()
     if draw(st.integers(0, 4)):
-        after = cleaned(before, limit, dirty, deletes_for_good=for_good)
+        after = cleaned(before, limit, dirty, deletes_for_good=for_good, apart=draw(st.booleans()))
     edits = draw(st.lists(st.sampled_from(EDITS), min_size=bool(draw(st.integers(0, 4))), max_size=2))
     for edit in edits:
         edit(draw, after, before)

@@ -191,7 +191,7 @@ def test_a_right_result_takes_the_quick_pass_but_for_other_kinds_of_batches(
     monkeypatch.setattr(compare, "compare", careful)
     (found,) = verify_pairs([pair])
     assert found.holds
-    assert starts == [20], "the segment with old messages and codecs"
+    assert set(starts) == {20}, "the segment with old messages and codecs"
     assert with_careful_alone(monkeypatch, [pair]) == [found]
 
 

@@ -85,7 +85,7 @@ class InPlace:
         waves: number of waves.
         work_bytes_max: maximum size of outputs at a time, beside the segments that they replaced.
         proof_bytes_max: maximum size of the proof's temporary files at a time.
-        verified: number of records proved to exist, or to be dropped rightly; None if not checked.
+        verified: number of compared records, proved to exist or to be dropped rightly; None if not checked.
         kept: folder with the replaced files; empty if they were deleted or nothing was replaced.
         kept_bytes: size of the files in that folder, which take room until it is deleted.
         bytes_read, bytes_written: bytes that tasks read, without the proof, and that they wrote, key indexes included.

@@ -45,6 +45,7 @@ from cordwood.kernels.side_by_side import look_over
 from cordwood.record.columns import BatchWindow, RecordColumns, crc_error, decode, is_valid
 from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
+from cordwood.storage.log.windows import Gap, GapKind
 
 # ---- a range ---------------------------------------------------------------------------------------------------------
 
@@ -79,6 +80,9 @@ def compare_range(
         here_max: number of key entries up to which they stay in memory; more are written to files of `scratch`.
     """
     before, after = pair.before.open(fs), pair.after.open(fs)
+    if part.headers_only:
+        with scratch.writer() as writer:
+            return _read_headers(before, after, part, ProducerNotes(pair.lowest, writer), here_max)
 
     def run(compare: _Pass, writer: ScratchWriter) -> RangeResult:
         facts = Facts()
@@ -97,6 +101,23 @@ def compare_range(
             with suppress(quick.OddError):
                 return run(quick.compare, writer)
         return run(compare, writer)
+
+
+def _read_headers(before: LogView, after: LogView, part: PairRange, notes: ProducerNotes, here_max: int) -> RangeResult:
+    """Note the batches of a range with the same files in both states."""
+    facts = Facts()
+    for segment in before.segments_from(part.start):
+        if segment.base_offset >= part.end:
+            break
+        for item in segment.headers_and_gaps():
+            if not isinstance(item, Gap):
+                rows = item[(item["last_offset"] >= part.start) & (item["last_offset"] < part.end)]
+                notes.add(rows, rows)
+            elif item.kind is GapKind.DAMAGE or segment.following is not None:
+                facts.broken(ViolationKind.DAMAGE_BEFORE, segment.base_offset)
+    aborted = _aborted(after, part, notes.lowest, facts)
+    seen, steps = notes.finish(here_max=here_max)
+    return RangeResult(facts, [], seen, steps, aborted)
 
 
 def _aborted(log: LogView, part: PairRange, lowest: int, facts: Facts) -> npt.NDArray[np.void]:

@@ -18,6 +18,7 @@ from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, P
 from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES, ENTRY_BYTES
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchReader, ScratchWriter, kept_here
+from cordwood.common.types import NONE
 from cordwood.kernels.last_records import (
     ENTRY,
     FREE,
@@ -300,6 +301,7 @@ def judge(slots: Slots, facts: Facts) -> None:
     no_value = slots["value_there"] == NO_VALUE
     facts.count(Count.KEYS_KEPT, int(there.sum()))
     facts.count(Count.KEYS_DELETED, int((gone & no_value).sum()))
+    facts.deleted_max = max(facts.deleted_max, int(slots["last"][gone].max(initial=NONE)))
     facts.broken_at(ViolationKind.CAME_BACK, slots["value_there"][gone & ~no_value])
     facts.broken_at(ViolationKind.TOMBSTONE_LOST, slots["last"][~there & ~may_go & tombstone])
     facts.broken_at(ViolationKind.VALUE_LOST, slots["last"][~there & ~may_go & ~tombstone])

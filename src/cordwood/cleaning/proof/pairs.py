@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordwood.cleaning.proof.precedence import SURVIVOR_RULE, SurvivorRule
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.wrapped import Overlay
 from cordwood.kernels.layout import BatchRows, RecordRows, U8Array
@@ -125,6 +125,7 @@ class Pair:
         retention: segments at the start of the log may be removed.
         producer_expiration_ms: producers that have been inactive for this long may be forgotten.
         survivor: the keep rule.
+        witnesses: read unchanged files only as far as the removed records need them, see `witnesses`.
     """
 
     topic_partition: TopicPartition | None
@@ -142,6 +143,7 @@ class Pair:
     retention: bool = False
     producer_expiration_ms: int = 86_400_000
     survivor: SurvivorRule = SURVIVOR_RULE
+    witnesses: bool = False
 
     @property
     def lowest(self) -> int:
@@ -184,10 +186,12 @@ class Facts:
 
     Attributes:
         named: offset and key of violations, by kind.
+        deleted_max: offset of the newest removed tombstone that was its key's last record; NONE without one.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     named: dict[ViolationKind, list[tuple[int, bytes | None]]] = field(default_factory=dict)
+    deleted_max: int = NONE
 
     def count(self, what: str, number: int) -> None:
         """Add to a count."""
@@ -228,3 +232,4 @@ class Facts:
             self.count(what, number)
         for kind, named in other.named.items():
             self.named.setdefault(kind, []).extend(named)
+        self.deleted_max = max(self.deleted_max, other.deleted_max)

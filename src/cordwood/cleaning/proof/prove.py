@@ -5,6 +5,9 @@
     conclude      per partition: the producers in a broker's state; which transactions were and still are committed
     judge         per hash range: each key's last committed value, in a table of removed or of remaining records
 
+If most files are unchanged, only changed ranges are compared at first, and the steps are repeated with more ranges
+until no unread range can turn the verdict; see `witnesses`.
+
 One task proves a whole partition if it fits one range. Tasks write large results to files of a scratch folder; if such
 a file is lost or damaged, the partition is compared again. Nothing is imported from `rules`, `engine` or their
 kernels: the rules that decide whether a record may be removed are implemented a second time, independently.
@@ -24,13 +27,14 @@ import numpy.typing as npt
 from cordwood.cleaning.proof import room
 from cordwood.cleaning.proof.compare import RangeResult, compare_range
 from cordwood.cleaning.proof.keys import KeyRules, Uncommitted, judge_hash_ranges
-from cordwood.cleaning.proof.pairs import Facts, Pair, ViolationKind
+from cordwood.cleaning.proof.pairs import Count, Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import STEP, judge_producers, merge_seen
-from cordwood.cleaning.proof.reading import PairRange, ranges_of
+from cordwood.cleaning.proof.reading import PairRange, joined, ranges_of
 from cordwood.cleaning.proof.room import CHUNK_ENTRIES
 from cordwood.cleaning.proof.scratch import Kept, LostError, Scratch, no_space
 from cordwood.cleaning.proof.transactions import ABORTED, judge_transactions
 from cordwood.cleaning.proof.violations import Verdict, ViolationNotes
+from cordwood.cleaning.proof.witnesses import RangeSearch
 from cordwood.common.errors import CorruptFileError, DataError, NoSpaceError, RequestError
 from cordwood.common.threads import Each
 from cordwood.common.types import NONE
@@ -58,26 +62,31 @@ class LookedAt:
 
     Attributes:
         keys_max: an upper bound of the number of keys in the state before.
+        indexes_differ: both states have different transaction indexes.
     """
 
     ranges: tuple[PairRange, ...] = ()
     faults: tuple[Fault, ...] = ()
     keys_max: int = 0
+    indexes_differ: bool = False
 
 
-def look_at(number: int, pair: Pair, fs: Store, *, times: int = 1) -> LookedAt:
-    """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation.
-
-    Args:
-        times: size of a range as a multiple of `RANGE_BYTES`.
-    """
+def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
+    """Compare everything but the records of a pair, and cut it into ranges. An unreadable state is a violation."""
     try:
-        ranges = ranges_of(number, pair, fs, range_bytes=times * RANGE_BYTES)
+        ranges = ranges_of(number, pair, fs)
         before, after = pair.before.open(fs), pair.after.open(fs)
         faults = (*_state_faults(pair, before, after), *_topic_id_faults(before, after))
-        return LookedAt(tuple(ranges), faults, max(before.next_offset - pair.lowest, 0))
+        keys_max = max(before.next_offset - pair.lowest, 0)
+        return LookedAt(tuple(ranges), faults, keys_max, _transaction_indexes(before) != _transaction_indexes(after))
     except (RequestError, DataError, OSError) as error:
         return LookedAt(faults=(_unreadable(pair, error),))
+
+
+def _transaction_indexes(log: LogView) -> bytes:
+    """Return the bytes of all transaction indexes. A clean moves entries only together with their segments."""
+    segments = log.transaction_indexed_from(0)
+    return b"".join(segment.read_index(FileKind.TRANSACTION_INDEX) or b"" for segment in segments)
 
 
 def _unreadable(pair: Pair, error: Exception) -> Fault:
@@ -289,12 +298,13 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofS
     large: dict[int, _Large] = {}
     times = _times(2 * sum(sizes), cores)
     whole_bytes = WHOLE_BYTES * (1 if cores > 1 else _TIMES_ALONE)
-    # If `first_uncleanable` is given, a look at a pair does not read its log, and needs no task.
-    begun: dict[int, tuple[LookedAt, Facts | None]] = {
-        at: (look_at(at, pair, fs, times=times), None)
-        for at, pair in enumerate(pairs[:_LOOKS_MAX])
-        if sizes[at] > whole_bytes and pair.first_uncleanable is not None
-    }
+    begun: dict[int, tuple[LookedAt, Facts | None]] = {}
+    for at, pair in enumerate(pairs[:_LOOKS_MAX]):
+        # If `first_uncleanable` is given, a look at a pair does not read its log, and needs no task.
+        if sizes[at] > whole_bytes and pair.first_uncleanable is not None:
+            looked = look_at(at, pair, fs)
+            if _search(pair, looked).size_bytes > whole_bytes:
+                begun[at] = (looked, None)
     for _ in range(_ATTEMPTS):
         left = [at for at in range(len(pairs)) if at not in begun]
         items = [(at, pairs[at], times, whole_bytes) for at in left]
@@ -305,7 +315,8 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofS
         for fault in looked.faults:
             notes.state(number, *fault)
         if facts is None:
-            large[number] = _Large(pairs[number], looked, _rules_of(pairs[number], looked))
+            pair = pairs[number]
+            large[number] = _Large(pair, looked, _rules_of(pair, looked), _search(pair, looked))
         else:
             notes.add(number, facts)
     if large:
@@ -320,6 +331,11 @@ class _Large:
     pair: Pair
     looked: LookedAt
     rules: KeyRules
+    search: RangeSearch
+
+
+def _search(pair: Pair, looked: LookedAt) -> RangeSearch:
+    return RangeSearch.of(looked.ranges, pair, indexes_differ=looked.indexes_differ)
 
 
 def _size_bytes(pair: Pair, fs: Store) -> int:
@@ -394,19 +410,24 @@ def begin(site: ProofSite, item: tuple[int, Pair, int, int]) -> tuple[LookedAt, 
     """Look at a pair; if there are few bytes to read, also prove it."""
     number, pair, times, whole_bytes = item
     fs = site.open()
-    looked = look_at(number, pair, fs, times=times)
-    size_bytes = sum(part.size_bytes for part in looked.ranges)
-    if size_bytes > whole_bytes:
-        return looked, None
-    rules = _rules_of(pair, looked)
-    here_max = WHOLE_HERE_MAX if size_bytes <= WHOLE_BYTES else HERE_MAX
-    results = _known([compare_range(part, pair, fs, rules, site.scratch, here_max=here_max) for part in looked.ranges])
-    concluded = conclude(site, _Compared.of(pair, results))
-    chunks = [chunk for result in results for chunk in result.keys]
-    facts = concluded.facts
-    uncommitted = concluded.uncommitted
-    facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, uncommitted, entry=rules.entry))
-    return replace(looked, faults=looked.faults + concluded.faults), facts
+    looked = look_at(number, pair, fs)
+    search, rules = _search(pair, looked), _rules_of(pair, looked)
+    here_max = WHOLE_HERE_MAX if search.size_bytes <= WHOLE_BYTES else HERE_MAX
+    read_bytes = 0
+    while (read_bytes := read_bytes + search.size_bytes) <= whole_bytes:
+        for part in joined(search.wanted, range_bytes=times * RANGE_BYTES):
+            search.add(part, compare_range(part, pair, fs, rules, site.scratch, here_max=here_max))
+        if search.next_headers():
+            continue
+        results = _known(search.results())
+        concluded = conclude(site, _Compared.of(pair, results))
+        facts, uncommitted = concluded.facts, concluded.uncommitted
+        chunks = [chunk for result in results for chunk in result.keys]
+        facts.add(judge_hash_ranges(chunks, rules.hash_ranges, site.scratch, uncommitted, entry=rules.entry))
+        if not search.next_ranges(facts, has_faults=bool(looked.faults or concluded.faults)):
+            facts.count(Count.UNCHANGED_BYTES, search.unread_bytes)
+            return replace(looked, faults=looked.faults + concluded.faults), facts
+    return looked, None
 
 
 def compare(site: ProofSite, item: tuple[PairRange, Pair, KeyRules]) -> RangeResult:
@@ -500,55 +521,64 @@ def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
 
 
 def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
-    parts = [(part, one.pair, one.rules) for one in large.values() for part in one.looked.ranges]
-    results: dict[int, RangeResult] = {}
-    for _ in range(_ATTEMPTS):
-        left = [at for at in range(len(parts)) if at not in results]
-        sizes = [parts[at][0].size_bytes for at in left]
-        results |= zip(left, _run(each, compare, site, [parts[at] for at in left], sizes), strict=True)
-        by_pair: dict[int, list[RangeResult]] = {number: [] for number in large}
-        for at, (part, _, _) in enumerate(parts):
-            by_pair[part.pair].append(results[at])
-        known = {number: _known(found) for number, found in by_pair.items()}
-        lost = _finish_large(each, cores, site, large, known, notes)
-        if not lost:
-            return
-        results = {at: result for at, result in results.items() if parts[at][0].pair not in lost}
-    _check_complete(results, parts, site)
+    left, losses = dict(large), 0
+    while left:
+        wanted = [one.search.wanted for one in left.values()]
+        times = _times(sum(one.search.size_bytes for one in left.values()), cores)
+        parts = joined(itertools.chain.from_iterable(wanted), range_bytes=times * RANGE_BYTES)
+        items = [(part, large[part.pair].pair, large[part.pair].rules) for part in parts]
+        found = _run(each, compare, site, items, [part.size_bytes for part in parts])
+        for part, result in zip(parts, found, strict=True):
+            large[part.pair].search.add(part, result)
+        if [number for number, one in left.items() if one.search.next_headers()]:
+            continue
+        judged = _judge_large(each, cores, site, left)
+        losses += any(one is None for one in judged.values())
+        _check_complete(range(_ATTEMPTS - losses), range(1), site)
+        for number, answer in judged.items():
+            search = large[number].search
+            if answer is None:
+                search.restart()
+            elif not search.next_ranges(answer.facts, has_faults=bool(large[number].looked.faults or answer.faults)):
+                answer.facts.count(Count.UNCHANGED_BYTES, search.unread_bytes)
+                notes.add(number, answer.facts)
+                for fault in answer.faults:
+                    notes.state(number, *fault)
+                del left[number]
 
 
-def _finish_large(
-    each: Each,
-    cores: int,
-    site: ProofSite,
-    large: Mapping[int, _Large],
-    by_pair: Mapping[int, Sequence[RangeResult]],
-    notes: ViolationNotes,
-) -> set[int]:
-    """Judge the results of all pairs' ranges; if files are lost, only return the numbers of their pairs."""
+def _judge_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large]) -> dict[int, _Concluded | None]:
+    """Judge the results of all pairs' ranges; None for a pair whose files are lost."""
+    by_pair = {number: _known(one.search.results()) for number, one in large.items()}
     compared = {number: _Compared.of(large[number].pair, found) for number, found in by_pair.items()}
     # Keys depend on the outcome of transactions, so only pairs with transactions are concluded first.
     first = {number: one for number, one in compared.items() if one.steps}
     found = _run(each, conclude, site, [*first.values()], [one.size_bytes for one in first.values()])
     concluded: dict[int, Any] = dict(zip(first, found, strict=True))
-    if lost := {number for number, one in concluded.items() if isinstance(one, _Lost)}:
-        return lost
     tasks: list[tuple[int, _Judged | _Compared]] = [
         (number, one) for number, one in compared.items() if number not in first
     ]
+    lost = {number for number, one in concluded.items() if isinstance(one, _Lost)}
     for number, results in by_pair.items():
-        chunks = [chunk for result in results for chunk in result.keys]
-        uncommitted = concluded[number].uncommitted if number in first else Uncommitted.none()
-        tasks += [(number, task) for task in _shared(chunks, large[number].rules, uncommitted, cores)]
+        if number not in lost:
+            chunks = [chunk for result in results for chunk in result.keys]
+            uncommitted = concluded[number].uncommitted if number in first else Uncommitted.none()
+            tasks += [(number, task) for task in _shared(chunks, large[number].rules, uncommitted, cores)]
     judged = _run(each, judge, site, [one for _, one in tasks], [one.size_bytes for _, one in tasks])
     answers = [*concluded.items(), *((number, one) for (number, _), one in zip(tasks, judged, strict=True))]
-    if lost := {number for number, one in answers if isinstance(one, _Lost)}:
-        return lost
-    for number, one in answers:
-        notes.add(number, one.facts if isinstance(one, _Concluded) else one)
-        for fault in one.faults if isinstance(one, _Concluded) else ():
-            notes.state(number, *fault)
-    return set()
+    lost |= {number for number, one in answers if isinstance(one, _Lost)}
+    return {number: None if number in lost else _together(number, answers) for number in large}
+
+
+def _together(number: int, answers: Iterable[tuple[int, _Concluded | Facts]]) -> _Concluded:
+    """Add up the answers about a pair."""
+    facts = Facts()
+    faults: tuple[Fault, ...] = ()
+    for owner, one in answers:
+        if owner == number:
+            facts.add(one.facts if isinstance(one, _Concluded) else one)
+            faults += one.faults if isinstance(one, _Concluded) else ()
+    return _Concluded(facts, faults, Uncommitted.none())
 
 
 def _shared(chunks: Sequence[Kept], rules: KeyRules, uncommitted: Uncommitted, cores: int) -> Iterable[_Judged]:

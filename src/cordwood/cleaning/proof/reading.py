@@ -6,8 +6,8 @@ readers is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class PairRange:
         limit: no record from this offset on may have changed.
         same: both states have the same files in this range.
         size_bytes: bytes to read, of both states.
+        headers_only: read batch headers only, for producers and transactions; only if both states have the same files.
     """
 
     pair: int
@@ -44,6 +45,7 @@ class PairRange:
     limit: int
     same: bool
     size_bytes: int
+    headers_only: bool = False
 
 
 def limit_of(pair: Pair, log: LogView) -> int:
@@ -59,12 +61,11 @@ def limit_of(pair: Pair, log: LogView) -> int:
     return max((base for base in bases if base <= min(known)), default=0)
 
 
-def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[PairRange]:
-    """Cut a pair at segment boundaries of the state before, into ranges of about `range_bytes` or of one segment.
+def ranges_of(number: int, pair: Pair, fs: Store) -> list[PairRange]:
+    """Cut a pair into one range per segment of the state before.
 
     Args:
         number: the pair's index.
-        range_bytes: bytes to read per range.
     """
     before, after = pair.before.open(fs), pair.after.open(fs)
     limit = limit_of(pair, before)
@@ -84,16 +85,28 @@ def ranges_of(number: int, pair: Pair, fs: Store, *, range_bytes: int) -> list[P
         if end <= lowest:
             continue
         base = segment.base_offset
-        at = np.searchsorted(starts, base, side="right")
+        at = int(np.searchsorted(starts, base, side="right"))
         next_start = starts[at] if at < len(starts) else MAX_OFFSET
-        same = there.get(base) == identity(pair.before, segment) and next_start == end
-        size = segment.size_bytes * (1 if same else 2)
-        fits = bool(found) and found[-1].same == same and found[-1].size_bytes + size // 2 <= range_bytes
-        if fits or (found and not size):
-            last = found.pop()
-            found.append(PairRange(number, last.start, end, limit, last.same, last.size_bytes + size))
-        else:
-            found.append(PairRange(number, max(base, lowest) if found else lowest, end, limit, same, size))
+        # A segment of the state after alone, before the first range, belongs to that range.
+        is_alone = bool(found) or base <= lowest or at == 1
+        same = there.get(base) == identity(pair.before, segment) and next_start == end and is_alone
+        size_bytes = segment.size_bytes * (1 if same else 2)
+        found.append(PairRange(number, max(base, lowest) if found else lowest, end, limit, same, size_bytes))
+    return found
+
+
+def joined(ranges: Iterable[PairRange], *, range_bytes: int) -> list[PairRange]:
+    """Join adjacent ranges up to about `range_bytes` to read; each range holds at least one segment."""
+    found: list[PairRange] = []
+    for one in ranges:
+        last = found[-1] if found else None
+        if last is not None and (last.pair, last.end, last.headers_only) == (one.pair, one.start, one.headers_only):
+            fits = last.same == one.same and last.size_bytes + one.size_bytes // 2 <= range_bytes
+            # An empty segment may have become a file with batches, so both states have to be read.
+            if fits or not (one.size_bytes or last.same):
+                found[-1] = replace(last, end=one.end, size_bytes=last.size_bytes + one.size_bytes)
+                continue
+        found.append(one)
     return found
 
 

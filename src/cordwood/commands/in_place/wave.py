@@ -127,6 +127,7 @@ def _pair(site: LockedDirectories, task: PartitionTask, output: Output) -> Pair:
         legacy_horizon_ms=None if cleaned.carried is None else cleaned.carried.old_horizon_ms,
         new_horizon_ms=task.now_ms + settings.delete_retention_ms,
         producer_expiration_ms=settings.producer_expiration_ms,
+        witnesses=True,
     )
 
 
