@@ -331,10 +331,11 @@ def index_partition(
     headers = {each.base_offset: index.header for each in segments if (index := _valid_index(each)) is not None}
     secret = next((header.secret for header in headers.values()), None) or new_secret()
     indexed, made, left_bytes = set(), 0, 1 << 62 if bytes_max is None else bytes_max
+    is_local = fs.network_kind(log.path) is None
     for segment in segments:
         header = headers.get(segment.base_offset)
         is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
-        index = None if is_current else _build_in_place(fs, segment, secret, memory_bytes)
+        index = None if is_current else build_in_place(segment, secret, memory_bytes, is_local=is_local)
         if header is None or not is_current:
             header = None if index is None or not is_worth_keeping(index) else index.header
         if header is None:
@@ -350,11 +351,13 @@ def index_partition(
     return _indexed(fs, log, len(indexed), made, len(before - indexed))
 
 
-def _build_in_place(fs: LocalFileSystem, segment: Segment, secret: bytes, memory_bytes: int) -> KeyIndex | None:
-    """Build an index with its segment's identity; it suits cleans with the default configs of offset and time index."""
-    identity = None
-    if fs.network_kind(segment.directory) is None:
-        identity = look(fs, segment.directory, segment.base_offset, IndexLimits())
+def build_in_place(segment: Segment, secret: bytes, memory_bytes: int, *, is_local: bool = True) -> KeyIndex | None:
+    """Build an index with its segment's identity; it suits cleans with the default configs of offset and time index.
+
+    Args:
+        is_local: False on a network file system, where no identity counts.
+    """
+    identity = look(segment.fs, segment.directory, segment.base_offset, IndexLimits()) if is_local else None
     compared = OutputComparison(segment, IndexLimits())
 
     def windows() -> Iterator[BatchWindow]:
