@@ -13,6 +13,7 @@ import pytest
 from cordwood.common.errors import CorruptBatchError, NotFoundError, RequestError
 from cordwood.common.types import Isolation, TopicPartition
 from cordwood.fs.base import LocalFileSystem
+from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.formats import checkpoints
 from cordwood.storage.formats.filenames import FileKind
@@ -24,6 +25,7 @@ from cordwood.tables.source.following import Follower, count_between, within
 from cordwood.tables.source.offsets import EARLIEST, LATEST, ByPartition, Everywhere, Marks, Offsets, SinceTime
 from cordwood.tables.source.options import parse
 from cordwood.tables.source.schema import column_names
+from cordwood.testing.memory import MemoryFileSystem
 from tests.knobs import SEED
 from tests.tables.source.random_logs import NOW_MS, PARTITIONS, ROOT, Row, Writer, as_a_brokers, read_plan
 
@@ -362,6 +364,32 @@ def test_the_batch_of_a_topic_that_is_made_anew_before_it_is_read_is_not_read() 
     identify(writer, 2)
     query.restart()
     assert query.follower.plan(query.at, end, query.marks, end_marks).tasks == []
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("end", [5, 6, 12])
+def test_a_log_that_was_truncated_and_grew_again_is_noticed(end: int, fail: str) -> None:
+    fs, path = MemoryFileSystem(lambda: 0), f"{ROOT}/{ONE}/{0:020}.log"
+    fs.make_directory(ROOT)
+    fs.make_directory(f"{ROOT}/{ONE}")
+
+    def batch(offset: int, leader_epoch: int) -> bytes:
+        return encode_batch([Record(offset, NOW_MS, b"k", b"%d" % leader_epoch)], leader_epoch=leader_epoch)
+
+    write_file(fs, path, b"".join(batch(offset, 1) for offset in range(6)))
+    query = Query(fs, failOnDataLoss=fail)
+    assert query.batch() == 6
+    write_file(fs, path, b"".join(batch(offset, 1 if offset < 4 else 3) for offset in range(end)))
+    if query.ends() == query.at:  # no batch begins without new offsets
+        end += 1
+        write_file(fs, path, b"".join(batch(offset, 1 if offset < 4 else 3) for offset in range(end)))
+    if fail == "true":
+        with pytest.raises(RequestError, match="orders-0 was read up to offset 6, then truncated to 4"):
+            query.batch()
+    else:
+        query.batch()
+        assert [row["offset"] for row in query.rows] == [*range(6), *range(4, end)]
+        assert query.batch() == 0
 
 
 @pytest.mark.parametrize("has_ids", [True, False])

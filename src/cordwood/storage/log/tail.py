@@ -266,27 +266,28 @@ class FollowedLog:
             self._tails.pop()
         intact = self._tails[-1].next_offset if self._tails else None
         newest = max(epochs, default=NONE)
-        if epochs and not (is_closed and newest == NONE) and (begin := self._begin_of_newer(newest)) is not None:
+        if epochs and not (is_closed and newest == NONE) and (begin := begin_of_newer(self.log, newest)) is not None:
             return min(begin, tail.next_offset)
         if is_closed:
             return tail.next_offset
         return min(known.last_batch.offset if intact is None else intact, tail.next_offset)
 
-    def _begin_of_newer(self, leader_epoch: int) -> int | None:
-        """Return the first offset with a leader epoch above a given one, or None. Leader epochs never decrease."""
-        start = 0
-        for segment in reversed(self.log.segments):
-            with segment.open() as file:
-                first = header_at(file, 0)
-            if first is not None and first["leader_epoch"] <= leader_epoch:
-                start = segment.base_offset
-                break
-        for _, item in self.log.windows(start_offset=start, checks=Checks.HEADERS):
-            if not isinstance(item, Gap):
-                newer = item.batches[item.batches["leader_epoch"] > leader_epoch]
-                if newer.size:
-                    return int(newer["base_offset"][0])
-        return None
+
+def begin_of_newer(log: LogView, leader_epoch: int) -> int | None:
+    """Return the first offset with a leader epoch above a given one, or None. Leader epochs never decrease."""
+    start = 0
+    for segment in reversed(log.segments):
+        with segment.open() as file:
+            first = header_at(file, 0)
+        if first is not None and first["leader_epoch"] <= leader_epoch:
+            start = segment.base_offset
+            break
+    for _, item in log.windows(start_offset=start, checks=Checks.HEADERS):
+        if not isinstance(item, Gap):
+            newer = item.batches[item.batches["leader_epoch"] > leader_epoch]
+            if newer.size:
+                return int(newer["base_offset"][0])
+    return None
 
 
 def _start(file: ReadableFile, segment: Segment, known: Tail | None) -> int:

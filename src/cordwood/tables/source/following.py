@@ -17,13 +17,13 @@ from types import MappingProxyType
 
 from cordwood.common.errors import NotFoundError, RequestError
 from cordwood.common.threads import in_parallel
-from cordwood.common.types import TopicPartition
+from cordwood.common.types import NONE, TopicPartition
 from cordwood.fs.base import Store
 from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats.properties import encode_id
 from cordwood.storage.log.searches import first_since
 from cordwood.storage.log.segment import Cut
-from cordwood.storage.log.tail import PATIENCE_SECONDS, Patience, Tail, find_tail, follow
+from cordwood.storage.log.tail import PATIENCE_SECONDS, Patience, Tail, begin_of_newer, find_tail, follow
 from cordwood.storage.log.transactions import READ_COMMITTED, Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, read_headers
@@ -64,6 +64,7 @@ class _Followed:
         resume: a cut behind which `follow` reads the next headers.
         topic_id: the topic id in `partition.metadata`, or None.
         marks: marks of the batches before the most recently used offsets, by offset.
+        truncated_to: begin of records that replaced others since the last plan; None if no record was replaced.
     """
 
     partition: TopicPartition
@@ -81,6 +82,7 @@ class _Followed:
     resume: Cut | None = None
     topic_id: str | None = None
     marks: dict[int, str] = field(default_factory=dict)
+    truncated_to: int | None = None
 
     @property
     def log_end_offset(self) -> int:
@@ -246,6 +248,7 @@ class Follower:
             tail = self._tail(one)
             if one.tail is not None and tail is not one.tail and one.tail.is_replaced(one.log):
                 one.transactions = None  # truncated, cleaned or deleted since: no earlier header is known to be there
+                self._note_truncation(one, one.tail)
             one.tail = tail
             if not one.cuts or one.cuts[-1] != one.tail.last_batch:
                 one.cuts.append(one.tail.last_batch)
@@ -253,6 +256,13 @@ class Follower:
         if self._judges_transactions:
             self._follow_transactions(one, one.readable_end)
         return one
+
+    def _note_truncation(self, followed: _Followed, known: Tail) -> None:
+        """Note where records of a later leader replaced records below the former end, even if the log is longer now."""
+        begin = begin_of_newer(followed.log, known.leader_epoch) if known.leader_epoch != NONE else None
+        if begin is not None and begin < known.next_offset:
+            before = followed.truncated_to
+            followed.truncated_to = begin if before is None else min(before, begin)
 
     def _listed_log(self, partition: TopicPartition, place: LocatedPartition) -> _Followed:
         """Return a partition's state with an up-to-date list of segments."""
@@ -336,6 +346,8 @@ class Follower:
                 self._lost = lost
                 self._list_all_again()
                 self.ends(now=True)
+        for partition in there.keys() & self._followed.keys():
+            self._followed[partition].truncated_to = None
         counts = ReadCounts(bytes_read=self._fs.bytes_read, offsets_lost=self._lost)
         self._fs.bytes_read = self._lost = 0
         return StreamPlan(pack(slices, self.options), counts)
@@ -373,6 +385,10 @@ class Follower:
             if lowest > 0:
                 self._report(lowest, f"{partition} is new, and begins at offset {lowest}: what was before it is gone")
             start = lowest
+        if one.truncated_to is not None and one.truncated_to < start:
+            what = f"{partition} was read up to offset {start}, then truncated to {one.truncated_to}"
+            self._report(0, f"{what}, where other records are now")
+            start = one.truncated_to
         if end < start:
             self._report(0, f"{partition} ended at offset {start}, and now at {end}: it was truncated, or made anew")
             return None
