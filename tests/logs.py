@@ -113,9 +113,8 @@ def make_large_log(folder: Path, *, holes: bool = False) -> LogView:
             size += len(batches[-1])
             offset += len(values) + (int(rng.geometric(0.05 * (1 + number))) if holes else 0)
         segments.append((base, batches))
-    make_log(folder, *segments)
-    for base, _ in segments:
-        put_snapshot(folder, base)
+    for segment in make_log(folder, *segments).segments:
+        put_snapshot(folder, segment.base_offset)
     return LogView(str(folder), log_start_offset=0, fs=PosixFileSystem())
 
 

@@ -70,8 +70,9 @@ def view_html(
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
     now_ms: int | None = None,
+    exact: bool = False,
     keys: bool = True,
-    sample_bytes: int = 16777216,
+    sample_bytes: int = 8388608,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
 ) -> str:
@@ -91,9 +92,10 @@ def view_html(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
+        exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
         sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
-            in all. Default: 16m.
+            in all. Default: 8m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 
@@ -366,8 +368,9 @@ def why(
     server_properties: AnyPath | None = None,
     metadata: AnyPath | None = None,
     now_ms: int | None = None,
+    exact: bool = False,
     keys: bool = True,
-    sample_bytes: int = 16777216,
+    sample_bytes: int = 8388608,
     read_all: bool = False,
     index_dir: AnyPath | None = None,
 ) -> WhyResult:
@@ -387,9 +390,10 @@ def why(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
+        exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
         sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
-            in all. Default: 16m.
+            in all. Default: 8m.
         read_all: Read all records of all compacted partitions, instead of samples.
         index_dir: Folder for the key indexes of DIR, with a folder for each partition. Default: in each partition.
 

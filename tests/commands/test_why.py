@@ -17,11 +17,14 @@ import numpy as np
 import pytest
 
 import cordwood
-from cordwood import CauseKind, PosixFileSystem, WhyPartition
+from cordwood import CauseKind, PosixFileSystem, WhyPartition, WhyResult
 from cordwood.cli.demo import unpack
+from cordwood.commands.options import Selection, WhyOptions
 from cordwood.commands.why.facts import could_lose
+from cordwood.commands.why_node import why
 from cordwood.common.text import bytes_text
 from cordwood.common.types import TopicPartition
+from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import (
     CLEAN_SHUTDOWN,
@@ -37,7 +40,7 @@ from tests.command import run
 from tests.commands.made_broker import MadeBroker, different, pairs, same
 from tests.fixtures import tree
 from tests.fs.lock_holders import HOLD_AS_A_BROKER, on_linux, other
-from tests.logs import DAY, HOUR, MINUTE, T0, batch
+from tests.logs import DAY, HOUR, LARGE_SEGMENTS, MINUTE, T0, batch, make_large_log
 from tests.storage.messages import internal_record
 
 pytestmark = pytest.mark.more
@@ -887,6 +890,26 @@ def test_a_sample_of_a_large_log_tells_about_how_many_keys_it_has(tmp_path: Path
     assert counts.keys_in_log == pytest.approx(different, rel=0.15)
     everything = why_of(tmp_path / "all", lambda broker: many_keys(broker, keys, records), read_all=True).keys
     assert everything is not None and everything.source is CountSource.ALL and everything.keys_in_log == different
+
+
+def test_a_large_log_is_explained_from_a_few_reads_a_segment_and_a_sample(tmp_path: Path) -> None:
+    log = make_large_log(tmp_path / "t-0")
+    of_segments = LARGE_SEGMENTS * (200 << 10)
+
+    def explained(**options: Any) -> tuple[WhyResult, int]:
+        counted = CountedStore(PosixFileSystem())
+        chosen = Selection(overrides=("cleanup.policy=compact,delete",))
+        return why([log.path], WhyOptions(selection=chosen, now_ms=NOW, **options), fs=counted), counted.bytes_read
+
+    without_keys, few = explained(keys=False)
+    exact, all_headers = explained(keys=False, exact=True)
+    assert without_keys == exact
+    assert few < of_segments + (2 << 20) < all_headers
+    with_keys, sampled = explained()
+    keys = with_keys.partitions[0].keys
+    assert keys is not None
+    assert keys.source is CountSource.SAMPLE
+    assert sampled < of_segments + (10 << 20)
 
 
 def test_key_indexes_count_all_keys_without_reading_the_log(tmp_path: Path) -> None:

@@ -105,8 +105,9 @@ def why(
 ) -> int:
     """Explain the size of partitions: what keeps each from being smaller, and what to do next.
 
-    Partitions that could lose most come first. Changes nothing; a broker may be running. Reads batch headers, and a
-    sample of the records of compacted partitions. Exit status 1 if a partition is damaged, 2 if one cannot be read.
+    Partitions that could lose most come first. Changes nothing; a broker may be running. Reads batch headers (without
+    --exact, only some of a log above 8 MiB), and a sample of the records of compacted partitions. Exit status 1 if a
+    partition is damaged, 2 if one cannot be read.
     """
     # Imported here: `ls` starts sooner without the planner.
     from cordwood.commands import why_node as why_command

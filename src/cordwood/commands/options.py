@@ -238,6 +238,7 @@ class WhyOptions:
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[int | None, NOW] = None
+    exact: Annotated[bool, EXACT] = False
     keys: Annotated[
         bool,
         Option(
@@ -250,11 +251,11 @@ class WhyOptions:
         int,
         Option(
             "Read at most this much of a log to count its keys, if no key index helps; and 64 times as much in all. "
-            "Default: 16m.",
+            "Default: 8m.",
             flag="--sample",
             metavar="BYTES",
         ),
-    ] = 16 << 20
+    ] = 8 << 20
     read_all: Annotated[bool, Option("Read all records of all compacted partitions, instead of samples.")] = False
     index_place: IndexPlace = field(default_factory=IndexPlace)
 

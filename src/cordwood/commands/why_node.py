@@ -1,6 +1,6 @@
 """`why`: the reasons for the size of each partition of a broker, and advice.
 
-    partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, batch headers
+    partition ─► plan ─────────┐   commands.plan: names, sizes, checkpoints, indexes, configs, some batch headers
        ├───────► disk usage ───┤   storage.node.disk_usage
        ├───────► keys ─────────┼─► causes    commands.why.reasons: pure
        ├───────► cleaner ──────┤   when its checkpoint was written, and when a broker was last alive
@@ -99,7 +99,7 @@ def why_node(
     return why_of(
         node,
         places,
-        lambda place: plan_with_facts(node, place, Choices(), now_ms),
+        lambda place: plan_with_facts(node, place, Choices(), now_ms, exact=options.exact),
         options,
         now_ms,
         on_progress=on_progress,

@@ -160,7 +160,7 @@ class _Looking:
         selection = options.selection
         match step:
             case Step.LS:
-                asked = ListOptions(selection=selection, index_place=options.index_place)
+                asked = ListOptions(selection=selection, index_place=options.index_place, exact=options.exact)
                 return {"listing": list_node(node, paths, asked, on_progress=on_progress)}
             case Step.WHY:
                 return {"why": why_node(node, paths, options, on_progress=on_progress)}

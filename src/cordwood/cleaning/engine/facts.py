@@ -98,7 +98,7 @@ def first_timestamp(segment: Segment) -> int:
 
 
 #: In segments up to this size all old batches are counted; in larger ones only those before the first younger batch.
-_COUNTED_BYTES = 16 << 20
+_COUNTED_BYTES = 1 << 20
 
 
 def old_bytes(segment: Segment, horizon_ms: int) -> int:

@@ -451,11 +451,13 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
         return
     expired = sum(one.expired_bytes for one in log.headers)
     waiting = sum(one.waiting_bytes for one in log.headers)
+    about, at_least = ("about ", "at least ") if any(one.is_sampled for one in log.headers) else ("", "")
     if expired and not compaction.cleanable_bytes:
         batches = sum(one.expired_batches for one in log.headers)
         yield Cause(
             CauseKind.EXPIRED_TOMBSTONES,
-            f"tombstones or markers in {bytes_text(expired)} ({batches:,} of its batches) may go, but nothing is dirty",
+            f"tombstones or markers in {about}{bytes_text(expired)} ({about}{batches:,} of its batches) may go, but "
+            "nothing is dirty",
             expired,
             facts.plan.hint or "cordwood clean --first-dirty 0",
             "its next clean removes them",
@@ -465,7 +467,8 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
         last = max(one.last_horizon_ms for one in log.headers)
         yield Cause(
             CauseKind.TOMBSTONES,
-            f"tombstones or markers in {bytes_text(waiting)} wait for their time, the last until {utc(last)}",
+            f"tombstones or markers in {about}{bytes_text(waiting)} wait for their time, the last until "
+            f"{at_least}{utc(last)}",
             waiting,
             "a shorter delete.retention.ms, for tombstones that come later",
             f"cleans from {utc(last)} on remove them",

@@ -15,6 +15,7 @@ low.
 
 from __future__ import annotations
 
+import bisect
 import math
 import secrets
 from collections.abc import Iterator, Sequence
@@ -28,9 +29,12 @@ from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataErro
 from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.key_hashes import key_hashes
+from cordwood.storage.formats import offset_index
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.key_index import TAG_BITS, KeyIndex
 from cordwood.storage.index.files import indexes_in, read_index
 from cordwood.storage.index.search import hashes_in
+from cordwood.storage.log.files import IndexEntries
 from cordwood.storage.log.segment import Segment, joined, locate_damage, parts_of
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, WindowReader
@@ -193,19 +197,20 @@ def _pieces(segments: Sequence[Segment], count: int) -> Iterator[tuple[Segment, 
 
 
 def _position_below(segment: Segment, position: int) -> int:
-    """Return the start of a batch at or before a position from the offset index; 0 without an index.
+    """Return the start of a batch at or before a position, by the offset index; 0 without an index.
 
     The reader checks the batch: if the position holds no batch, the piece is skipped.
     """
+    path = segment.index_path(FileKind.OFFSET_INDEX)
+    if path is None:
+        return 0
     try:
-        index = segment.offset_index()
-    except (OSError, CorruptFileError):
+        with segment.fs.open(path) as file:
+            entries = IndexEntries(file, offset_index.ENTRY)
+            behind = bisect.bisect_right(entries, position, key=lambda entry: int(entry["position"]))
+            return int(entries[behind - 1]["position"]) if behind else 0
+    except OSError:
         return 0
-    if index is None or not index.entries:
-        return 0
-    positions = index.positions[: index.entries]
-    below = positions[positions <= position]
-    return int(below[-1]) if below.size else 0
 
 
 # ---- key indexes -----------------------------------------------------------------------------------------------------

@@ -59,9 +59,9 @@ class IndexEntries:
         self._pieces: dict[int, npt.NDArray[np.void]] = {}
         start = file.read(0, _SMALL_INDEX_BYTES)
         if len(start) < _SMALL_INDEX_BYTES:
-            used, self._piece_entries, _ = take_apart(start, entry)
+            entries, self._piece_entries, _ = take_apart(start, entry)
             self._pieces[0] = np.frombuffer(start, entry, self._piece_entries)
-            self._count = used.size
+            self._count = entries.size
             return
         self._count = file.size() // entry.itemsize
         if any(self[self._count - 1].tobytes()):
