@@ -20,7 +20,7 @@ import numpy as np
 
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.kernels import scan
-from cordwood.kernels.layout import BATCH_ROW
+from cordwood.kernels.layout import BATCH_ROW, END
 from cordwood.record.batch import Marker, encode_batch, encode_marker
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.record.record import Record, to_records
@@ -149,7 +149,7 @@ def window(data: bytes) -> BatchWindow:
     rows = np.empty(len(data) // 26 + 1, BATCH_ROW)
     count, taken, status = scan.scan_batches(array.ctypes.data, len(data), len(data), 0, True, rows)
     scan.compute_crcs(array.ctypes.data, len(data), 0, rows[:count])
-    assert (taken, status) == (len(data), scan.END)
+    assert (taken, status) == (len(data), END)
     return BatchWindow(0, array, rows[:count], lambda at, size: iter([data[at : at + size]]))
 
 

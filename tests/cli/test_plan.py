@@ -207,6 +207,7 @@ def test_a_plan_loads_neither_the_proof_nor_spark_nor_the_code_for_buckets() -> 
         "cordwood.storage.log.internal",
         "cordwood.storage.recovery.into_copy",
         "cordwood.tasks.spark.session",
+        "numba",
         "pyarrow",
         "pyspark",
     }

@@ -17,8 +17,11 @@ from typing import NamedTuple
 
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.storage.node.transactions import Outlook, TransactionListing
 from tests.kafka_tools import Broker, Line
 
+#: The name of the directory.
+DEMO = "kafka-groups"
 #: No transaction ends, expires, or is cleaned or aborted during the test.
 STILL: Mapping[str, object] = {
     "log_cleaner_enable": "false",
@@ -85,6 +88,16 @@ def hanging(broker: Broker, address: str) -> list[tuple[str, int]]:
     printed = broker("run", tool, "--bootstrap-server", address, "find-hanging", *words)
     rows = [re.split(r"\s+", line.strip()) for line in printed.splitlines()[1:] if line.strip()]
     return sorted((f"{row[0]}-{row[1]}", int(row[2])) for row in rows)
+
+
+def hanging_as_told(listing: TransactionListing) -> list[tuple[str, int]]:
+    """Hanging transactions in the tool's form."""
+    return sorted(
+        (str(log.partition), log.producer_id)
+        for one in listing.transactions
+        for log in one.logs
+        if log.outlook is Outlook.HANGING
+    )
 
 
 def _commands() -> list[Line]:
@@ -224,7 +237,7 @@ def late_batch(topic: str, partition: int, producer_id: int, epoch: int, transac
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) / "kafka-groups"
+    target = Path(sys.argv[1]) / DEMO
     kafka = Broker()
     try:
         print(json.dumps({"name": target.name, **play(kafka, target)._asdict()}, separators=(",", ":")))

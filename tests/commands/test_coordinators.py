@@ -23,7 +23,7 @@ from cordwood.common.types import override
 from cordwood.fs.posix import PosixFile, PosixFileSystem
 from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing, GroupMember, GroupType
 from cordwood.storage.node.transactions import Outlook, TransactionListing
-from tests.commands.coordinator_scene import _QUESTIONS, STILL, Answers, _answers, play
+from tests.commands.coordinator_scene import _QUESTIONS, DEMO, STILL, Answers, _answers, hanging_as_told, play
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.kafka_tools import Broker, Line
 from tests.knobs import REWRITE, drawn
@@ -115,20 +115,9 @@ def transactions_as_told(listing: TransactionListing) -> Line:
     return {"transactional_ids": ids, "open": sorted(open_)}
 
 
-def hanging_as_told(listing: TransactionListing) -> list[tuple[str, int]]:
-    """Hanging transactions in the tool's form."""
-    return sorted(
-        (str(log.partition), log.producer_id)
-        for one in listing.transactions
-        for log in one.logs
-        if log.outlook is Outlook.HANGING
-    )
-
-
 RECORDED = Path(__file__).parents[1] / "data" / "coordinators.jsonl"
 #: Fixtures of KRaft brokers with one log directory; others have no groups and no transactions.
 FIXTURES = [name for name in STOPPED if not name.startswith(("legacy", "kraft-jbod"))]
-DEMO = "kafka-groups"
 
 
 def recorded() -> dict[str, Answers]:

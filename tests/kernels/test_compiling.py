@@ -53,7 +53,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_the_variable_to_set(tmp_pa
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     environment |= {variable: str(tmp_path / "file" / "cache")}
-    words = [sys.executable, "-c", "import cordwood.kernels"]
+    words = [sys.executable, "-c", "import cordwood.kernels.crc"]
     said = subprocess.run(words, env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
     assert f"cannot be kept in {tmp_path}/file/cache" in said and f"set {variable} to a folder" in said
 

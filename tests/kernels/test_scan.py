@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordwood.kernels import scan
-from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.kernels.layout import BAD_MAGIC, BAD_SIZE, BATCH_ROW, END, PARTIAL, BatchRows
 from cordwood.testing import reference
 from cordwood.testing.strategies import logs
 
-ENDS = {scan.END: "end", scan.PARTIAL: "partial", scan.BAD_SIZE: "size", scan.BAD_MAGIC: "magic"}
+ENDS = {END: "end", PARTIAL: "partial", BAD_SIZE: "size", BAD_MAGIC: "magic"}
 
 
 def walk(data: bytes, *, capacity: int, window: int, whole: bool) -> tuple[list[BatchRows], str, int]:

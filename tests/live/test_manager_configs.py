@@ -19,7 +19,7 @@ from cordwood.storage.formats import log_configs
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, RECOVERY_POINTS, FileKind, offset_name
 from cordwood.storage.formats.log_configs import LogConfigs
 from tests.command import run
-from tests.kafka_tools import Broker
+from tests.kafka_tools import Broker, Line, Oracle
 
 NOW_MS, DAY_MS = 1_800_000_000_000, 86_400_000
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -250,3 +250,43 @@ def test_a_broker_ignores_the_file(tmp_path: Path, kafka_broker: Broker) -> None
     kafka_broker("stop", data)
     assert [line["offset"] for line in read if "value" in line] == [0, 1]
     assert path.read_bytes() == before
+
+
+#: Explicit configs of a topic, each with a policy and all limits that it has by default.
+EXPLICIT = (
+    {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "-1"},
+    {"cleanup.policy": "delete", "retention.ms": str(11 * DAY_MS), "retention.bytes": "-1"},
+    {"cleanup.policy": "delete", "retention.ms": str(20 * DAY_MS), "retention.bytes": "300"},
+    {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "0"},
+    {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    {"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "0"},
+)
+#: What Kafka's default of a week deletes: all old segments.
+BY_DEFAULT: tuple[dict[str, str], ...] = ({}, {"cleanup.policy": "delete"}, {"retention.bytes": "-1"})
+
+
+def test_with_the_same_explicit_configs_kafka_deletes_the_same_segments(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    cases = {f"t{number}": texts for number, texts in enumerate((*EXPLICIT, *BY_DEFAULT))}
+    given = [f"{topic}:{name}={value}" for topic, texts in cases.items() for name, value in texts.items()]
+    steps: list[Line] = []
+    for topic in cases:
+        log = {"log": f"{topic}-0"}
+        for number in range(10):
+            steps.append({"op": "append", **log, "records": [["k", str(number), NOW_MS - 10 * DAY_MS]]})
+            steps.append({"op": "roll", **log})
+        steps += [{"op": "retention", **log}, {"op": "files", **log}]
+    logs = {f"{topic}-0": {"segment.ms": str(2**62), **texts} for topic, texts in cases.items()}
+    (tmp_path / "script.json").write_text(json.dumps({"now": NOW_MS, "logs": logs, "steps": steps}))
+    lines = kafka_oracle("run", tmp_path / "script.json", tmp_path / "out")
+    listed = [line["files"] for line in lines if line.get("op") == "files"]
+    kafkas = [sorted(name for name in names if name.endswith(FileKind.LOG)) for names in listed]
+    with opened(tmp_path, *given) as manager:
+        for topic in cases:
+            filled(manager, TopicPartition(topic, 0))
+    with opened(tmp_path) as manager:  # the configs are remembered
+        manager.cleanup_logs()
+    ours = [sorted(path.name for path in (tmp_path / "d0" / f"{topic}-0").glob("*.log")) for topic in cases]
+    assert ours[: len(EXPLICIT)] == kafkas[: len(EXPLICIT)]
+    assert {len(names) for names in ours[: len(EXPLICIT)]} == {1, 6, 11}
+    for own, others in zip(ours[len(EXPLICIT) :], kafkas[len(EXPLICIT) :], strict=True):
+        assert (len(own), len(others)) == (11, 1)

@@ -85,7 +85,7 @@ from cordwood.storage.changes.copy import (
 from cordwood.storage.check.placement import text, warnings
 from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
-from cordwood.storage.log.loaded import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load, zero_bytes
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, Node
@@ -339,12 +339,14 @@ def _bring_indexes(fs: TargetStore, built: Sequence[_Built], root: str | None, b
 
 
 def _measured(fs: TargetStore, built: _Built) -> PartitionResult:
-    after = sum(info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log"))
-    found = built.plan
+    logs = {info.name: info.size_bytes for info in fs.list(built.target) if info.name.endswith(".log")}
+    log, zeros, found = built.log, zero_bytes(built.log), built.plan
+    # A copy that no load has cut has the zeros, too.
+    has_zeros = zeros and logs.get(log.segments[-1].files.log.name) == log.segments[-1].size_bytes
     return replace(
         built.result,
-        bytes_before=built.log.size_bytes,
-        bytes_after=after,
+        bytes_before=log.size_bytes - zeros,
+        bytes_after=sum(logs.values()) - (zeros if has_zeros else 0),
         segments_retained_away=0 if found is None else len(found.retained_away),
         bytes_retained_away=0 if found is None else found.bytes_retained_away,
     )

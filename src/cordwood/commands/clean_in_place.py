@@ -47,7 +47,7 @@ from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.changes.backup import KeepFolder
 from cordwood.storage.changes.swap import check_apart, check_ownership, drop_segments
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.log.loaded import broker_would_load
+from cordwood.storage.log.loaded import broker_would_load, zero_bytes
 from cordwood.storage.node.directory import check_outside_logs
 from cordwood.storage.node.node import LocatedPartition, given_layers, list_places
 
@@ -92,7 +92,7 @@ def clean_in_place(
         try:
             site.confirm_locks()
             logs = {place.path: place.log() for place in site.places}
-            bytes_before = {path: log.size_bytes for path, log in logs.items()}
+            bytes_before = {path: log.size_bytes - zero_bytes(log) for path, log in logs.items()}
             loaded = load_in_place(site, logs)
             ledger.failures |= loaded.failures
             plan = plan_node(site.node.listed_again(), sources, options.without_retention())
@@ -210,9 +210,10 @@ def _partition(
     if failure is not None and progress is not None and progress.done:
         note = f"{progress.done} of its {progress.groups} groups of segments were cleaned, and stay so"
         result = replace(result, notes=(*result.notes, note))
+    size = sum(info.size_bytes for info in site.fs.list(path) if info.name.endswith(FileKind.LOG))
     return replace(
         result,
-        bytes_after=sum(info.size_bytes for info in site.fs.list(path) if info.name.endswith(FileKind.LOG)),
+        bytes_after=size - zero_bytes(place.log()),
         segments_retained_away=0 if plan is None else len(plan.retained_away),
         bytes_retained_away=0 if plan is None else plan.bytes_retained_away,
     )

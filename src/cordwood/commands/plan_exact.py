@@ -38,7 +38,7 @@ from cordwood.fs.by_url import file_system_for
 from cordwood.fs.workspace import temporary_directory
 from cordwood.storage.changes.copy import DirectoryCopy, check_space, lay_out
 from cordwood.storage.formats.filenames import DirectoryState, FileKind
-from cordwood.storage.log.loaded import broker_would_load, files_after_recovery
+from cordwood.storage.log.loaded import broker_would_load, files_after_recovery, zero_bytes
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import LocatedPartition
 from cordwood.tasks.engines import EngineOptions
@@ -143,7 +143,8 @@ def _foretell(
     for copy, place, path, log in loaded_partitions(fs, copies, loaded):
         found, outcome = plans.get(path), outcomes.get(path)
         result = result_of(place, found, outcome, loaded.notes(place))
-        after = _log_bytes(copy, place, log, copied=copy.path in loaded.copies)
+        is_copied = copy.path in loaded.copies
+        after = _log_bytes(copy, place, log, copied=is_copied) - (0 if is_copied else zero_bytes(log))
         if isinstance(outcome, Output):
             replaced = outcome.replacement.replaced
             after -= sum(segment.size_bytes for segment in log.segments if segment.base_offset in replaced)
@@ -154,7 +155,7 @@ def _foretell(
             result,
             why=name_source(result.why, copy, place),
             left_out_bytes=left_out_bytes(place, source, loaded),
-            bytes_before=source.size_bytes,
+            bytes_before=source.size_bytes - zero_bytes(source),
             bytes_after=after - size,
             segments_retained_away=0 if found is None else len(found.retained_away),
             bytes_retained_away=size,

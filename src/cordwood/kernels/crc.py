@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import HAS_CRC_INSTRUCTION, crc_step8, crc_step64, load8, load64
 
 U32 = np.uint32

@@ -10,8 +10,8 @@ If the bytes violate Kafka's format, a kernel stops with a negative status, whic
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.crc import crc32
 from cordwood.kernels.layout import (
     BASE_OFFSET_AT,

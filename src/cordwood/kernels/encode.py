@@ -7,8 +7,8 @@ another base timestamp, which may change their encoded length.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.crc import crc32c
 from cordwood.kernels.decode import varint, varlong
 from cordwood.kernels.layout import (

@@ -12,8 +12,8 @@ Eight bytes of ASCII without escapes are copied at once.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import load8, load32, load64, store32, store64
 
 #: Maximum length of an escape: a backslash, an x and two digits.

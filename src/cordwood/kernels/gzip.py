@@ -10,8 +10,8 @@ payloads are passed to `record.compression`, which also reports errors.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import call5, call7, load32
 
 #: The first four bytes of a member whose header has only the mandatory fields.

@@ -8,8 +8,8 @@ MD5 sums, for which colliding keys can be constructed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import load8, load64, prefetch
 
 U64 = np.uint64

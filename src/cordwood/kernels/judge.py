@@ -27,8 +27,8 @@ in `judge_records`, and nowhere else. Why it is safe to drop a record, with the 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.layout import DELETE_HORIZON, LOG_APPEND_TIME
 
 #: Counts of `judge_records`, by index. Every record that is read counts as one of the next six; records kept for

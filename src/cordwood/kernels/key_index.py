@@ -15,8 +15,8 @@ other wrong numbers can only produce a wrong candidate, and candidates are compa
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import load32, prefetch
 
 U64, U32 = np.uint64, np.uint32

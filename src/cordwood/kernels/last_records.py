@@ -21,8 +21,8 @@ inserted first, and then the removed ones, which add only the keys without a rem
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import has_rank, item_bytes, load8, load32, load64, multiply, prefetch, store64
 
 U64 = np.uint64

@@ -11,8 +11,8 @@ the half of its hash that does not choose its slot. The filter is small enough f
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import be32, load8, load32, prefetch
 from cordwood.kernels.superseded import IGNORED, SUPERSEDED
 

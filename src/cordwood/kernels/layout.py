@@ -106,6 +106,18 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 
+#: A control batch up to this size is read completely even if only headers are needed: its type is in its record.
+CONTROL_BYTES = 4096
+
+#: Why a walk from header to header ended.
+END = 0  #: exactly at the end of the file
+PARTIAL = 1  #: the file ends inside an entry
+WINDOW = 2  #: the window ends inside an entry, but the file continues
+ROWS = 3  #: no room for another row
+BAD_SIZE = 4  #: a size that no entry can have
+BAD_MAGIC = 5  #: a magic that no Kafka release writes
+UNREAD = 6  #: the bytes at the start of the next entry were not read
+
 #: One row per batch, message or wrapper, as the scan kernel reads it from its header.
 #:
 #: `position` is relative to the start of the file. Fields that a format lacks are -1: a message has no producer and no

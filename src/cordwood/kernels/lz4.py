@@ -12,8 +12,8 @@ passed to `record.compression`, which accepts everything that Kafka reads, and r
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import (
     copy,
     load8,

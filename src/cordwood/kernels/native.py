@@ -12,8 +12,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from cordwood.kernels.compiling import njit
 
 assert sys.byteorder == "little", "kernels read memory as little-endian and swap"
 

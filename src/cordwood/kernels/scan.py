@@ -8,19 +8,23 @@ that no entry can have is corruption.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.crc import crc32, crc32c
 from cordwood.kernels.decode import varint, varlong
 from cordwood.kernels.layout import (
     ATTRIBUTES_AT,
+    BAD_MAGIC,
+    BAD_SIZE,
     BASE_OFFSET_AT,
     BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,
     CODEC_MASK,
     CONTROL,
+    CONTROL_BYTES,
     CRC_AT,
     CRC_START_BY_MAGIC,
+    END,
     HEADER_BYTES,
     LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,
@@ -32,25 +36,18 @@ from cordwood.kernels.layout import (
     MAX_TIMESTAMP_AT,
     MIN_ENTRY_BYTES,
     MIN_SIZE_FIELD,
+    PARTIAL,
     PREFIX_BYTES,
     PRODUCER_EPOCH_AT,
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
+    ROWS,
     SIZE_AT,
+    UNREAD,
+    WINDOW,
 )
 from cordwood.kernels.native import be16, be32, be32u, be64, call5, load8
 
-#: Why a walk ended.
-END = 0  #: exactly at the end of the file
-PARTIAL = 1  #: the file ends inside an entry
-WINDOW = 2  #: the window ends inside an entry, but the file continues
-ROWS = 3  #: no room for another row
-BAD_SIZE = 4  #: a size that no entry can have
-BAD_MAGIC = 5  #: a magic that no Kafka release writes
-UNREAD = 6  #: the bytes at the start of the next entry were not read
-
-#: A control batch up to this size is read completely even if only headers are needed: its type is in its record.
-_CONTROL_BYTES = 4096
 #: `walk_headers` skips entries above this size, with a separate read for each; reading through smaller ones costs less.
 _FAR_BYTES = 8192
 #: Such a read includes the control batches of all brokers.
@@ -184,7 +181,7 @@ def scan_batches(address, window_size, file_left, first_position, whole_entries,
             and window_size - at >= HEADER_BYTES
             and be16(a + ATTRIBUTES_AT) & (CONTROL | CODEC_MASK) == CONTROL
         )
-        whole = whole_entries or (control and size <= _CONTROL_BYTES)
+        whole = whole_entries or (control and size <= CONTROL_BYTES)
         if window_size - at < (size if whole else smallest):
             return count, at, WINDOW
         row = rows[count]

@@ -10,8 +10,8 @@ and reports only that they match. If anything is odd, `match_records` has to com
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.decode import DONE, one_record, varint
 from cordwood.kernels.last_records import enter
 from cordwood.kernels.layout import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, RECORD_ROW

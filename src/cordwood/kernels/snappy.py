@@ -13,8 +13,8 @@ is passed to `record.compression`, which accepts everything that Kafka reads, an
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import (
     be32u,
     copy,

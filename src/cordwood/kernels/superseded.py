@@ -17,8 +17,8 @@ most one superseding record per key. All this requires that offsets ascend from 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.decode import ROWS, decode_records
 from cordwood.kernels.hashing import hash_keys
 from cordwood.kernels.layout import RECORD_ROW

@@ -7,8 +7,8 @@ handles such a batch in one call. It leaves any other batch unchanged, for its c
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.crc import crc32c
 from cordwood.kernels.decode import (
     BAD_HEADERS,

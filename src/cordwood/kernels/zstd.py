@@ -8,8 +8,8 @@ rejects anything but one complete frame; rejected bytes are passed to `record.co
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from cordwood.kernels.compiling import njit
 from cordwood.kernels.native import call2, call3, call4, load32
 
 _FRAME_MAGIC = np.uint32(0xFD2FB528)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cordwood.common.types import Codec
-from cordwood.kernels import gzip, lz4, snappy, zstd
+from cordwood.kernels import Deferred
 from cordwood.kernels.layout import U8Array
 from cordwood.record.compression import compress
 from cordwood.record.libraries import Library, libdeflate, libzstd
+
+if TYPE_CHECKING:
+    from cordwood.kernels import gzip, lz4, snappy, zstd
+else:
+    gzip, lz4, snappy, zstd = map(Deferred, ("gzip", "lz4", "snappy", "zstd"))
 
 Int64Array = npt.NDArray[np.int64]
 

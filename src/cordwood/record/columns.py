@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from cordwood.common.errors import BatchProblem, BatchTooLargeError, CorruptBatchError, DataError
 from cordwood.common.types import Codec
 from cordwood.fs.machine import memory_bytes
-from cordwood.kernels import decode as kernel
+from cordwood.kernels import Deferred
 from cordwood.kernels.layout import (
     CODEC_MASK,
     CRC_START_BY_MAGIC,
@@ -44,6 +44,11 @@ from cordwood.kernels.layout import (
 from cordwood.record.batch import codec_of
 from cordwood.record.bodies import decompress_bodies, has_fast_decompressor
 from cordwood.record.compression import FileBytes, Payload, decompress, decompress_stream, largest_batch_bytes
+
+if TYPE_CHECKING:
+    from cordwood.kernels import decode as kernel
+else:
+    kernel = Deferred("decode")
 
 #: Decompressed bytes above which a batch is decoded in pieces.
 STREAM_BYTES = 4 << 20
@@ -151,22 +156,6 @@ class _Kind(IntEnum):
     MESSAGE = 3
     WRAPPER = 4
 
-
-#: The batch problem for each negative status of a decoding kernel.
-_PROBLEMS = {
-    kernel.BAD_VARINT: BatchProblem.RECORD,
-    kernel.BAD_LENGTH: BatchProblem.RECORD,
-    kernel.RECORD_OVERRUN: BatchProblem.RECORD,
-    kernel.LENGTH_MISMATCH: BatchProblem.RECORD,
-    kernel.BAD_HEADERS: BatchProblem.RECORD,
-    kernel.TRAILING_BYTES: BatchProblem.TRAILING_BYTES,
-    kernel.MISSING_RECORDS: BatchProblem.MISSING_RECORDS,
-    kernel.NESTED_WRAPPER: BatchProblem.INNER_MESSAGE,
-    kernel.BAD_MESSAGE_SIZE: BatchProblem.INNER_MESSAGE,
-    kernel.BAD_MESSAGE_MAGIC: BatchProblem.INNER_MESSAGE,
-    kernel.BAD_MESSAGE_CRC: BatchProblem.INNER_CRC,
-}
-assert set(_PROBLEMS) == set(kernel.PROBLEMS)
 
 #: Kinds by [magic is 2, is compressed].
 _KINDS = np.array([[_Kind.MESSAGE, _Kind.WRAPPER], [_Kind.PLAIN, _Kind.PACKED]], np.int8)
@@ -562,9 +551,29 @@ def _located(batch: np.void, error: DataError) -> DataError:
     return error
 
 
+@functools.cache
+def _problems() -> dict[int, BatchProblem]:
+    """Return the batch problem for each negative status of a decoding kernel."""
+    problems = {
+        kernel.BAD_VARINT: BatchProblem.RECORD,
+        kernel.BAD_LENGTH: BatchProblem.RECORD,
+        kernel.RECORD_OVERRUN: BatchProblem.RECORD,
+        kernel.LENGTH_MISMATCH: BatchProblem.RECORD,
+        kernel.BAD_HEADERS: BatchProblem.RECORD,
+        kernel.TRAILING_BYTES: BatchProblem.TRAILING_BYTES,
+        kernel.MISSING_RECORDS: BatchProblem.MISSING_RECORDS,
+        kernel.NESTED_WRAPPER: BatchProblem.INNER_MESSAGE,
+        kernel.BAD_MESSAGE_SIZE: BatchProblem.INNER_MESSAGE,
+        kernel.BAD_MESSAGE_MAGIC: BatchProblem.INNER_MESSAGE,
+        kernel.BAD_MESSAGE_CRC: BatchProblem.INNER_CRC,
+    }
+    assert set(problems) == set(kernel.PROBLEMS)
+    return problems
+
+
 def _problem_error(status: int) -> CorruptBatchError:
     """Return the error for a negative status of a decoding kernel."""
-    return CorruptBatchError(kernel.PROBLEMS[status], kind=_PROBLEMS[status])
+    return CorruptBatchError(kernel.PROBLEMS[status], kind=_problems()[status])
 
 
 def _inner_error(what: str) -> CorruptBatchError:

@@ -141,8 +141,10 @@ def load() -> None:
     """Import the modules that tasks need, with their kernels."""
     # Imported here, so that the process that starts a server does not wait for it.
     import cordwood.tasks.tasks  # noqa: F401
+    from cordwood.kernels import load_all
     from cordwood.kernels.crc import crc32c
 
+    load_all()
     # numba initializes itself at the first call.
     crc32c(0, 0)
 

@@ -46,7 +46,7 @@ class PartitionResult:
         topic_partition: None if the directory is not named like a partition.
         why: the plan's reason; for a failed partition the error, with its place.
         counts: records, batches and bytes read, kept, dropped.
-        bytes_before, bytes_after: size of all its `.log` files.
+        bytes_before, bytes_after: size of all its `.log` files, without zeros behind the last batch.
         end_offset: its new first dirty offset; None if it was not cleaned.
         probed: whether all records were looked up in a table of the dirty keys, as little was dirty.
         segments: results of each rewritten segment, by base offset; they add up to `counts`. Empty if

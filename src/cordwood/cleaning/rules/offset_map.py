@@ -9,13 +9,20 @@ Source: Kafka SkimpyOffsetMap, Cleaner.buildOffsetMapForSegment.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from cordwood.cleaning.rules.key_table import BoolArray, Int64Array, KnownOutcomes, MemoryShare, UInt64Array
 from cordwood.common.types import NONE
-from cordwood.kernels.latest import digest_keys, get_offsets, put_offsets
+from cordwood.kernels import Deferred
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import RecordColumns
+
+if TYPE_CHECKING:
+    from cordwood.kernels import latest as kernel
+else:
+    kernel = Deferred("latest")
 
 #: An MD5 sum and an offset.
 SLOT_BYTES = 24
@@ -63,7 +70,7 @@ class OffsetMap:
         """See `KeyTable.hashes`. The hashes are the bytes of the MD5 sums."""
         rows = columns.rows
         digests = np.empty((rows.size, 4), np.uint32)
-        digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
+        kernel.digest_keys(columns.data.ctypes.data, rows["key_start"], rows["key_size"], chosen, digests)
         return digests.view(np.uint64)
 
     def put(self, columns: RecordColumns, chosen: BoolArray, hashes: UInt64Array) -> int:
@@ -74,7 +81,7 @@ class OffsetMap:
             most = self.keys + int(np.count_nonzero(chosen))
             whole = SLOT_BYTES * self.slots
             self._memory.check(min(whole, PAGE_BYTES * most), most, enough_bytes=whole)
-        done, self.keys = put_offsets(
+        done, self.keys = kernel.put_offsets(
             hashes.ctypes.data, hashes, offsets, chosen, self._sums, self._offsets, self.keys, self.limit
         )
         entered = np.flatnonzero(chosen[:done])
@@ -87,7 +94,7 @@ class OffsetMap:
         found = np.full(columns.rows.size, NONE, np.int64)
         if self.keys and chosen.any():
             digests = self.hashes(columns, chosen)
-            get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
+            kernel.get_offsets(digests.ctypes.data, digests, chosen, self._sums, self._offsets, found)
         return found
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:

@@ -140,21 +140,18 @@ def merge_groups(segments: Sequence[SegmentFacts], groups: Sequence[Sequence[int
         groups: the base offsets of each group.
     """
     first_of = {base: group[0] for group in groups for base in group}
-    merged = dict[int, SegmentFacts]()
+    members = dict[int, list[SegmentFacts]]()
     for one in segments:
-        base = first_of.get(one.base_offset, one.base_offset)
-        before = merged.get(base)
-        merged[base] = (
-            one
-            if before is None
-            else replace(
-                one,
-                base_offset=base,
-                size_bytes=before.size_bytes + one.size_bytes,
-                largest_timestamp=max(before.largest_timestamp, one.largest_timestamp),
-            )
+        members.setdefault(first_of.get(one.base_offset, one.base_offset), []).append(one)
+    return tuple(
+        replace(
+            some[-1],
+            base_offset=base,
+            size_bytes=sum(one.size_bytes for one in some),
+            largest_timestamp=max(one.largest_timestamp for one in some),
         )
-    return tuple(merged.values())
+        for base, some in members.items()
+    )
 
 
 def retention(

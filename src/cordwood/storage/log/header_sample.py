@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from cordwood.common.types import NONE
 from cordwood.fs.base import ReadableFile
-from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, HEADER_BYTES, MIN_ENTRY_BYTES, BatchRows
+from cordwood.record import headers
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.log.files import IndexEntries
@@ -219,7 +219,7 @@ class _Units:
         while position < end:
             data = np.frombuffer(self._file.read(position, min(_READ_BYTES, end - position)), np.uint8)
             rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
-            count, consumed, _ = scan.scan_batches(data.ctypes.data, data.size, end - position, position, False, rows)
+            count, consumed, _ = headers.scan_batches(data, end - position, position, rows, whole_entries=False)
             if not count:
                 raise _UnfitError
             found.append(rows[:count])

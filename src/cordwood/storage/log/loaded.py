@@ -298,6 +298,23 @@ def _in_use(segment: Segment) -> LoadedSegment:
     )
 
 
+def zero_bytes(log: LogView) -> int:
+    """Return the number of zero bytes behind the last batch of a log: preallocated, or lost in a power cut.
+
+    0 for a log that cannot be read, or is in an object store, where that takes a request per partition.
+    """
+    if not log.segments or log.fs.reads_by_request(log.path):
+        return 0
+    active = log.segments[-1]
+    try:
+        with active.open() as file:
+            if not file.size() or any(file.read(file.size() - 1, 1)):
+                return 0
+        return active.size_bytes - _in_use(active).size_bytes
+    except OSError:
+        return 0
+
+
 def ends_with_zeros(segment: Segment, position: int) -> bool:
     """Return whether a segment has only zeros from a position on."""
     with segment.open() as file:

@@ -30,8 +30,8 @@ import numpy.typing as npt
 from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.common.types import override
 from cordwood.fs.base import ReadableFile, Store
-from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, HEADER, MIN_ENTRY_BYTES, BatchRows
+from cordwood.record import headers
 from cordwood.record.columns import BatchWindow, OnDamage, is_valid
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, key_index_path
@@ -431,7 +431,7 @@ def header_at(file: ReadableFile, position: int) -> np.void | None:
         return None
     data = np.frombuffer(file.read(position, min(left, _HEADER_READ_BYTES)), np.uint8)
     rows = np.empty(1, BATCH_ROW)
-    count, _, _ = scan.scan_batches(data.ctypes.data, data.size, left, position, False, rows)
+    count, _, _ = headers.scan_batches(data, left, position, rows, whole_entries=False)
     return rows[0] if count else None
 
 
@@ -478,7 +478,7 @@ class _JoinedFile(ReadableFile):
         """Raise CorruptBatchError unless each segment has only batches of its own offsets and of magic 2."""
         data = self._data
         rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
-        count, consumed, _ = scan.scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
+        count, consumed, _ = headers.scan_batches(data, data.size, 0, rows, whole_entries=True)
         rows = rows[:count]
         parts = part_numbers(segment, rows["position"])
         bases = np.array([part.base_offset for part in segment.parts])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +18,17 @@ from cordwood.common.threads import in_parallel
 from cordwood.common.types import NONE
 from cordwood.fs.base import File, ReadableFile, TargetStore
 from cordwood.fs.direct import Appender
-from cordwood.kernels import encode
+from cordwood.kernels import Deferred
 from cordwood.kernels.layout import BatchRows, U8Array
 from cordwood.storage.formats import offset_index, time_index, transaction_index
 from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.windows import MAX_OFFSETS
+
+if TYPE_CHECKING:
+    from cordwood.kernels import encode
+else:
+    encode = Deferred("encode")
 
 _FIRST_ROOM = 1024
 

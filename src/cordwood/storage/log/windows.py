@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import crc32c
 import numpy as np
@@ -36,7 +37,7 @@ import numpy.typing as npt
 
 from cordwood.fs.base import ReadableFile
 from cordwood.fs.direct import read_cached, read_direct
-from cordwood.kernels import scan
+from cordwood.kernels import Deferred, is_loaded, layout
 from cordwood.kernels.layout import (
     BATCH_ROW,
     CRC_START,
@@ -49,7 +50,13 @@ from cordwood.kernels.layout import (
     BatchRows,
     U8Array,
 )
+from cordwood.record import headers
 from cordwood.record.columns import BatchWindow, is_valid
+
+if TYPE_CHECKING:
+    from cordwood.kernels import scan
+else:
+    scan = Deferred("scan")
 
 #: Bytes per read. Two windows and their rows stay far below the memory that reading may use.
 WINDOW_BYTES = 4 << 20
@@ -71,8 +78,8 @@ MAX_BATCHES = 1 << 14
 MAX_OFFSETS = 2**31
 PIECE_BYTES = 1 << 20
 #: Statuses of a scan that ended at bytes that are no valid start of an entry.
-_BROKEN = (scan.PARTIAL, scan.BAD_SIZE, scan.BAD_MAGIC)
-#: Added to the statuses of `scan`: reading continues within the last batch, as it spans valid batches.
+_BROKEN = (layout.PARTIAL, layout.BAD_SIZE, layout.BAD_MAGIC)
+#: Added to the statuses of a scan: reading continues within the last batch, as it spans valid batches.
 _SPANNED = -1
 _SEARCH_BYTES = 8 << 20
 
@@ -200,8 +207,8 @@ class WindowReader:
     def _next_window(self) -> Iterator[BatchWindow | Gap]:
         """Yield the results of one read."""
         data = self._read()
-        scanned, status, next_valid = 0, scan.ROWS, -1
-        while status == scan.ROWS:  # more batches in this window than rows: scan on in the same bytes
+        scanned, status, next_valid = 0, layout.ROWS, -1
+        while status == layout.ROWS:  # more batches in this window than rows: scan on in the same bytes
             before = self._last_offset
             rows, consumed, status = self._scan(data, scanned)
             rows, next_valid = self._search_within(rows, before)
@@ -216,11 +223,11 @@ class WindowReader:
             self._position += consumed
         self._read_bytes = self._usual_read_bytes(data.size, scanned)
         match status:
-            case scan.END:  # the last batch ends where the file does
+            case layout.END:  # the last batch ends where the file does
                 pass
-            case scan.WINDOW if scanned:  # the window ends inside a batch: the next window starts with that batch
+            case layout.WINDOW if scanned:  # the window ends inside a batch: the next window starts with that batch
                 pass
-            case scan.WINDOW:  # not even one batch fits into the window: the next window is as large as this batch
+            case layout.WINDOW:  # not even one batch fits into the window: the next window is as large as this batch
                 size = _entry_bytes(data)
                 if size <= LARGEST_WINDOW_BYTES or self._checks is Checks.DEFERRED:
                     self._read_bytes = size
@@ -236,7 +243,7 @@ class WindowReader:
                     what = "bytes behind a batch with a wrong CRC"
                     yield Gap(overrun_end, next_valid - overrun_end, GapKind.DAMAGE, what)
                 self._position = next_valid
-            case _:  # PARTIAL, BAD_SIZE, BAD_MAGIC: no batch starts here
+            case _:  # PARTIAL, BAD_SIZE, layout.BAD_MAGIC: no batch starts here
                 gap = self._gap(status, data[scanned:])
                 yield gap
                 self._position = gap.end
@@ -258,11 +265,11 @@ class WindowReader:
         For bytes on disk, or a request away, reading everything in large pieces takes less time.
         """
         reads = self._file.cached_reads()
-        if reads is None:
-            return
+        if reads is None or (self._end - self._position <= HEADER_WINDOW_BYTES and not is_loaded("scan")):
+            return  # one read returns the rest of a small file
         buffer = np.empty(HEADER_WINDOW_BYTES, np.uint8)
-        status, capacity = scan.ROWS, _FIRST_BATCHES
-        while status == scan.ROWS and self._position < self._end:
+        status, capacity = layout.ROWS, _FIRST_BATCHES
+        while status == layout.ROWS and self._position < self._end:
             rows = np.empty(min(capacity, (self._end - self._position) // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
             capacity = min(2 * capacity, MAX_BATCHES)
             count, self._position, status = scan.walk_headers(
@@ -282,17 +289,16 @@ class WindowReader:
     def _scan(self, data: U8Array, at: int) -> tuple[BatchRows, int, int]:
         """Return rows of the batches from `data[at]` on, the size of these batches, and why the scan ended."""
         rows = np.empty(min(MAX_BATCHES, data.size // MIN_ENTRY_BYTES[0] + 1), BATCH_ROW)
-        count, consumed, status = scan.scan_batches(
-            data.ctypes.data + at,
-            data.size - at,
+        count, consumed, status = headers.scan_batches(
+            data[at:],
             self._end - self._position,
             self._position,
-            self._checks is not Checks.HEADERS,
             rows,
+            whole_entries=self._checks is not Checks.HEADERS,
         )
         rows = rows[:count]
         if self._checks in _WHOLE:
-            scan.compute_crcs(data.ctypes.data + at, data.size - at, self._position, rows)
+            headers.compute_crcs(data[at:], self._position, rows)
         valid = np.flatnonzero(rows["crc"] == rows["computed_crc"])
         if valid.size:
             self._last_offset = int(rows["last_offset"][valid[-1]])
@@ -370,7 +376,7 @@ class WindowReader:
         """Return the window of a batch that is not held whole; compute its checksum from pieces."""
         header = read_cached(self._file, self._position, HEADER.size)
         rows = np.empty(1, BATCH_ROW)
-        scan.scan_batches(header.ctypes.data, header.size, size, self._position, False, rows)
+        headers.scan_batches(header, size, self._position, rows, whole_entries=False)
         row = rows[0]
         pieces = pieces_of(self._file, self._piece_bytes)
         if self._checks in _WHOLE:
@@ -393,7 +399,7 @@ class WindowReader:
         found = self._search(position + 1)
         if found >= 0:
             return Gap(position, found - position, GapKind.DAMAGE, what)
-        return Gap(position, left, GapKind.TORN if status == scan.PARTIAL else GapKind.DAMAGE, what)
+        return Gap(position, left, GapKind.TORN if status == layout.PARTIAL else GapKind.DAMAGE, what)
 
     def _search(self, at: int, end: int | None = None) -> int:
         """Return the position from `at` on of a valid batch that fits the segment and ends up to `end`, or -1."""
@@ -433,10 +439,10 @@ def compute_crcs(window: BatchWindow, chosen: npt.NDArray[np.bool_] | None = Non
     """Compute the checksums of a window that was read with `Checks.DEFERRED`; of the chosen batches only, if given."""
     batches = window.batches
     if chosen is None or chosen.all():
-        scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, batches)
+        headers.compute_crcs(window.data, window.position, batches)
         return
     rows = batches[chosen]
-    scan.compute_crcs(window.data.ctypes.data, window.data.size, window.position, rows)
+    headers.compute_crcs(window.data, window.position, rows)
     batches["computed_crc"][chosen] = rows["computed_crc"]
 
 
@@ -459,9 +465,9 @@ def _describe(status: int, data: U8Array, left: int) -> str:
         return f"{left} bytes are too few for a batch header"
     size = int(PREFIX.unpack_from(data)[1])
     magic = int(data[MAGIC_AT].astype(np.int8))
-    if status == scan.PARTIAL:
+    if status == layout.PARTIAL:
         return f"a batch of {size + PREFIX.size} bytes starts here, but the file ends after {left}"
-    if status == scan.BAD_MAGIC:
+    if status == layout.BAD_MAGIC:
         return f"magic {magic} is none that Kafka writes"
     return f"a size field of {size} is too small for a batch of magic {magic}"
 

@@ -42,8 +42,8 @@ from cordwood.common.config import LONG_MAX
 from cordwood.common.errors import CorruptBatchError, NotFoundError, RequestError
 from cordwood.common.types import NONE, ControlType
 from cordwood.fs.base import OWNER_WRITES, FileInfo, LocalFileSystem
-from cordwood.kernels import scan
 from cordwood.kernels.layout import BATCH_ROW, BatchRows, U8Array, is_control
+from cordwood.record import headers
 from cordwood.record.batch import Marker
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
@@ -279,7 +279,7 @@ def _write_segment(
 def _header(data: U8Array) -> BatchRows:
     """Return the header of one batch, BATCH_ROW[1]."""
     rows = np.empty(1, BATCH_ROW)
-    count, size_bytes, _ = scan.scan_batches(data.ctypes.data, data.size, data.size, 0, True, rows)
+    count, size_bytes, _ = headers.scan_batches(data, data.size, 0, rows, whole_entries=True)
     assert (count, size_bytes) == (1, data.size), "it was just encoded"
     return rows
 
