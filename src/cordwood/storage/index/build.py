@@ -331,7 +331,7 @@ def index_partition(
     headers = {each.base_offset: index.header for each in segments if (index := _valid_index(each)) is not None}
     secret = next((header.secret for header in headers.values()), None) or new_secret()
     indexed, made, left_bytes = set(), 0, 1 << 62 if bytes_max is None else bytes_max
-    is_local = fs.network_kind(log.path) is None
+    is_local = not log.fs.reads_by_request(log.path) and fs.network_kind(log.path) is None
     for segment in segments:
         header = headers.get(segment.base_offset)
         is_current = header is not None and header.secret == secret and header.covered_bytes == segment.size_bytes
