@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from cordwood.cli.options import Json, parse_count, parse_size, with_options
+from cordwood.cli.options import Json, parse_count, parse_size, with_options, write_output
 from cordwood.common.arguments import Option
 from cordwood.common.errors import RequestError
 
@@ -78,3 +81,17 @@ def test_a_command_takes_an_option_for_each_field_of_its_options_value() -> None
     ]
     text = CliRunner().invoke(app, ["--help"]).output
     assert "Limits. Repeatable." in text and "Do not prove it." in text and "--room-bytes" in text
+
+
+def test_a_pipe_gets_the_page_and_a_link_still_leads_to_its_file(tmp_path: Path) -> None:
+    pipe, file, link = (tmp_path / name for name in ("pipe", "file", "link"))
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(pipe.read_text)
+        write_output(str(pipe), "a page")
+        assert read.result() == "a page"
+    assert pipe.is_fifo()
+    file.write_text("old")
+    link.symlink_to(file)
+    write_output(str(link), "new")
+    assert link.is_symlink() and file.read_text() == "new"

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin, get_type_hints
 
 import typer
@@ -248,8 +249,13 @@ def check_output(path: str, what: str) -> None:
 
 
 def write_output(path: str, text: str) -> None:
-    """Write the file, replacing an existing one."""
-    file_system_for([path]).put(path, text.encode("utf-8", "backslashreplace"))
+    """Write the file, replacing an existing one. A pipe or device, such as /dev/stdout, gets the text and stays."""
+    fs, data = file_system_for([path]), text.encode("utf-8", "backslashreplace")
+    if fs.exists(path) and fs.stat(path).is_special:
+        Path(fs.path_on_disk(path) or path).write_bytes(data)
+    else:
+        # A rename over a link would leave a file in its place.
+        fs.put(fs.real_path(path) if fs.is_link(path) else path, data)
 
 
 def check_report(path: str | None) -> None:
