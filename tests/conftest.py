@@ -151,14 +151,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _wait_for_their_turn(items: list[pytest.Item]) -> None:
-    """Leave out the slow tests whose turn it is not; see knobs.py."""
-    taken = [
-        item
-        for item in items
-        if item.get_closest_marker("slow") is None
-        or item.get_closest_marker("cluster") is not None
-        or knobs.has_its_turn(item.nodeid)
-    ]
+    """Leave out the tests whose turn it is not; see knobs.py."""
+
+    def is_taken(item: pytest.Item) -> bool:
+        if item.get_closest_marker("cluster"):
+            return True
+        if item.get_closest_marker("slow"):
+            return knobs.has_its_turn(item.nodeid)
+        is_half = item.get_closest_marker("more") and not item.get_closest_marker("kafka")
+        return not is_half or knobs.has_its_turn(item.nodeid, 2)
+
+    taken = list(filter(is_taken, items))
     if len(taken) < len(items):
         items[0].config.stash[_waiting] = len(items) - len(taken)
         items[:] = taken
@@ -204,7 +207,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"to repeat:  CORDWOOD_SEED={knobs.SEED}")
     if count := config.stash.get(_waiting, 0):
         terminalreporter.write_line(
-            f"{count} slow tests have another turn than this run's, CORDWOOD_TURN={knobs.TURN}/{knobs.TURNS}"
+            f"{count:,} tests have another turn than this run's, CORDWOOD_TURN={knobs.TURN}/{knobs.TURNS}"
         )
     if count := config.stash.get(_left_to_test_all, 0):
         terminalreporter.write_line(f"{count:,} tests left out; to run them:  make test-all")

@@ -6,7 +6,8 @@ CORDWOOD_REWRITE        1 rewrites expectations, pages and recorded answers, to 
 CORDWOOD_REQUIRE_KAFKA  1 lets a test fail, rather than skip, where Kafka's classes cannot run, or there is no
                         browser, no axe-core or no Prometheus
 CORDWOOD_PICTURES       a folder that the tests of pages leave pictures of them in
-CORDWOOD_TURN           3/8 takes every eighth slow test, the fourth eighth of them; without it all run
+CORDWOOD_TURN           3/8 takes every eighth slow test, the fourth eighth of them, and every second test of
+                        `make test-all`; without it all run
 
 Hypothesis derives its examples from each test's source, unless a seed is given.
 """
@@ -71,6 +72,7 @@ def in_turns(items: Iterable[T], *always: T, ids: Callable[[T], str] = str) -> l
     return [pytest.param(item, id=ids(item), marks=[] if item in always else [pytest.mark.slow]) for item in items]
 
 
-def has_its_turn(name: str) -> bool:
-    """Whether a slow test is in this run."""
-    return zlib.crc32(name.encode()) % TURNS == TURN
+def has_its_turn(name: str, turns: int = TURNS) -> bool:
+    """Whether a test is in this run, if such tests have a number of turns."""
+    turns = min(turns, TURNS)
+    return zlib.crc32(name.encode()) % turns == TURN % turns

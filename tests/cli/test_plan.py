@@ -86,6 +86,7 @@ def test_totals_stand_below_several_partitions_in_their_columns() -> None:
         "bytes_max": 19286,
         "retention": {"partitions": 0, "segments": 0, "size_bytes": 0},
         "only_with_retention": {"partitions": 1, "segments": 2, "size_bytes": 4825},
+        "estimates": [],
     }
 
 
