@@ -122,7 +122,9 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
     found = []
     for name, question in QUESTIONS.items():
         show_step(f"{name} …")
-        start, reads = (_measured(question, made, folder / "changed") for made in (tiny, log))
+        # With the generated segment size, segments without garbage stay unchanged.
+        config = f"segment.bytes={workload.segment_bytes(share)}"
+        start, reads = (_measured(question, made, folder / "changed", config) for made in (tiny, log))
         most = None if question.most is None else question.most(segments, share)
         found.append(Answer(name, log_bytes, segments, reads, start, most))
     shutil.rmtree(log)
@@ -130,7 +132,7 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
     return found
 
 
-def _measured(question: Question, log: Path, changed: Path) -> Reads:
+def _measured(question: Question, log: Path, changed: Path, config: str) -> Reads:
     """Run a command on a log that is not in the page cache; a command that changes it gets a copy with own indexes."""
     path = log
     if question.changes:
@@ -139,7 +141,8 @@ def _measured(question: Question, log: Path, changed: Path) -> Reads:
         time.sleep(_SETTLE_SECONDS)
         index([str(path)], IndexingOptions())
     _drop_from_cache(path)
-    command = [sys.executable, "-m", "cordwood", question.words[0], str(path), *question.words[1:]]
+    words = (*question.words[1:], "--config", config) if question.changes else question.words[1:]
+    command = [sys.executable, "-m", "cordwood", question.words[0], str(path), *words]
     before, began = _counters(), time.monotonic()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     seconds, after = time.monotonic() - began, _counters()
