@@ -31,12 +31,13 @@ def cut_windows(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         monkeypatch.setattr(readahead, "PACKED_BYTES", 2_000)
 
 
-def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", knobs.in_turns(range(SHARES), 0))
+def test_every_clean_of_the_scenarios_comes_out_as_kafkas(kafka_oracle: Oracle, tmp_path: Path, share: int) -> None:
     scripts = [(path.stem, json.loads(path.read_text())) for path in sorted((FOLDER / "scenarios").glob("*.json"))]
     assert len(scripts) == 82
-    result = run_scripts(kafka_oracle, scripts, tmp_path)
+    result = run_scripts(kafka_oracle, scripts[share::SHARES], tmp_path)
     assert result.differences == []
-    assert result.seen["cleans"] > 90
+    assert result.seen["cleans"] > 15
 
 
 @pytest.mark.slow

@@ -340,6 +340,7 @@ COMPACTED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_follower_shows_each_record_once_while_a_cleaner_replaces_segments(
     tmp_path: Path, kafka_broker: Broker, followed: Callable[[Path, Isolation], SteppedDump]
 ) -> None:

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import cordwood
 from cordwood.tasks.spark.launch import find_java
 from tests import kafka_tools
@@ -162,6 +164,7 @@ def last_number(folder: Path) -> int:
     return max((int(one.name) for one in folder.glob("*") if one.name.isdigit()), default=-1)
 
 
+@pytest.mark.slow
 def test_a_query_that_is_killed_again_and_again_reads_each_record_once(
     spark: SparkSession, kafka_broker: Broker, tmp_path: Path
 ) -> None:
