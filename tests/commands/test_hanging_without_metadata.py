@@ -22,7 +22,7 @@ pytestmark = pytest.mark.more
 
 METADATA = "__cluster_metadata-0"
 COUNT = "transaction.state.log.num.partitions"
-#: What the metadata log would tell.
+#: Configs that the metadata log would contain.
 GIVEN = (f"{COUNT}=2", "cleanup.policy=compact")
 
 
@@ -61,7 +61,7 @@ def test_after_our_markers_a_broker_finds_nothing_that_hangs_and_readers_go_on(
     listing = cordwood.transactions(directory, overrides=GIVEN)
     found = hanging_as_told(listing)
     assert found == [("orders-1", 1), ("payments-0", 424242)]
-    # A transaction that its coordinator will abort comes before the hanging one, and is the one that holds back.
+    # The log is held back by an earlier transaction, which its coordinator will abort.
     assert why(directory / "payments-0") == CauseKind.LONG_TRANSACTION
     stable = {}
     for name, producer in found:

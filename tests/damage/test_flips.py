@@ -42,7 +42,7 @@ Judge = Callable[[Reading, Reading, bytes, int, str], None]
 
 
 def is_in_each_run(sample: Sample) -> bool:
-    """Whether a log differs from the others by more than its codec. One codec stands for all of them."""
+    """Whether a log is in each run: of logs that differ only by their codec, the one with LZ4."""
     return not any(codec.label in str(sample) for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.ZSTD))
 
 

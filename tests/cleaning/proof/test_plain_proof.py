@@ -82,7 +82,7 @@ def _by_offset(state: State) -> dict[int, Record]:
 
 
 def _owner(before: State, one: Stored) -> Stored | None:
-    """The batch that a batch was made of: the one that the end of its offsets is in."""
+    """Return the batch whose offsets include the last offset of a rewritten batch."""
     end = one.header.last_offset
     first = next((was for was in _all(before) if was.header.last_offset >= end), None)
     return None if first is None or first.header.base_offset > end else first

@@ -344,11 +344,9 @@ def _header_facts(loaded: LoadedLog, now_ms: int, *, replay: _Replay | None) -> 
             sample = None if replay is not None or end is not None else sample_headers(segment, search=not log.live)
             if sample is not None:
                 table.add_sample(first, sample)
-            items = segment.headers_and_gaps(end=end, search=not log.live) if sample is None else sample.tail
+            items = segment.headers_and_gaps(end=end, search=not log.live) if sample is None else sample.gaps
             for item in items:
                 if not isinstance(item, Gap):
-                    if sample is not None:
-                        continue
                     table.add(first + part_numbers(segment, item["position"]), item)
                 elif not log.is_end(segment, item):
                     table.damage[first] = table.damage[first] or str(gap_error(segment, item))

@@ -433,14 +433,10 @@ def _index(segment: Segment, table: DirtyTable) -> KeyIndex | None:
     return index if is_usable else None
 
 
-#: Contents that a clean may have to remove or change, whatever their keys.
-_UNUSUAL = Flag.TOMBSTONES | Flag.CONTROL | Flag.TRANSACTIONAL | Flag.EMPTY_BATCHES | Flag.KEYLESS | Flag.OLD_MAGIC
-
-
 def _is_enough(index: KeyIndex, segment: Segment, now_ms: int) -> bool:
     """Return whether a segment is the file of its index, whose batches change only if their records are superseded."""
     header = index.header
-    is_plain = not header.flags & _UNUSUAL and header.delete_horizon_ms > now_ms
+    is_plain = not header.flags and header.delete_horizon_ms > now_ms
     is_covered = header.covered_bytes == segment.size_bytes
     return is_plain and is_covered and is_same_log(index.identity, segment, in_order=True)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -62,7 +62,7 @@ class LookedAt:
 
     Attributes:
         keys_max: an upper bound of the number of keys in the state before.
-        indexes_differ: both states have different transaction indexes.
+        indexes_differ: both states have different transaction indexes; only looked up if witnesses are searched.
     """
 
     ranges: tuple[PairRange, ...] = ()
@@ -78,7 +78,8 @@ def look_at(number: int, pair: Pair, fs: Store) -> LookedAt:
         before, after = pair.before.open(fs), pair.after.open(fs)
         faults = (*_state_faults(pair, before, after), *_topic_id_faults(before, after))
         keys_max = max(before.next_offset - pair.lowest, 0)
-        return LookedAt(tuple(ranges), faults, keys_max, _transaction_indexes(before) != _transaction_indexes(after))
+        indexes_differ = pair.witnesses and _transaction_indexes(before) != _transaction_indexes(after)
+        return LookedAt(tuple(ranges), faults, keys_max, indexes_differ)
     except (RequestError, DataError, OSError) as error:
         return LookedAt(faults=(_unreadable(pair, error),))
 
@@ -310,7 +311,8 @@ def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofS
         items = [(at, pairs[at], times, whole_bytes) for at in left]
         found = _run(each, begin, site, items, [sizes[at] for at in left])
         begun |= {at: one for at, one in zip(left, found, strict=True) if not isinstance(one, _Lost)}
-    _check_complete(begun, pairs, site)
+    if len(begun) < len(pairs):
+        raise _lost_too_often(site)
     for number, (looked, facts) in sorted(begun.items()):
         for fault in looked.faults:
             notes.state(number, *fault)
@@ -396,11 +398,10 @@ def _attempt(do: Callable[[ProofSite, T], Any], site: ProofSite, item: T) -> Any
         return _Full(str(no_space(error, site.scratch.path)))
 
 
-def _check_complete(results: Sized, items: Sized, site: ProofSite) -> None:
-    if len(results) < len(items):
-        what = f"what the tasks of this proof wrote for each other was lost or damaged {_ATTEMPTS} times, so nothing is"
-        advice = "proved. Look after that disk, or name a folder on another one with TMPDIR"
-        raise DataError(f"{what} {advice}", path=site.scratch.path)
+def _lost_too_often(site: ProofSite) -> DataError:
+    what = f"what the tasks of this proof wrote for each other was lost or damaged {_ATTEMPTS} times, so nothing is"
+    advice = "proved. Look after that disk, or name a folder on another one with TMPDIR"
+    return DataError(f"{what} {advice}", path=site.scratch.path)
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -523,18 +524,21 @@ def judge(site: ProofSite, item: _Judged | _Compared) -> Facts | _Concluded:
 def _prove_large(each: Each, cores: int, site: ProofSite, large: Mapping[int, _Large], notes: ViolationNotes) -> None:
     left, losses = dict(large), 0
     while left:
-        wanted = [one.search.wanted for one in left.values()]
-        times = _times(sum(one.search.size_bytes for one in left.values()), cores)
-        parts = joined(itertools.chain.from_iterable(wanted), range_bytes=times * RANGE_BYTES)
+        searches = [one.search for one in left.values()]
+        times = _times(sum(search.size_bytes for search in searches), cores)
+        wanted = itertools.chain.from_iterable(search.wanted for search in searches)
+        parts = joined(wanted, range_bytes=times * RANGE_BYTES)
         items = [(part, large[part.pair].pair, large[part.pair].rules) for part in parts]
         found = _run(each, compare, site, items, [part.size_bytes for part in parts])
         for part, result in zip(parts, found, strict=True):
             large[part.pair].search.add(part, result)
-        if [number for number, one in left.items() if one.search.next_headers()]:
+        want_headers = [search for search in searches if search.next_headers()]
+        if want_headers:
             continue
         judged = _judge_large(each, cores, site, left)
         losses += any(one is None for one in judged.values())
-        _check_complete(range(_ATTEMPTS - losses), range(1), site)
+        if losses == _ATTEMPTS:
+            raise _lost_too_often(site)
         for number, answer in judged.items():
             search = large[number].search
             if answer is None:

@@ -1,8 +1,8 @@
 """Chooses the ranges that a proof has to read if most files did not change.
 
 A file that both states share needs no comparison. Its records matter only to removed records of the same keys, and to
-transactions. So a proof reads the changed files, and then unchanged files one after another, until none of the unread
-ones can turn the verdict:
+transactions. So a proof reads the changed files, and then unchanged files one after another, until no unread file
+can turn the verdict:
 
     a record is gone                    its key needs a witness: a newer committed record that stays. Unchanged files
                                         above it are read, newest first: the dirty section has all witnesses if the

@@ -66,13 +66,13 @@ class HeaderSample:
     Attributes:
         rows: BATCH_ROW[batches], the batches that were read, by position; the first is the segment's first.
         units: int64[batches], the number of the unit of each batch; NONE in the first unit and the tail.
-        tail: batches from the last index entry on, and gaps, as `Segment.headers_and_gaps` yields them.
+        gaps: what follows the last batches, as `Segment.headers_and_gaps` yields it.
         newest_ms: timestamp of the last entry of the time index; NONE without one.
     """
 
     rows: BatchRows
     units: npt.NDArray[np.int64]
-    tail: tuple[BatchRows | Gap, ...]
+    gaps: tuple[Gap, ...]
     newest_ms: int
     _known: npt.NDArray[np.float64]
     _weights: npt.NDArray[np.float64]
@@ -172,8 +172,9 @@ def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search
     owners = np.full(rows.size, NONE)
     first, counts = parts[0].size, [part.size for part in parts[1:]]
     owners[first : first + sum(counts)] = np.repeat(np.arange(chosen.size), counts)
+    gaps = tuple(item for item in tail if isinstance(item, Gap))
     return HeaderSample(
-        rows, owners, tail, NONE if newest is None else int(newest["timestamp"]), known, weights, totals
+        rows, owners, gaps, NONE if newest is None else int(newest["timestamp"]), known, weights, totals
     )
 
 

@@ -243,7 +243,7 @@ class WindowReader:
                     what = "bytes behind a batch with a wrong CRC"
                     yield Gap(overrun_end, next_valid - overrun_end, GapKind.DAMAGE, what)
                 self._position = next_valid
-            case _:  # PARTIAL, BAD_SIZE, layout.BAD_MAGIC: no batch starts here
+            case _:  # PARTIAL, BAD_SIZE, BAD_MAGIC: no batch starts here
                 gap = self._gap(status, data[scanned:])
                 yield gap
                 self._position = gap.end

@@ -626,10 +626,9 @@ def _segments(log: LogView, index_entries: bool, *, exact: bool) -> Iterator[Seg
             sample = None if exact else sample_headers(segment, search=not log.live)
             if sample is not None:
                 tally.add_sample(sample)
-            for item in segment.headers_and_gaps(search=not log.live) if sample is None else sample.tail:
+            for item in segment.headers_and_gaps(search=not log.live) if sample is None else sample.gaps:
                 if not isinstance(item, Gap):
-                    if sample is None:
-                        tally.add(item)
+                    tally.add(item)
                 elif log.is_end(segment, item):
                     is_preallocated = item.kind is GapKind.ZEROS and item.size_bytes >= _PREALLOCATED_MIN_BYTES
                     tally.preallocated_bytes = item.size_bytes if is_preallocated else 0
