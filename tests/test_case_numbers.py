@@ -8,6 +8,7 @@ Tests name the cases that they show: in a comment (`# case 88`, `# cases 43, 44`
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import re
@@ -43,14 +44,14 @@ def named(text: str) -> Iterator[str]:
 def in_comments(path: Path) -> Iterator[tuple[str, str]]:
     """Name of each test of a module with the cases that its comments name."""
     text = path.read_text()
+    if not re.search(rf"#.*\bcases? {NUMBERS}", text):
+        return
     comments = [
         (token.start[0], number)
         for token in tokenize.generate_tokens(io.StringIO(text).readline)
         if token.type == tokenize.COMMENT
         for number in named(token.string)
     ]
-    if not comments:
-        return
     tests = [
         (min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or 0, node.name)
         for node in ast.parse(text).body
@@ -62,6 +63,7 @@ def in_comments(path: Path) -> Iterator[tuple[str, str]]:
         yield names[0], number
 
 
+@functools.cache
 def shown() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """By number: the places where Cordwood does a case, as links of the page; and scenarios in which only Kafka does
     it.
