@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cordwood.cleaning.engine.task import tasks_of
-from cordwood.cleaning.rules.plan import Bounds, Choices, Compaction, Decision, PartitionPlan, Plan
-from cordwood.commands.opening import open_node
-from cordwood.commands.options import PlanOptions, Selection
-from cordwood.commands.plan import plan_node
+from cordwood.cleaning.rules.plan import Decision
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import CountedStore
-from cordwood.storage.formats.cluster_metadata import NAME
 from cordwood.storage.log import header_sample
 from cordwood.storage.recovery.replay import Producers
+from tests.cleaning.first_plans import decided, planned
 from tests.fixtures import NAMES, TIMES, fixture
-from tests.logs import LARGE_SEGMENTS, T0, batch, make_large_log, make_log, marker, put_snapshot, window
+from tests.logs import LARGE_SEGMENTS, batch, make_large_log, make_log, marker, put_snapshot, window
 
 SEGMENT_BYTES_MAX = 200 << 10
-
-
-def planned(
-    folder: Path, *, exact: bool, mark: int | None = None, now_ms: int = T0, fs: CountedStore | None = None
-) -> Plan:
-    metadata = next((str(one) for one in (folder, folder.parent / "a") if (one / NAME).exists()), None)
-    selection = Selection(metadata=metadata, overrides=() if metadata else ("cleanup.policy=compact",))
-    options = PlanOptions(selection=selection, now_ms=now_ms, choices=Choices(high_watermark=mark))
-    node = open_node(fs or PosixFileSystem(), [str(folder)], selection)
-    return plan_node(node, [str(folder)], options, exact=exact)
-
-
-def decided(plan: Plan) -> list[PartitionPlan]:
-    """The partitions of a plan without figures that may be estimates."""
-    return [
-        one
-        if one.compaction is None
-        else replace(one, division=None, hint="", compaction=without_estimates(one.compaction))
-        for one in plan.partitions
-    ]
-
-
-def without_estimates(one: Compaction) -> Compaction:
-    return replace(
-        one,
-        bounds=Bounds(None, one.bounds.bytes_max),
-        group_bytes=(),
-        group_bytes_expected=(),
-        expired_batches=0,
-        transactional_batches=0,
-        estimates=(),
-    )
 
 
 def test_a_large_log_is_planned_from_a_few_reads_a_segment(tmp_path: Path) -> None:
