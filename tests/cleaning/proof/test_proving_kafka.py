@@ -25,10 +25,11 @@ from tests.cleaning.against_kafka import (
     with_snapshots,
 )
 from tests.cleaning.proof.proving import verify_pairs
+from tests.cleaning.random_logs import NOW, config_of, profile_of, shape_of, words
 from tests.kafka_tools import Oracle
 
-SCRIPTS = knobs.scaled(24, 300)
-#: Scripts whose files are there at once.
+SCRIPTS, LOGS = knobs.scaled(24, 300), knobs.scaled(20, 300)
+#: Scripts or logs whose files are there at once.
 SLICE = 100
 
 
@@ -58,6 +59,46 @@ def test_what_kafka_cleans_in_random_scripts_is_proved(
             shutil.rmtree(folder, ignore_errors=True)
     print(f"{cleans} cleans proved, {producers} times the state of a producer")
     assert cleans > SCRIPTS and producers > SCRIPTS
+
+
+@pytest.mark.slow
+def test_what_kafka_cleans_of_random_logs_is_proved(kafka_oracle: Oracle, tmp_path: Path) -> None:
+    cleans = 0
+    for first in range(knobs.SEED, knobs.SEED + LOGS, SLICE):
+        seeds = range(first, min(first + SLICE, knobs.SEED + LOGS))
+        logs = {seed: tmp_path / str(seed) / "topic-0" for seed in seeds}
+        kafka_oracle.batch(["generate", log.parent, "--seed", str(seed), *shape_of(seed)] for seed, log in logs.items())
+        for now in (NOW, NOW + 500, NOW + 2000):
+            befores = {seed: tmp_path / f"before-{seed}" for seed in seeds}
+            for seed, log in logs.items():
+                shutil.copytree(log.parent, befores[seed])
+            answers = kafka_oracle.batch(
+                (
+                    ["clean", log.parent, "--now", str(now), *words(seed, {"first_dirty": 0})]
+                    for seed, log in logs.items()
+                ),
+                exits=(0, 1),
+            )
+            pairs = {
+                f"seed {seed}, {profile_of(seed)}, at {now}": pair_of(
+                    Round(0, {"op": "clean"}, line, now, now, "topic-0", {"topic-0": config_of(seed)}),
+                    line,
+                    befores[seed] / "topic-0",
+                    logs[seed],
+                )
+                for seed, lines in zip(seeds, answers, strict=True)
+                for line in lines
+                if line["type"] == "pass"
+            }
+            verdicts = dict(zip(pairs, verify_pairs(list(pairs.values())), strict=True))
+            assert {name: verdict.violations for name, verdict in verdicts.items() if not verdict.holds} == {}
+            cleans += len(pairs)
+            for before in befores.values():
+                shutil.rmtree(before)
+        for log in logs.values():
+            shutil.rmtree(log.parent)
+    print(f"{cleans} cleans of {LOGS} logs proved")
+    assert cleans > LOGS
 
 
 def cleaned_pairs(found: list[Round], folder: Path) -> Iterator[tuple[int, Pair]]:

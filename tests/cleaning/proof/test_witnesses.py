@@ -183,6 +183,60 @@ PLANTS: dict[str, tuple[State, Callable[[State], object], set[Kind]]] = {
         drop(10),
         set(),
     ),
+    "an old value three unchanged files below a due tombstone that went": (
+        log(
+            {
+                0: [data(0, "a=1")],
+                **{base: filler(base) for base in (10, 20, 30)},
+                40: [data(40, "a b=1", **DUE)],
+                50: filler(50),
+            }
+        ),
+        drop(40),
+        {Kind.CAME_BACK},
+    ),
+    "an old value below a due tombstone that went, which its transaction's marker aborts": (
+        log(
+            {
+                0: [data(0, "a=1", **OF_TRANSACTION)],
+                10: [marker(10, 1, ABORT)],
+                20: [data(20, "a b=1", **DUE)],
+                30: filler(30),
+            },
+            aborted={10: [AbortedTransaction(1, 0, 10, 11)]},
+        ),
+        drop(20),
+        set(),
+    ),
+    "an old value below a due tombstone that went, which its transaction's marker commits": (
+        log(
+            {
+                0: [data(0, "a=1", **OF_TRANSACTION)],
+                10: [marker(10, 1, COMMIT)],
+                20: [data(20, "a b=1", **DUE)],
+                30: filler(30),
+            }
+        ),
+        drop(20),
+        {Kind.CAME_BACK},
+    ),
+    "a newer tombstone is a witness": (
+        log({0: filler(0), 10: [data(10, "a=1 b=1")], 20: [data(20, "a")], 30: filler(30)}),
+        drop(10),
+        set(),
+    ),
+    "a record of an open transaction is no witness": (
+        log(
+            {
+                0: filler(0),
+                10: [data(10, "a=1 b=1")],
+                20: [data(20, "a=2", **OF_TRANSACTION)],
+                30: filler(30),
+            }
+        ),
+        drop(10),
+        {Kind.VALUE_LOST},
+    ),
     "the marker of the witness's transaction, in an unchanged file, aborts it": (
         log(
             {
@@ -254,6 +308,19 @@ PLANTS: dict[str, tuple[State, Callable[[State], object], set[Kind]]] = {
         without(20),
         set(),
     ),
+    "a marker that is not due went, and data of its transaction is in an unchanged file": (
+        log({0: filler(0), 10: [data(10, "a=1", **OF_TRANSACTION)], 20: [marker(20, 1, COMMIT)], 30: filler(30)}),
+        without(20),
+        {Kind.MARKER, Kind.COMMITTED_HIDDEN},
+    ),
+    "an ABORT marker that is due went, and aborted data stays in an unchanged file": (
+        log(
+            {0: filler(0), 10: [data(10, "a=1", **OF_TRANSACTION)], 20: [marker(20, 1, ABORT, **DUE)]},
+            aborted={20: [AbortedTransaction(1, 10, 20, 21)]},
+        ),
+        without(20),
+        {Kind.ABORTED_VISIBLE},
+    ),
     "an entry of a transaction index went, and aborted data stays in an unchanged file": (
         log(
             {0: filler(0), 10: [data(10, "a=1", **OF_TRANSACTION)], 20: [marker(20, 1, ABORT)], 30: filler(30)},
@@ -307,6 +374,22 @@ def test_what_a_witness_does_not_decide_is_read(name: str, tmp_path: Path) -> No
     verdict, _ = proved(tmp_path, before, change)
     assert violations <= verdict.totals.keys()
     assert verdict.holds == (not violations), verdict.totals
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_a_closed_file_above_the_limit_that_is_another_is_compared(tmp_path: Path, is_same: bool) -> None:
+    before = log({0: [data(0, "a=1 b=1")], 10: [data(10, "a=2")], **{base: filler(base) for base in (20, 30, 40)}})
+    after = before.copy()
+    after.drop(0)
+    if not is_same:
+        after.batch(30, lambda one: one.rebuilt(leader_epoch=0, max_timestamp=NOW))
+    was, now = before.write(tmp_path / "was" / "t-0"), after.write(tmp_path / "now" / "t-0")
+    pair = Pair(None, Side(str(was), 0), Side(str(now), 0), first_uncleanable=20, now_ms=NOW)
+    files = {path.name: str(was / path.name if path.stem.endswith("40") else path) for path in now.iterdir()}
+    pair = replace(pair, after=replace(pair.after, files=files), witnesses=True)
+    (verdict,) = verify.verify_pairs(InThisProcess(), PosixFileSystem(), [pair], PosixFileSystem())
+    assert verdict.holds == is_same
+    assert is_same or Kind.UNTOUCHED in verdict.totals
 
 
 def test_a_segment_that_only_the_state_after_has_is_read(tmp_path: Path) -> None:

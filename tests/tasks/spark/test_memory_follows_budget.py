@@ -90,6 +90,26 @@ def test_workers_that_prove_a_clean_in_place_stay_within_their_share_of_a_gigaby
 
 
 @pytest.mark.large
+@pytest.mark.parametrize("millions", [1, 10, 100], ids="{}_M_keys".format)
+def test_a_proof_by_witnesses_stays_within_its_share_of_a_gigabyte(
+    millions: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    memory, keys = 1 << 30, millions * _M
+    # Only the oldest segments change; a witness of each of their records is in the newest.
+    log = BenchWorkload(
+        "", keys + keys // 50, KeyPattern(keys // 100, "tail"), Shape(value_bytes=20, key_bytes=12), incremental=True
+    )
+    try:
+        workloads.write(tmp_path / "logs", log)
+        proof = ("--in-place", "--high-watermark", "end", "--single-copy", "--engine", "here")
+        peaks = clean(tmp_path, memory, *proof)
+    finally:
+        shutil.rmtree(tmp_path / "logs", ignore_errors=True)
+    record_property(*lines_of([row(keys, "by witnesses", memory, peaks)]))
+    assert peaks[0] < memory // _CORES + BESIDE_BYTES
+
+
+@pytest.mark.large
 def test_many_keys_take_no_more_than_a_small_share(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
