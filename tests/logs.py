@@ -97,11 +97,12 @@ def make_log(folder: Path, *segments: Segment) -> LogView:
 LARGE_SEGMENTS = 5
 
 
-def make_large_log(folder: Path, *, holes: bool = False) -> LogView:
+def make_large_log(folder: Path, *, holes: bool = False, keys: int = 1) -> LogView:
     """Write a log above `EXACT_LOG_BYTES` with batches of many sizes, and with a producer snapshot of each segment.
 
     Args:
         holes: leave out offsets between batches, more in later segments, as in a log that was cleaned.
+        keys: number of keys, in turns.
     """
     rng = np.random.default_rng(7)
     value, offset, segments = rng.bytes(700), 0, list[Segment]()
@@ -109,7 +110,8 @@ def make_large_log(folder: Path, *, holes: bool = False) -> LogView:
         base, batches, size = offset, list[bytes](), 0
         while size < 2 * EXACT_LOG_BYTES // LARGE_SEGMENTS:
             values = [value[:end] for end in rng.integers(100, 700, int(rng.integers(1, 9))).tolist()]
-            batches.append(batch(offset, *((b"key", one) for one in values), time=T0 + offset))
+            pairs = ((b"key %d" % ((offset + at) % keys), one) for at, one in enumerate(values))
+            batches.append(batch(offset, *pairs, time=T0 + offset))
             size += len(batches[-1])
             offset += len(values) + (int(rng.geometric(0.05 * (1 + number))) if holes else 0)
         segments.append((base, batches))

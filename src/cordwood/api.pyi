@@ -92,7 +92,7 @@ def view_html(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
-        exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
+        exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
         sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
             in all. Default: 8m.
@@ -390,7 +390,7 @@ def why(
         server_properties: The broker's server.properties file, for configs that topics do not set.
         metadata: The directory that contains __cluster_metadata-0. Default: one of the given paths.
         now_ms: Decide as of this time (ms since 1970). Default: now.
-        exact: Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.
+        exact: Read all batch headers of large logs, and whole key indexes, instead of a sample.
         keys: Count the keys of compacted partitions, from key indexes or a sample.
         sample_bytes: Read at most this much of a log to count its keys, if no key index helps; and 64 times as much
             in all. Default: 8m.

@@ -18,15 +18,27 @@ import pytest
 import cordwood
 from cordwood.cli.demo import unpack
 from cordwood.cli.main import EXIT_REQUEST, exit_code_of
+from cordwood.commands.coordinators import Beside
 from cordwood.common.errors import NotFoundError
-from cordwood.common.types import override
+from cordwood.common.types import TopicPartition, override
 from cordwood.fs.posix import PosixFile, PosixFileSystem
-from cordwood.storage.node.groups import CommittedOffset, Group, GroupListing, GroupMember, GroupType
+from cordwood.fs.wrapped import CountedStore
+from cordwood.storage.node.groups import (
+    CommittedOffset,
+    ConsumerLogEnd,
+    EndSource,
+    Group,
+    GroupListing,
+    GroupMember,
+    GroupType,
+)
+from cordwood.storage.node.node import Node
 from cordwood.storage.node.transactions import Outlook, TransactionListing
 from tests.commands.coordinator_scene import _QUESTIONS, DEMO, STILL, Answers, _answers, hanging_as_told, play
 from tests.fixtures import STOPPED, copy_of, fixture
 from tests.kafka_tools import Broker, Line
 from tests.knobs import REWRITE, drawn
+from tests.logs import make_large_log
 
 
 def ask(broker: Broker, directory: Path, *words: str | Path) -> Answers:
@@ -225,3 +237,11 @@ def test_an_unreadable_partition_is_named_and_the_other_groups_are_listed(
     (problem,) = listing.problems
     assert isinstance(problem, PermissionError) and "__consumer_offsets-1/" in str(problem.filename)
     assert exit_code_of(listing.problems) == EXIT_REQUEST
+
+
+def test_the_end_of_a_large_log_takes_a_few_small_reads(tmp_path: Path) -> None:
+    log = make_large_log(tmp_path / "t-0")
+    counted = CountedStore(PosixFileSystem())
+    beside = Beside(Node.open(counted, [str(tmp_path)]))
+    assert beside.end_of(TopicPartition("t", 0), 0) == ConsumerLogEnd(log.next_offset, EndSource.LOG_END)
+    assert counted.bytes_read < 100 << 10

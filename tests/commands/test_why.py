@@ -34,7 +34,7 @@ from cordwood.storage.formats.filenames import (
     FileKind,
     offset_name,
 )
-from cordwood.storage.index import key_sample
+from cordwood.storage.index import key_sample, search
 from cordwood.storage.index.key_sample import CountSource
 from tests.command import run
 from tests.commands.made_broker import MadeBroker, different, pairs, same
@@ -918,6 +918,22 @@ def test_key_indexes_count_all_keys_without_reading_the_log(tmp_path: Path) -> N
     counts = found(cordwood.why(*paths, **given, sample_bytes=1 << 20), "t-0").keys
     assert counts is not None and counts.source is CountSource.INDEX
     assert (counts.read_bytes, counts.keys_in_log, counts.keyed) == (0, 4_999, 40_000)
+
+
+def test_of_large_key_indexes_a_part_of_the_keys_is_counted_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, given = made(tmp_path, Case(lambda broker: many_keys(broker, 5_000, 40_000), KIND.DUE, ""))
+    cordwood.index(paths[0], topics=["t"])
+    monkeypatch.setattr(search, "_ENTRIES_MIN", 1000)
+    result = cordwood.why(*paths, **given)
+    counts = found(result, "t-0").keys
+    assert counts is not None and counts.source is CountSource.INDEX
+    assert (counts.records, counts.keyed) == (40_000, 40_000)
+    assert abs(counts.keys - 4_999) < 1.5 * counts.keys_error < 2_500
+    assert "(by key indexes, sampled: keys are ± " in result.text()
+    exact = found(cordwood.why(*paths, **given, exact=True), "t-0").keys
+    assert exact is not None and (exact.keys, exact.keys_error) == (4_999, 0)
 
 
 def test_key_indexes_may_be_elsewhere(tmp_path: Path) -> None:

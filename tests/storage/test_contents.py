@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
+from cordwood.storage.formats import transaction_index
+from cordwood.storage.formats.filenames import FileKind, offset_name
+from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.index import contents as module
+from cordwood.storage.index import search
 from cordwood.storage.index.contents import Content, ContentSource, LogContents, contents_of
+from cordwood.storage.index.key_sample import count_keys
+from cordwood.storage.log import header_sample
 from cordwood.storage.log.view import LogView
 from tests.fixtures import copy_of, fixture
-from tests.logs import append, make_log
+from tests.logs import append, batch, make_log, marker
 from tests.storage.index_twins import index_all
 
 BUDGET = 1 << 30
@@ -61,15 +67,15 @@ def twin(log: LogView) -> dict[int, dict[Content, float]]:
         return Content.LIVE if record.value is not None else Content.TOMBSTONES
 
     found: dict[int, dict[Content, float]] = {}
-    for batch in batches:
-        sizes = found.setdefault(log.segments_from(batch.base_offset)[0].base_offset, dict.fromkeys(Content, 0.0))
-        some = records.get(batch.base_offset, [])
+    for header in batches:
+        sizes = found.setdefault(log.segments_from(header.base_offset)[0].base_offset, dict.fromkeys(Content, 0.0))
+        some = records.get(header.base_offset, [])
         weights = [len(one.key or b"") + len(one.value or b"") + 8 for one in some]
         for record, weight in zip(some, weights, strict=True):
-            kind = kind_of(batch.base_offset, batch.last_offset, record)
-            sizes[kind] += batch.size_bytes * weight / sum(weights)
+            kind = kind_of(header.base_offset, header.last_offset, record)
+            sizes[kind] += header.size_bytes * weight / sum(weights)
         if not some:
-            sizes[Content.DEAD if batch.last_offset < start else Content.MARKERS] += batch.size_bytes
+            sizes[Content.DEAD if header.last_offset < start else Content.MARKERS] += header.size_bytes
     return found
 
 
@@ -150,7 +156,7 @@ def test_of_a_log_that_is_too_large_a_sample_gives_an_estimate(tmp_path: Path) -
     for number in range(40):
         append(path, *((b"%d" % (number * 50 + at) if at % 2 else b"same", b"v" * 2000) for at in range(50)))
     log = log_of(path)
-    found = contents_of(log, 2 << 20, is_compacted=True)
+    found = contents_of(log, 2 << 20, is_compacted=True, keys=count_keys(log, 1 << 18))
     assert found is not None and found.source is ContentSource.SAMPLE and not found.is_exact
     assert all(set(one.bytes_of) == {Content.UNKNOWN} for one in found.segments)
     assert sum(found.estimate.values()) == log.size_bytes
@@ -159,8 +165,64 @@ def test_of_a_log_that_is_too_large_a_sample_gives_an_estimate(tmp_path: Path) -
 
 def test_a_log_with_too_many_records_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RECORDS_MAX", 100)
-    found = contents_of(log_of(fixture(BROKER) / "orders-0"), BUDGET, is_compacted=True)
+    log = log_of(fixture(BROKER) / "orders-0")
+    assert contents_of(log, BUDGET, is_compacted=True) is None
+    found = contents_of(log, BUDGET, is_compacted=True, keys=count_keys(log, BUDGET))
     assert found is not None and not found.is_exact
+
+
+# ---- samples ---------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_large_log_that_is_not_compacted_are_within_their_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, batches, ends, offset = np.random.default_rng(5), list[bytes](), list[AbortedTransaction](), 0
+    for _ in range(400):
+        first, value = offset, rng.bytes(int(rng.integers(100, 9000)))
+        batches.append(batch(offset, (b"k", value), producer=7))
+        offset += 1
+        aborted = bool(rng.integers(2))
+        batches.append(marker(offset, 7, committed=not aborted))
+        ends += [AbortedTransaction(7, first, offset, offset + 1)] * aborted
+        offset += 1
+    index = transaction_index.encode(transaction_index.index_of(ends))
+    make_log(tmp_path / "t-0", (0, batches), (offset, [batch(offset)]))
+    (tmp_path / "t-0" / offset_name(0, FileKind.TRANSACTION_INDEX)).write_bytes(index)
+    log = LogView(str(tmp_path / "t-0"), fs=PosixFileSystem(), log_start_offset=offset // 4)
+    exact = contents_of(log, BUDGET, is_compacted=False)
+    monkeypatch.setattr(header_sample, "EXACT_LOG_BYTES", 0)
+    found = contents_of(log, BUDGET, is_compacted=False)
+    assert exact is not None and found is not None
+    assert (exact.source, found.source) == (ContentSource.HEADERS, ContentSource.PLACES)
+    assert sum(found.estimate.values()) == log.size_bytes
+    assert not exact.errors and found.errors.keys() == found.estimate.keys() == exact.estimate.keys()
+    for kind, size in exact.estimate.items():
+        assert 0 < found.errors[kind] < log.size_bytes / 3
+        assert abs(found.estimate[kind] - size) < 1.5 * found.errors[kind], kind
+    assert contents_of(log, BUDGET, is_compacted=False, exact=True) == exact
+
+
+def test_superseded_bytes_by_a_part_of_the_keys_are_within_their_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    keys = iter(rng.integers(8000, size=20_000).tolist())
+    segments = [
+        [batch(at, *((b"%d" % next(keys), b"v") for _ in range(100))) for at in range(first, first + 5000, 100)]
+        for first in range(0, 20_000, 5000)
+    ]
+    log = make_log(tmp_path / "t-0", *segments)
+    index_all(PosixFileSystem(), log)
+    exact = contents_of(log, 0, is_compacted=True)
+    monkeypatch.setattr(search, "_ENTRIES_MIN", 2000)
+    found = contents_of(log, 0, is_compacted=True)
+    assert exact is not None and found is not None and not exact.errors
+    for one, known in zip(found.segments, exact.segments, strict=True):
+        assert sum(one.bytes_of.values()) == sum(known.bytes_of.values())
+    for kind in (Content.LIVE, Content.SUPERSEDED):
+        assert 0 < found.errors[kind] < log.size_bytes / 10
+        assert abs(found.estimate[kind] - exact.estimate[kind]) < 1.5 * found.errors[kind]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20))

@@ -58,8 +58,8 @@ QUESTIONS = {
     "ls": Question(("ls",)),
     "plan": Question(("plan", *_NOW, *_COMPACT)),
     "why": Question(("why", *_NOW, *_COMPACT, "--no-keys")),
-    "why, keys sampled": Question(("why", *_NOW, *_COMPACT), None),
-    "view, one file": Question(("view", "--no-keys", *_NOW, *_COMPACT, "--output", os.devnull)),
+    "why, keys sampled": Question(("why", *_NOW, *_COMPACT)),
+    "view, one file": Question(("view", *_NOW, *_COMPACT, "--output", os.devnull)),
     "clean in place": Question((*_IN_PLACE, "--no-verify"), lambda _, share: 1150 * share, changes=True),
     "clean in place, proved": Question(_IN_PLACE, lambda _, share: 1900 * share, changes=True),
 }

@@ -36,6 +36,7 @@ DECODERS = (
 )
 
 EXACT = Option("Read all batch headers of large logs, instead of a sample, so that no figure is an estimate.")
+EXACT_WITH_KEYS = Option("Read all batch headers of large logs, and whole key indexes, instead of a sample.")
 
 # ---- shared by several commands --------------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ class WhyOptions:
 
     selection: Selection = field(default_factory=Selection)
     now_ms: Annotated[int | None, NOW] = None
-    exact: Annotated[bool, EXACT] = False
+    exact: Annotated[bool, EXACT_WITH_KEYS] = False
     keys: Annotated[
         bool,
         Option(

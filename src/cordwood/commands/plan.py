@@ -532,11 +532,17 @@ def lines(plan: Plan, *, exact: bool = False) -> Iterator[str]:
     yield ""
     yield _totals(plan)
     yield from _work_space(plan, exact=exact)
-    if any(one.compaction is not None and one.compaction.estimates for one in plan.partitions):
-        yield (
-            f"records, expired tombstones and work space are estimates, from {UNITS} places in each segment of large "
-            "logs; --exact runs the clean without writing"
-        )
+    if note := sample_note(plan.partitions):
+        yield f"{note}; --exact runs the clean without writing"
+
+
+def sample_note(partitions: Iterable[PartitionPlan]) -> str:
+    """Describe the figures that are estimates; empty if all are exact."""
+    if not any(one.compaction is not None and one.compaction.estimates for one in partitions):
+        return ""
+    return (
+        f"records, expired tombstones and work space are estimates, from {UNITS} places in each segment of large logs"
+    )
 
 
 def document(plan: Plan) -> dict[str, Any]:

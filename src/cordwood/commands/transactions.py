@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cordwood.cleaning.engine.facts import load_producers
+from cordwood.cleaning.engine.facts import load_producers, seems_without_transactions
 from cordwood.cleaning.rules.plan import Bound, Choices
 from cordwood.commands.coordinators import (
     Beside,
@@ -79,17 +79,23 @@ def transactions_of_node(
     paths: Sequence[str],
     options: TransactionOptions,
     *,
+    exact: bool = True,
     on_progress: OnLogs | None = None,
     clock: Clock = system_clock,
 ) -> TransactionListing:
-    """List the open transactions in a node's directories, as they were when it was opened."""
+    """List the open transactions in a node's directories, as they were when it was opened.
+
+    Args:
+        exact: read all headers after the newest producer snapshot of each log, also where a sample has no transaction.
+    """
     now_ms = clock() if options.now_ms is None else options.now_ms
     beside = Beside(node)
     places = [one for one in select_partitions(node.places, paths, options.selection) if _may_have_transactions(one)]
     problems: list[DataError | OSError] = []
     found: list[tuple[LocatedPartition, OpenInLog]] = []
+    sampled: list[TopicPartition] = []
     for done, place in enumerate(places, 1):
-        found += ((place, one) for one in _open_in(place, now_ms, problems))
+        found += ((place, one) for one in _open_in(place, now_ms, problems, sampled=None if exact else sampled))
         if on_progress is not None:
             on_progress(done, len(places))
     coordinators = Coordinators.read(beside)
@@ -101,7 +107,13 @@ def transactions_of_node(
     listed = [one for one in coordinators.judge(logs, now_ms) if one.logs or _may_be_asked_for(one, options.selection)]
     problems += coordinators.unread
     return TransactionListing(
-        now_ms, tuple(listed), coordinators.known, coordinators.coverage, len(places), tuple(problems)
+        now_ms,
+        tuple(listed),
+        coordinators.known,
+        coordinators.coverage,
+        len(places),
+        tuple(problems),
+        tuple(sampled),
     )
 
 
@@ -187,11 +199,24 @@ def _name(place: LocatedPartition) -> TopicPartition:
     return place.name.topic_partition
 
 
-def _open_in(place: LocatedPartition, now_ms: int, problems: list[DataError | OSError]) -> Iterator[OpenInLog]:
-    """Yield the transactions that are open in one log; read errors are added to `problems`."""
+def _open_in(
+    place: LocatedPartition,
+    now_ms: int,
+    problems: list[DataError | OSError],
+    *,
+    sampled: list[TopicPartition] | None = None,
+) -> Iterator[OpenInLog]:
+    """Yield the transactions that are open in one log; read errors are added to `problems`.
+
+    Args:
+        sampled: receives the log's name if a sample was read that has no transaction. None: read all headers.
+    """
     try:
         log = place.log()
         if not log.segments:
+            return
+        if sampled is not None and seems_without_transactions(log, now_ms=now_ms):
+            sampled.append(_name(place))
             return
         producers = load_producers(log, now_ms=now_ms)
         first, start = producers.first_unstable_offset, log.log_start_offset
@@ -383,6 +408,7 @@ def _document(listing: TransactionListing) -> dict[str, Any]:
         "transactional_ids": [_transactional_id(one) for one in listing.transactional_ids],
         "state_topic": coverage_document(listing.state_topic),
         "logs": listing.logs,
+        "logs_sampled": len(listing.sampled),
         "problems": [str(error) for error in listing.problems],
     }
 

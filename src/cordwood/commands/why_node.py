@@ -179,7 +179,9 @@ class _Look:
             return None
         budget = min(self.options.sample_bytes, _SAMPLES_MAX * self.options.sample_bytes - self._read_bytes)
         try:
-            counts = count_keys(log.with_indexes_in(self.index_root), budget, read_all=self.options.read_all)
+            counts = count_keys(
+                log.with_indexes_in(self.index_root), budget, read_all=self.options.read_all, exact=self.options.exact
+            )
         except (OSError, DataError):
             return None
         if counts is None and log.size_bytes:
@@ -249,7 +251,8 @@ def keys_text(keys: KeyCounts) -> str:
     read = (
         f", {bytes_text(keys.read_bytes)} of {bytes_text(keys.log_bytes)}" if keys.read_bytes < keys.log_bytes else ""
     )
-    return f"{', '.join(parts)} (by {keys.source}{read if keys.key_bytes is not None else ''})"
+    error = f", sampled: keys are ± {100 * keys.keys_error / keys.keys:.2g} %" if keys.keys_error else ""
+    return f"{', '.join(parts)} (by {keys.source}{read if keys.key_bytes is not None else ''}{error})"
 
 
 def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
@@ -319,6 +322,7 @@ def _keys(keys: KeyCounts) -> dict[str, Any]:
         "keyless": keys.keyless,
         "tombstones": keys.tombstones,
         "keys": keys.keys_in_log,
+        "keys_error": keys.keys_error,
         "superseded_share": keys.superseded_share,
         "removable_share": keys.removable_share,
         "damage": None if keys.damage is None else str(keys.damage),

@@ -143,6 +143,12 @@ def count_text(count: int, *, is_exact: bool = True, is_estimate: bool = False) 
     return f"≈ {count / 1000**power:.{min(power, 1)}f}{_THOUSANDS[power]}"
 
 
+def estimate_text(size_bytes: int, error_bytes: int = 0, *, is_estimate: bool = True) -> str:
+    """Format bytes; an estimate with its error, if that is known, such as ≈ 16.0 MB ± 120.0 kB."""
+    error = f" ± {bytes_text(error_bytes)}" if error_bytes else ""
+    return f"≈ {bytes_text(size_bytes)}{error}" if is_estimate else bytes_text(size_bytes)
+
+
 def time_text(timestamp_ms: int | None) -> str:
     """Format a timestamp to the second; a timestamp outside the calendar, in milliseconds."""
     if timestamp_ms is None:

@@ -2,10 +2,12 @@
 
 A scan of a node takes these steps; pages are useful after the first:
 
-    ls              sizes, states, policies: names and batch headers
-    why             removable data, and its causes; for compacted partitions from a sample of the records
+    ls              sizes, states, policies: names, and a sample of the batch headers
+    why             removable data, and its causes; for compacted partitions from a sample of the keys
     groups          if any partition of `__consumer_offsets` is present
-    transactions    open in any log
+    transactions    open in any log; of a large log all headers are read only if a sample has transactions
+
+With `--exact`, all headers are read.
 """
 
 from __future__ import annotations
@@ -171,7 +173,8 @@ class _Looking:
                 return {"groups": groups_of_node(node, paths, of_groups, on_progress=on_progress)}
             case Step.TRANSACTIONS:
                 of_transactions = TransactionOptions(selection=selection, now_ms=options.now_ms)
-                return {"transactions": transactions_of_node(node, paths, of_transactions, on_progress=on_progress)}
+                found = transactions_of_node(node, paths, of_transactions, exact=options.exact, on_progress=on_progress)
+                return {"transactions": found}
 
 
 def look_at_all(
@@ -195,9 +198,11 @@ def look_at_all(
     node = _open(paths, options, fs)
     look = _Looking(node, paths, options, on_look).run()
     found = []
+    why = {} if look.why is None else {one.path: one for one in look.why.partitions}
     for path in _that_could_lose_most(look)[:limit]:
         try:
-            found.append(look_at_partition(path, options_for(path, options, node.metadata_path), node=node))
+            of_one = options_for(path, options, node.metadata_path)
+            found.append(look_at_partition(path, of_one, node=node, why=why.get(path)))
         except (CordwoodError, OSError):
             continue  # the scan of the node reports the error; or a running broker has deleted the partition
     return look, found

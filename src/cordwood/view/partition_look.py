@@ -2,6 +2,9 @@
 
 It runs commands on the partition's directory alone. For the page only, it also finds the bytes of each segment by kind,
 the range of key indexes, and the cleaned range of the log.
+
+A log above `EXACT_LOG_BYTES` is not read: its figures are from small pieces, or estimates from the same samples as the
+commands' estimates (`storage.log.header_sample`, `storage.index.key_sample`). With `--exact`, all headers are read.
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ from cordwood.storage.formats.filenames import parsed_directory
 from cordwood.storage.formats.key_index import HEADER, decode_header
 from cordwood.storage.index.contents import LogContents, contents_of
 from cordwood.storage.index.files import indexes_in
+from cordwood.storage.index.key_sample import KeyCounts
+from cordwood.storage.log.header_sample import EXACT_LOG_BYTES, is_small
 from cordwood.storage.log.producer_spans import ProducerSpans, producer_spans
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap
 from cordwood.storage.node.listing import Listing, PartitionListing
-from cordwood.storage.node.node import LocatedPartition, Node
+from cordwood.storage.node.node import Node
 from cordwood.storage.node.start import Start
 
-#: A whole log is read to classify its bytes if its size is at most this many samples.
-_WHOLE_SAMPLES = 8
-#: Larger logs are not checked for a page.
-CHECKED_BYTES_MAX = 64 << 20
+#: With `--exact`, a log is checked, and read as a whole to classify its bytes, up to this size.
+_EXACT_BYTES_MAX = 64 << 20
 #: Maximum number of producers on a page.
 PRODUCERS_MAX = 20
 #: Maximum number of bytes kept of a displayed key or value.
@@ -58,7 +61,9 @@ class PartitionLook:
         contents: its bytes by kind, or None after an error.
         producers: its producers, or None after an error.
         indexed: the bytes that each key index claims to cover, by the base offset of its segment.
-        findings, checked, start: results of `check`, or None if the log is too large.
+        is_sampled: whether only some of the batch headers were read.
+        whole_bytes_max: maximum size of a log that is checked for a page.
+        findings, checked, start: results of `check`, or None if the log is larger.
     """
 
     path: str
@@ -70,6 +75,8 @@ class PartitionLook:
     contents: LogContents | None
     producers: ProducerSpans | None
     indexed: Mapping[int, int]
+    is_sampled: bool
+    whole_bytes_max: int
     findings: tuple[Finding, ...] = ()
     checked: Summary | None = None
     start: Start | None = None
@@ -112,6 +119,7 @@ def look_at_partition(
     options: WhyOptions,
     *,
     node: Node | None = None,
+    why: WhyPartition | None = None,
     fs: Store | None = None,
     clock: Clock = system_clock,
 ) -> PartitionLook:
@@ -120,6 +128,7 @@ def look_at_partition(
     Args:
         options: from `options_for`.
         node: the broker's directories, with the metadata and configs to use; default: open the partition alone.
+        why: the causes of its size, if a scan of the node has just found them.
 
     Raises:
         NotFoundError: it was deleted.
@@ -134,45 +143,65 @@ def look_at_partition(
         node = open_node(fs, paths, chosen)
     else:
         node, fs = node.listed_again(paths), node.fs
+    # In an object store a sample takes more requests than all headers.
+    exact = options.exact or fs.reads_by_request(path)
     listing = list_node(
-        node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True, exact=True)
+        node, paths, ListOptions(selection=chosen, index_place=options.index_place, index_entries=True, exact=exact)
     )
     if not listing.partitions:
         raise NotFoundError(f"{path} is gone")
     place = node.places[0]
-    planned = plan_with_facts(node, place, Choices(), now_ms, exact=True)
+    planned = plan_with_facts(node, place, Choices(), now_ms, exact=exact)
+    causes = why_of(node, [place], lambda _: planned, options, now_ms) if why is None else WhyResult(now_ms, (why,))
+    log = place.log().with_indexes_in(options.index_place.root(fs, paths))
+    whole_bytes_max = _EXACT_BYTES_MAX if exact else EXACT_LOG_BYTES
+    keys = causes.partitions[0].keys if causes.partitions else None
     found = PartitionLook(
         path=path,
         began_ms=now_ms,
         ls=listing,
         plan=plan_of(node, [place], lambda _: planned, Choices(), now_ms, with_causes=True),
-        why=why_of(node, [place], lambda _: planned, options, now_ms),
+        why=causes,
         facts=None if planned is None else planned.facts,
-        contents=_contents(node, listing.partitions[0], options),
-        producers=_producers(node),
-        indexed=_indexed(place.log(), options.index_place.root(fs, paths)),
+        contents=_contents(log, listing.partitions[0], options, whole_bytes_max, keys, exact=exact),
+        producers=_producers(log, exact=exact),
+        indexed=_indexed(log, log.index_root),
+        is_sampled=not exact and not is_small(log),
+        whole_bytes_max=whole_bytes_max,
     )
-    if found.listing.size_bytes > CHECKED_BYTES_MAX or fs.reads_by_request(path):
+    if found.listing.size_bytes > whole_bytes_max or fs.reads_by_request(path):
         return found
     check = Check(fs)
     findings = tuple(check.run(paths))
     return replace(found, findings=findings, checked=check.summary, start=check.start)
 
 
-def _contents(node: Node, listing: PartitionListing, options: WhyOptions) -> LogContents | None:
-    place: LocatedPartition = node.places[0]
+def _contents(
+    log: LogView,
+    listing: PartitionListing,
+    options: WhyOptions,
+    whole_bytes: int,
+    keys: KeyCounts | None,
+    *,
+    exact: bool,
+) -> LogContents | None:
     try:
-        log = place.log().with_indexes_in(options.index_place.root(node.fs, [place.path]))
-        budget = _WHOLE_SAMPLES * options.sample_bytes
-        is_compacted = listing.first_dirty_offset is not None
-        return contents_of(log, budget, is_compacted=is_compacted, read_all=options.read_all, ranks=KEEP_RULE.ranks)
+        return contents_of(
+            log,
+            whole_bytes,
+            is_compacted=listing.first_dirty_offset is not None,
+            read_all=options.read_all,
+            exact=exact,
+            ranks=KEEP_RULE.ranks,
+            keys=keys,
+        )
     except (OSError, DataError):
         return None
 
 
-def _producers(node: Node) -> ProducerSpans | None:
+def _producers(log: LogView, *, exact: bool) -> ProducerSpans | None:
     try:
-        return producer_spans(node.places[0].log(), PRODUCERS_MAX)
+        return producer_spans(log, PRODUCERS_MAX, exact=exact)
     except (OSError, DataError, NotFoundError):
         return None
 

@@ -25,11 +25,12 @@ from cordwood.cleaning.rules.precedence import KEEP_RULE, Precedence
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows, concerns_transactions, is_control
+from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
 from cordwood.storage.log.loaded import LoadedLog, LoadedSegment, loaded_segment, trusted
 from cordwood.storage.log.recovery import next_offset
-from cordwood.storage.log.segment import Segment, gap_error, joined, part_numbers, parts_of
+from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, joined, part_numbers, parts_of, skip_gap
 from cordwood.storage.log.segment_writer import IndexLimits
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, read_headers
@@ -64,12 +65,43 @@ def cleanable_facts(log: LogView, first_uncleanable: int, now_ms: int) -> list[S
 
 def load_producers(log: LogView, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> Producers:
     """Return the producer state at the end of a log: its newest readable snapshot plus the batches after it."""
+    producers, start, end = _from_snapshot(log, now_ms, expiration_ms)
+    if start < end:
+        for batches in headers_from(log, start):
+            producers.replay(batches)
+    return producers
+
+
+def _from_snapshot(log: LogView, now_ms: int, expiration_ms: int) -> tuple[Producers, int, int]:
+    """Return the newest readable producer state, the offset from which batches must be replayed, and the log's end."""
     # A snapshot above the end belongs to truncated batches; a broker removes it when it loads the log.
     end = log.next_offset if log.recovery.snapshots else 0
     producers, start = newest_snapshot(log, end, now_ms=now_ms, expiration_ms=expiration_ms)
-    for batches in headers_from(log, start):
-        producers.replay(batches)
-    return producers
+    return producers, start, end if log.recovery.snapshots else MAX_OFFSET
+
+
+def seems_without_transactions(log: LogView, *, now_ms: int) -> bool:
+    """Return whether a large log seems to have no open transaction, by its newest producer snapshot and a sample.
+
+    No producer in the snapshot has ever ended a transaction, or has one open, and no sampled batch after the snapshot
+    is of a transaction. False also if the snapshot is at the log's end, as no header is needed then.
+    """
+    if is_small(log) or log.fs.reads_by_request(log.path):
+        return False
+    producers, start, end = _from_snapshot(log, now_ms, DEFAULT_EXPIRATION_MS)
+    known = producers.rows()
+    # A producer gets a coordinator's epoch with its first marker.
+    has_any = (known["coordinator_epoch"] != NONE) | (known["current_transaction_first_offset"] != NONE)
+    if start >= end or has_any.any():
+        return False
+    for segment in log.segments_from(start):
+        if FileKind.TRANSACTION_INDEX in segment.files.indexes:
+            return False
+        sample = sample_headers(segment, search=not log.live)
+        batches = segment.headers(skip_gap, search=not log.live) if sample is None else [sample.rows]
+        if any(concerns_transactions(rows).any() for rows in batches):
+            return False
+    return True
 
 
 def aborted_transactions(log: LogView, from_offset: int, upper_bound: int | None) -> list[AbortedTransaction]:

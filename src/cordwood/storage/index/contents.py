@@ -11,16 +11,21 @@
 The sources:
 
     headers      all batch headers: enough for a log that is not compacted
-    records      all records of a log that is not too large
+    places       a sample of the headers of such a log, if it is large (`storage.log.header_sample`)
+    records      all records of a small log
     indexes      key indexes: they only show which records are superseded; segments without an index are unknown
-    sample       a sample of a large log: an estimate for the whole log, not for its segments
+    sample       a sample of the records of a large log: an estimate for the whole log, not for its segments
 
 A record's bytes are its share of its batch, by the sizes of key and value. Records of open transactions are live, and
-do not supersede others yet.
+do not supersede others yet. Aborted data of a sampled log is found by the transaction indexes.
+
+A sample of the keys in key indexes gives the superseded share of each segment. Its error follows from the shares of
+16 parts of the sample: each part has the keys whose hashes begin with the same bits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +38,11 @@ from cordwood.common.errors import CorruptFileError
 from cordwood.kernels.layout import BatchRows, is_control
 from cordwood.record.columns import BatchWindow, Ranks, RecordColumns, about_bytes, decode
 from cordwood.record.key_hashes import key_hashes
-from cordwood.storage.formats.key_index import TAG_BITS
-from cordwood.storage.index.files import indexes_in, read_index
-from cordwood.storage.index.key_sample import count_keys
-from cordwood.storage.index.search import U64Array, hashes_in
-from cordwood.storage.log.segment import Segment, skip_gap
+from cordwood.storage.index.files import indexes_in
+from cordwood.storage.index.key_sample import KeyCounts
+from cordwood.storage.index.search import U64Array, sampled_hashes
+from cordwood.storage.log.header_sample import is_small, ratio_sums, sample_headers
+from cordwood.storage.log.segment import skip_gap
 from cordwood.storage.log.transactions import Transactions
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap
@@ -45,8 +50,8 @@ from cordwood.storage.log.windows import Gap
 #: Limits for reading all records of a log: number of records, and their decoded bytes.
 _RECORDS_MAX = 4 << 20
 _BODIES_MAX = 1 << 30
-#: Maximum number of index entries to compare.
-_ENTRIES_MAX = 8 << 20
+#: Number of leading bits that select a part of a sample of keys.
+_PART_BITS = 4
 _BATCH_BYTES_MAX = 64 << 20
 _HASH_BITS = 64
 #: A random secret, so that no producer can construct colliding keys.
@@ -72,6 +77,7 @@ class ContentSource(StrEnum):
     """The source of a classification."""
 
     HEADERS = "all batch headers"
+    PLACES = "a sample of the batch headers"
     RECORDS = "all records"
     INDEXES = "key indexes"
     SAMPLE = "a sample"
@@ -91,11 +97,13 @@ class LogContents:
 
     Attributes:
         estimate: bytes of the whole log by class: an estimate if the segments are unknown, else their sums.
+        errors: twice the standard error of each estimate, as far as it is known.
     """
 
     source: ContentSource
     segments: tuple[SegmentContents, ...]
     estimate: Mapping[Content, int]
+    errors: Mapping[Content, int] = field(default_factory=dict)
 
     @property
     def is_exact(self) -> bool:
@@ -103,24 +111,35 @@ class LogContents:
         return self.source in (ContentSource.HEADERS, ContentSource.RECORDS)
 
     @classmethod
-    def of(cls, source: ContentSource, segments: Sequence[SegmentContents]) -> LogContents:
+    def of(
+        cls, source: ContentSource, segments: Sequence[SegmentContents], errors: Mapping[Content, int] | None = None
+    ) -> LogContents:
         """Add up the segments."""
         sums = {content: sum(one.bytes_of.get(content, 0) for one in segments) for content in Content}
-        return cls(source, tuple(segments), {content: size for content, size in sums.items() if size})
+        return cls(source, tuple(segments), {content: size for content, size in sums.items() if size}, errors or {})
 
 
 def contents_of(
-    log: LogView, budget_bytes: int, *, is_compacted: bool, read_all: bool = False, ranks: Ranks | None = None
+    log: LogView,
+    whole_bytes: int,
+    *,
+    is_compacted: bool,
+    read_all: bool = False,
+    exact: bool = False,
+    ranks: Ranks | None = None,
+    keys: KeyCounts | None = None,
 ) -> LogContents | None:
     """Classify the bytes of a log in bounded time.
 
     Args:
-        budget_bytes: a log up to this size is read as a whole. A sample of a larger log has an eighth of this size.
+        whole_bytes: all records of a compacted log up to this size are read.
         read_all: read the whole log, whatever its size.
+        exact: read all headers of a large log that is not compacted, not a sample.
         ranks: ranks of the keep rule, which key indexes lack; None for newest offset.
+        keys: key counts, for a log that is neither small nor indexed.
 
     Returns:
-        None if the log has no segment.
+        None if the log has no segment, or if nothing is known of its keys.
 
     Raises:
         OSError: the log cannot be read.
@@ -129,11 +148,11 @@ def contents_of(
     if not log.segments:
         return None
     if not is_compacted:
-        return _from_headers(log)
-    found = _from_records(log, ranks) if read_all or log.size_bytes <= budget_bytes else None
+        return _from_headers(log, exact=exact or is_small(log))
+    found = _from_records(log, ranks) if read_all or log.size_bytes <= whole_bytes else None
     if found is None and ranks is None:
-        found = _from_indexes(log)
-    return found or _from_sample(log, max(1, budget_bytes // 8))
+        found = _from_indexes(log, exact=exact)
+    return found or (None if keys is None or not keys.records else _from_sample(log, keys))
 
 
 class _Sums:
@@ -142,6 +161,7 @@ class _Sums:
     def __init__(self, log: LogView) -> None:
         self._segments = log.segments
         self.bytes = np.zeros((len(log.segments), len(Content)))
+        self.variances = np.zeros(len(Content))
 
     def result(self, source: ContentSource) -> LogContents:
         """Round to whole bytes. Bytes outside batches are dead, and the largest class gets the rounding error."""
@@ -152,7 +172,10 @@ class _Sums:
             whole[np.argmax(parts)] += segment.size_bytes - whole.sum()
             sizes = {content: int(size) for content, size in zip(Content, whole, strict=True) if size}
             found.append(SegmentContents(segment.base_offset, sizes))
-        return LogContents.of(source, found)
+        errors = np.rint(2 * np.sqrt(self.variances)).astype(np.int64).tolist()
+        return LogContents.of(
+            source, found, {kind: error for kind, error in zip(Content, errors, strict=True) if error}
+        )
 
 
 def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: int) -> npt.NDArray[np.int8]:
@@ -167,13 +190,35 @@ def _batch_contents(batches: BatchRows, transactions: Transactions, log_start: i
 # ---- from headers ----------------------------------------------------------------------------------------------------
 
 
-def _from_headers(log: LogView) -> LogContents:
-    transactions, sums = log.transactions(), _Sums(log)
+def _from_headers(log: LogView, *, exact: bool) -> LogContents:
+    transactions, sums = log.transactions() if exact else _aborted_by_indexes(log), _Sums(log)
+    live = _NUMBER[Content.LIVE]
     for number, segment in enumerate(log.segments):
-        for batches in segment.headers(skip_gap, search=not log.live):
-            contents = _batch_contents(batches, transactions, log.log_start_offset)
-            np.add.at(sums.bytes[number], contents, batches["size_bytes"])
-    return sums.result(ContentSource.HEADERS)
+        sample = None if exact else sample_headers(segment, search=not log.live)
+        if sample is None:
+            for batches in segment.headers(skip_gap, search=not log.live):
+                contents = _batch_contents(batches, transactions, log.log_start_offset)
+                np.add.at(sums.bytes[number], contents, batches["size_bytes"])
+            continue
+        contents = _batch_contents(sample.rows, transactions, log.log_start_offset)
+        found, errors = sample.totals(sample.rows["size_bytes"], contents.astype(np.int64), len(Content))
+        # The sum is known, so one estimate follows from the others.
+        batches_bytes = segment.size_bytes - sum(gap.size_bytes for gap in sample.gaps)
+        found[live] = max(0.0, found[live] + batches_bytes - found.sum())
+        sums.bytes[number] = found
+        sums.variances += (errors / 2) ** 2
+    return sums.result(ContentSource.HEADERS if exact else ContentSource.PLACES)
+
+
+def _aborted_by_indexes(log: LogView) -> Transactions:
+    """Return the aborted transactions in all readable transaction indexes."""
+    found = Transactions()
+    for segment in log.transaction_indexed_from(log.first_offset):
+        with contextlib.suppress(OSError, CorruptFileError):
+            index = segment.transaction_index()
+            for one in () if index is None else index.transactions():
+                found.aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    return found
 
 
 # ---- from records ----------------------------------------------------------------------------------------------------
@@ -323,64 +368,50 @@ def superseded(hashes: U64Array, ranks: npt.NDArray[np.int64] | None = None) -> 
 # ---- from key indexes, or a sample -----------------------------------------------------------------------------------
 
 
-def _from_indexes(log: LogView) -> LogContents | None:
+def _from_indexes(log: LogView, *, exact: bool) -> LogContents | None:
     """Classify by key indexes; segments without one stay unknown.
 
     Returns:
-        None if there is no valid index, if the secrets of the indexes differ, or if they have too many keys.
+        None if there is no valid index, or if the secrets of the indexes differ.
     """
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
-    hashes: list[U64Array] = []
-    covered: list[tuple[int, int]] = []
-    bits, secret = _HASH_BITS, None
-    for segment in log.segments:
-        found = _hashes_of(segment) if segment.size_bytes else None
-        if found is None:
-            hashes.append(np.empty(0, np.uint64))
-            covered.append((0, 0))
-            continue
-        known, size, header_bits, header_secret = found
-        if secret not in (None, header_secret):
-            return None
-        secret, bits = header_secret, min(bits, header_bits)
-        hashes.append(known)
-        covered.append((size, known.size))
-        if sum(one.size for one in hashes) > _ENTRIES_MAX:
-            return None
-    if secret is None:
+    sampled = sampled_hashes(log.segments, exact=exact)
+    if sampled is None:
         return None
+    samples, limit_bits = sampled
+    bits = min(one.bits for one in samples if one is not None)
+    hashes = [np.empty(0, np.uint64) if one is None else one.hashes for one in samples]
     # The hashes of a segment are not in record order. But of equal hashes only the last one counts as live, and the
     # last record of a key is in the last segment that has the key.
     goes = superseded(np.concatenate(hashes) >> np.uint64(_HASH_BITS - bits))
-    return _by_shares(log, covered, goes)
-
-
-def _hashes_of(segment: Segment) -> tuple[U64Array, int, int, bytes] | None:
-    """Return the hashes of a segment's keys, the covered bytes, bits per hash, and secret; None without an index."""
-    try:
-        index = read_index(segment)
-    except (OSError, CorruptFileError):
-        return None
-    return hashes_in(index), index.header.covered_bytes, index.header.bits + TAG_BITS, index.header.secret
-
-
-def _by_shares(log: LogView, covered: Sequence[tuple[int, int]], goes: npt.NDArray[np.bool_]) -> LogContents:
-    sums, at = _Sums(log), 0
-    for number, (segment, (size, count)) in enumerate(zip(log.segments, covered, strict=True)):
-        share = float(goes[at : at + count].mean()) if count else 0.0
-        at += count
-        sums.bytes[number, _NUMBER[Content.SUPERSEDED]] = size * share
-        sums.bytes[number, _NUMBER[Content.LIVE]] = size * (1 - share)
-        sums.bytes[number, _NUMBER[Content.UNKNOWN]] = segment.size_bytes - size
+    sums, at, superseded_, live = _Sums(log), 0, _NUMBER[Content.SUPERSEDED], _NUMBER[Content.LIVE]
+    for number, (segment, one) in enumerate(zip(log.segments, samples, strict=True)):
+        if one is None or (one.entries and not one.hashes.size):
+            sums.bytes[number, _NUMBER[Content.UNKNOWN]] = segment.size_bytes
+            continue
+        share, error = _share(one.hashes, goes[at : at + one.hashes.size], limit_bits)
+        at += one.hashes.size
+        sums.bytes[number, superseded_] = one.covered_bytes * share
+        sums.bytes[number, live] = one.covered_bytes * (1 - share)
+        sums.bytes[number, _NUMBER[Content.UNKNOWN]] = segment.size_bytes - one.covered_bytes
+        sums.variances[[superseded_, live]] += (one.covered_bytes * error / 2) ** 2
     return sums.result(ContentSource.INDEXES)
 
 
-def _from_sample(log: LogView, budget_bytes: int) -> LogContents:
+def _share(hashes: U64Array, goes: npt.NDArray[np.bool_], limit_bits: int) -> tuple[float, float]:
+    """Return the share of a segment's entries that are superseded, and twice its standard error."""
+    if not limit_bits or not hashes.size:
+        return float(goes.mean()) if hashes.size else 0.0, 0.0
+    parts = (hashes >> np.uint64(_HASH_BITS - limit_bits - _PART_BITS)).astype(np.int64)
+    entries = np.bincount(parts, minlength=1 << _PART_BITS).astype(np.float64)
+    sums = np.bincount(parts, goes, minlength=1 << _PART_BITS).astype(np.float64)
+    share, error = ratio_sums(sums[np.newaxis], entries, np.ones(entries.size), 1.0)
+    return float(share[0]), float(error[0])
+
+
+def _from_sample(log: LogView, counts: KeyCounts) -> LogContents:
     segments = [SegmentContents(one.base_offset, {Content.UNKNOWN: one.size_bytes}) for one in log.segments]
-    counts = count_keys(log, budget_bytes)
-    if counts is None or not counts.is_sample or not counts.records:
-        return LogContents.of(ContentSource.SAMPLE, segments)
     size = log.size_bytes
     keyless = size * counts.keyless // counts.records
     gone = round(counts.superseded_share * (size - keyless))

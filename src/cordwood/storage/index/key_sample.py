@@ -1,11 +1,12 @@
 """Counts the keys of a log and its superseded records, in bounded time.
 
-    key indexes     the hashes of all keys; only data that no index covers is read
+    key indexes     the hashes of a sample of the keys, see `search.sampled_hashes`; of the log, only uncovered data
     all records     for a small log
     a sample        for a large log: pieces at equal distances
 
 Keys are counted by their hashes. If there are too many, only hashes below a limit are kept as a sample of all keys; the
-limit is halved as often as needed. So counts from indexes and from all records are accurate to about one in a thousand.
+limit is halved as often as needed. So counts from indexes and from all records have a small error, which is known: the
+number of keys in the sample is binomial.
 
 A sample shows how often keys repeat in it. From the numbers of keys that occur once and twice, an estimator (Chao,
 1984) computes the number of different keys that producers write. From this follows the number of different keys in the
@@ -25,15 +26,14 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from cordwood.common.errors import CorruptBatchError, CorruptFileError, DataError
+from cordwood.common.errors import CorruptBatchError, DataError
 from cordwood.kernels.layout import is_control
 from cordwood.record.columns import BatchWindow, RecordColumns, decode
 from cordwood.record.key_hashes import key_hashes
 from cordwood.storage.formats import offset_index
 from cordwood.storage.formats.filenames import FileKind
-from cordwood.storage.formats.key_index import TAG_BITS, KeyIndex
-from cordwood.storage.index.files import indexes_in, read_index
-from cordwood.storage.index.search import hashes_in
+from cordwood.storage.index.files import indexes_in
+from cordwood.storage.index.search import ENTRIES_MAX, SampledHashes, sampled_hashes
 from cordwood.storage.log.files import IndexEntries
 from cordwood.storage.log.segment import Segment, joined, locate_damage, parts_of
 from cordwood.storage.log.view import LogView
@@ -42,7 +42,7 @@ from cordwood.storage.log.windows import Checks, Gap, WindowReader
 #: Size of a sample's pieces; a piece has at least one batch.
 _PIECE_BYTES = 1 << 20
 #: Maximum number of kept hashes.
-_HASHES_MAX = 1 << 22
+_HASHES_MAX = ENTRIES_MAX
 #: Skip batches that decompress to more.
 _BATCH_BYTES_MAX = 256 << 20
 _HASH_BITS = 64
@@ -71,6 +71,7 @@ class KeyCounts:
         keys, once, twice: distinct keys of the counted records, and keys that occur exactly once or twice.
         key_bytes, value_bytes: sizes in the records with a key; None if counted from indexes.
         damage: the first damage found.
+        keys_error: twice the standard error of `keys`, if only hashes below a limit were counted; else 0.
     """
 
     source: CountSource
@@ -85,6 +86,7 @@ class KeyCounts:
     key_bytes: int | None
     value_bytes: int | None
     damage: DataError | None = None
+    keys_error: int = 0
 
     @property
     def is_sample(self) -> bool:
@@ -107,7 +109,7 @@ class KeyCounts:
     def keys_in_log(self) -> int:
         """Estimated distinct keys in the whole log."""
         if not self.is_sample:
-            return min(self.keys, self.keyed)
+            return min(max(self.keys, 1), self.keyed)  # a sample may have none of a few keys
         written = self.keys + self.once * (self.once - 1) / (2 * (self.twice + 1))
         occur = written * -math.expm1(-self.keyed_in_log / written) if written else 0
         return max(self.keys, min(round(occur), self.keyed_in_log))
@@ -125,12 +127,13 @@ class KeyCounts:
         return (self.keyless + self.superseded_share * self.keyed) / self.records
 
 
-def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> KeyCounts | None:
+def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False, exact: bool = False) -> KeyCounts | None:
     """Count the keys of a log.
 
     Args:
         budget_bytes: maximum bytes of the log to read, if key indexes do not suffice.
         read_all: read the whole log, whatever its size.
+        exact: read whole key indexes, not a sample of their keys.
 
     Returns:
         None if the log is empty, or the budget is 0.
@@ -142,7 +145,7 @@ def count_keys(log: LogView, budget_bytes: int, *, read_all: bool = False) -> Ke
     if not segments or budget_bytes <= 0:
         return None
     size = sum(segment.size_bytes for segment in segments)
-    found = None if read_all else _from_indexes(log, segments, budget_bytes)
+    found = None if read_all else _from_indexes(log, segments, budget_bytes, exact=exact)
     if found is None:
         tally = _Tally(secrets.token_bytes(16))
         is_whole = read_all or size <= budget_bytes
@@ -216,7 +219,7 @@ def _position_below(segment: Segment, position: int) -> int:
 # ---- key indexes -----------------------------------------------------------------------------------------------------
 
 
-def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) -> KeyCounts | None:
+def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int, *, exact: bool) -> KeyCounts | None:
     """Count by key indexes, and read at most `budget_bytes` that no index covers.
 
     Returns:
@@ -224,31 +227,23 @@ def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) 
     """
     if not any(True for _ in indexes_in(log.fs, log.path, log.index_root)):
         return None
-    tally: _Tally | None = None
-    rest: list[tuple[Segment, int]] = []
-    bits = _HASH_BITS
-    for segment in segments:
-        try:
-            header = (index := read_index(segment)).header
-        except (OSError, CorruptFileError):
-            rest.append((segment, 0))
-        else:
-            if tally is None:
-                tally = _Tally(header.secret)
-            if tally.secret != header.secret:
-                return None
-            bits = min(bits, header.bits + TAG_BITS)
-            tally.add_index(index)
-            rest += [(segment, header.covered_bytes)] if segment.size_bytes > header.covered_bytes else []
-        if sum(one.size_bytes - start for one, start in rest) > budget_bytes:
-            return None
-    if tally is None:
+    sampled = sampled_hashes(segments, exact=exact)
+    if sampled is None:
         return None
+    samples, limit_bits = sampled
+    covered = [0 if one is None else one.covered_bytes for one in samples]
+    rest = [(one, start) for one, start in zip(segments, covered, strict=True) if one.size_bytes > start]
+    if sum(one.size_bytes - start for one, start in rest) > budget_bytes:
+        return None
+    known = [one for one in samples if one is not None]
+    tally = _Tally(known[0].secret, limit_bits)
+    for one in known:
+        tally.add_sample(one)
     for segment, start in rest:
         with segment.open() as file:
             reader = WindowReader(file, Checks.WHOLE, base_offset=segment.base_offset, start=start)
             tally.add_all((segment, item) for item in reader if not isinstance(item, Gap))
-    found = tally.counts(CountSource.INDEX, bits=bits)
+    found = tally.counts(CountSource.INDEX, bits=min(one.bits for one in known))
     return replace(found, tombstones=None, key_bytes=None, value_bytes=None)
 
 
@@ -258,9 +253,9 @@ def _from_indexes(log: LogView, segments: Sequence[Segment], budget_bytes: int) 
 class _Tally:
     """Counts so far, and the hashes of keys below a limit."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, limit_bits: int = 0) -> None:
         self.secret = secret
-        self._limit_bits = 0
+        self._limit_bits = limit_bits
         self._hashes: list[U64Array] = []
         self._kept = 0
         self.records = self.keyless = self.tombstones = self.key_bytes = self.value_bytes = self.read_bytes = 0
@@ -290,11 +285,10 @@ class _Tally:
         self.value_bytes += int(np.maximum(rows["value_size"][has_key], 0).sum(dtype=np.int64))
         self._keep(key_hashes(columns, has_key, self.secret)[has_key, 1])
 
-    def add_index(self, index: KeyIndex) -> None:
-        """Add all keys of a segment. An index does not distinguish markers from records without a key."""
-        known = hashes_in(index)
-        self.records += known.size
-        self._keep(known)
+    def add_sample(self, sample: SampledHashes) -> None:
+        """Add the keys of a segment. An index does not distinguish markers from records without a key."""
+        self.records += sample.entries
+        self._keep(sample.hashes)
 
     def _keep(self, hashes: U64Array) -> None:
         self._hashes.append(self._below_limit(hashes))
@@ -321,6 +315,8 @@ class _Tally:
             kept = kept >> np.uint64(_HASH_BITS - bits)
         _, times = np.unique(kept, return_counts=True)
         scale = 1 << self._limit_bits
+        # One more than there are, as a sample without any key does not prove that there is none.
+        error = 2 * scale * math.sqrt((times.size + 1) * (1 - 1 / scale))
         return KeyCounts(
             source,
             self.read_bytes,
@@ -334,4 +330,5 @@ class _Tally:
             self.key_bytes,
             self.value_bytes,
             self.damage,
+            round(error),
         )

@@ -10,6 +10,9 @@ that share a tag.
     starts                                        the blocks with the buckets of the keys
     tags, ordinals                                the blocks with the entries of these buckets
 
+Entries are in the order of their hashes, so the first entries are a random sample of the keys. `sampled_hashes` reads
+the blocks with their tags, and the batches only if the identity does not prove that the index is valid.
+
 The arrays have their full size from the start. A block that was not read takes no memory, and no code uses its part of
 the arrays.
 """
@@ -32,6 +35,8 @@ from cordwood.kernels.layout import U8Array
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.key_index import (
     BLOCK_BYTES,
+    TAG_BITS,
+    Header,
     KeyIndex,
     batch_faults,
     check_block,
@@ -39,7 +44,7 @@ from cordwood.storage.formats.key_index import (
     entry_faults,
     index_in,
 )
-from cordwood.storage.index.identity import check_batches, check_identity, read_header
+from cordwood.storage.index.identity import check_batches, check_identity, is_same_log, read_header
 from cordwood.storage.log.files import KEY_INDEX_BYTES_MAX
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.windows import Checks, Gap, WindowReader, in_order
@@ -48,6 +53,11 @@ from cordwood.storage.log.windows import Checks, Gap, WindowReader, in_order
 #: passes by chance.
 _FILTER_BITS = 4
 _FILTER_BITS_MAX = 32
+
+#: Maximum number of index entries in a sample: `_ENTRIES_MIN` and one more for each `_BYTES_PER_ENTRY` of the log.
+_ENTRIES_MIN, _BYTES_PER_ENTRY = 1 << 18, 1 << 12
+#: Maximum number of index entries that are held in memory.
+ENTRIES_MAX = 1 << 22
 
 U64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
@@ -178,11 +188,12 @@ class SparseIndex:
         index: the index. Its arrays of batches are complete; its arrays of keys only where `find` has loaded blocks.
     """
 
-    def __init__(self, segment: Segment, log: ReadableFile) -> None:
+    def __init__(self, segment: Segment, log: ReadableFile, *, needs_batches: bool = True) -> None:
         """Open the index of a segment, if it is valid.
 
         Args:
             log: the segment's `.log`.
+            needs_batches: read the arrays of batches, even if the identity shows that the index is valid.
 
         Raises:
             OSError: the index is missing or unreadable.
@@ -191,8 +202,11 @@ class SparseIndex:
         self._log = log
         self._path = segment.key_index_path
         self._file = segment.fs.open(self._path)
+        self._file.expect_random_reads()
         try:
             self._open()
+            if needs_batches or not is_same_log(self.index.identity, segment):
+                self._load_batches()
             check_identity(self.index, segment, log, self._path)
         except BaseException:
             self._file.close()
@@ -207,7 +221,9 @@ class SparseIndex:
         self._checksums = decode_blocks(header, self._file.read(0, header.payload_start), self._path)
         self._is_loaded = np.zeros(header.blocks, np.bool_)
         self.index = index_in(header, np.empty(header.payload_bytes, np.uint8), identity)
-        self._load(np.arange(-(-header.batches_bytes // BLOCK_BYTES)))
+
+    def _load_batches(self) -> None:
+        self._load(np.arange(-(-self.index.header.batches_bytes // BLOCK_BYTES)))
         for fault in batch_faults(self.index):
             fault.path = self._path
             raise fault
@@ -236,6 +252,26 @@ class SparseIndex:
             for fault in entry_faults(index):
                 raise fault
         return find(index, hashes)
+
+    def hashes_below(self, limit_bits: int) -> U64Array:
+        """Return the hashes that begin with `limit_bits` zeros, uint64[entries]; bits that the index lacks are zero.
+
+        Raises:
+            OSError: the index cannot be read.
+            CorruptFileError: a needed block has a wrong checksum, or is inconsistent.
+        """
+        header, index = self.index.header, self.index
+        starts_at, tags_at = (array.ctypes.data - index.payload.ctypes.data for array in (index.starts, index.tags))
+        buckets = 1 << max(0, header.bits - limit_bits)
+        self._load(_blocks(*(np.array([at]) for at in (starts_at, starts_at + 4 * (buckets + 1)))))
+        starts = index.starts[: buckets + 1]
+        end = int(starts[-1])
+        if end > header.entries or (starts[1:] < starts[:-1]).any():
+            raise CorruptFileError("a key index whose buckets cannot be", path=self._path)
+        self._load(_blocks(*(np.array([at]) for at in (tags_at, tags_at + 4 * end))))
+        hashes = np.empty(end, np.uint64)
+        kernel.restore(starts, index.tags[:end], header.bits, hashes)
+        return hashes if limit_bits <= header.bits else hashes[hashes >> np.uint64(64 - limit_bits) == 0]
 
     def check_batches(self, batches: Int64Array) -> None:
         """Raise unless batches match the index; checks more than the samples on opening.
@@ -272,6 +308,72 @@ class SparseIndex:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledHashes:
+    """The hashes of a sample of the keys of a segment, from its key index.
+
+    Attributes:
+        hashes: uint64[sampled entries], not in the order of the records.
+        entries: number of entries of the index.
+        covered_bytes: length of the covered part of the segment.
+        bits: number of known upper bits of each hash.
+        secret: the key of the hashes.
+    """
+
+    hashes: U64Array
+    entries: int
+    covered_bytes: int
+    bits: int
+    secret: bytes
+
+
+def sampled_hashes(
+    segments: Sequence[Segment], *, exact: bool = False
+) -> tuple[list[SampledHashes | None], int] | None:
+    """Read the same sample of keys from the key index of each segment.
+
+    Args:
+        exact: read as many entries as fit in memory.
+
+    Returns:
+        a sample for each segment, None without a valid index; and the number of leading zeros of all their hashes: one
+        in 2^n keys is in the sample. None if no index is valid, or if their secrets differ.
+    """
+    headers = [_header(segment) for segment in segments]
+    entries, size_bytes = (
+        (0 if one is None else one.entries for one in headers),
+        sum(one.size_bytes for one in segments),
+    )
+    most = ENTRIES_MAX if exact else min(_ENTRIES_MIN + size_bytes // _BYTES_PER_ENTRY, ENTRIES_MAX)
+    limit_bits = (sum(entries) // most).bit_length()
+    found: list[SampledHashes | None] = []
+    for segment, header in zip(segments, headers, strict=True):
+        try:
+            found.append(None if header is None else _sample(segment, header, limit_bits))
+        except (OSError, CorruptFileError):
+            found.append(None)
+    secrets = {one.secret for one in found if one is not None}
+    return (found, limit_bits) if len(secrets) == 1 else None
+
+
+def _header(segment: Segment) -> Header | None:
+    if not segment.size_bytes:
+        return None
+    try:
+        with segment.fs.open(segment.key_index_path) as file:
+            return read_header(file)[0]
+    except (OSError, CorruptFileError):
+        return None
+
+
+def _sample(segment: Segment, header: Header, limit_bits: int) -> SampledHashes:
+    with segment.open() as log:
+        log.expect_random_reads()
+        with SparseIndex(segment, log, needs_batches=False) as opened:
+            hashes = opened.hashes_below(limit_bits)
+    return SampledHashes(hashes, header.entries, header.covered_bytes, header.bits + TAG_BITS, header.secret)
 
 
 def _blocks(starts: Int64Array, ends: Int64Array) -> Int64Array:

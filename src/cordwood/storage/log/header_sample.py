@@ -21,7 +21,6 @@ all offsets ascend. Otherwise there is no sample, and the caller reads all heade
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -84,28 +83,52 @@ class HeaderSample:
         Args:
             values: a value of each batch in `rows`.
         """
+        found, errors = self.totals(values, np.zeros(self.rows.size, np.int64), 1)
+        return Estimate(float(found[0]), float(errors[0]))
+
+    def totals(self, values: npt.NDArray[np.generic], groups: npt.NDArray[np.int64], count: int) -> EstimatedSums:
+        """Estimate the sums over the batches of each group.
+
+        Args:
+            values: a value of each batch in `rows`.
+            groups: int64[batches], the group of each batch in `rows`.
+            count: number of groups.
+        """
         sampled = self.units >= 0
-        exact = float(values[~sampled].sum())
-        sums = np.zeros(self._weights.size)
-        np.add.at(sums, self.units[sampled], values[sampled])
+        exact = np.bincount(groups[~sampled], values[~sampled], count)
+        sums = np.zeros((count, self._weights.size))
+        np.add.at(sums, (groups[sampled], self.units[sampled]), values[sampled])
         found = [
-            _ratio(sums, known, self._weights, total) for known, total in zip(self._known, self._totals, strict=True)
+            ratio_sums(sums, known, self._weights, all_) for known, all_ in zip(self._known, self._totals, strict=True)
         ]
-        best = min(found, key=lambda one: one.error)
+        estimates, errors = (np.array(column) for column in zip(*found, strict=True))
+        best = np.argmin(errors, axis=0)[np.newaxis]
+        value = np.take_along_axis(estimates, best, 0)[0]
         # If the other proportions contradict the best one, it is no better than the contradiction.
-        error = max(best.error, *(abs(one.value - best.value) - one.error for one in found))
-        return Estimate(exact + best.value, error)
+        error = np.maximum(np.take_along_axis(errors, best, 0)[0], (np.abs(estimates - value) - errors).max(axis=0))
+        return exact + value, error
 
 
-def _ratio(
+#: Estimated sums of several groups, and their errors, float64[groups]; see `Estimate`.
+EstimatedSums = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def ratio_sums(
     sums: npt.NDArray[np.float64], known: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], total: float
-) -> Estimate:
-    """Estimate the total of `sums` in proportion to a quantity that is known for each unit, and in total."""
+) -> EstimatedSums:
+    """Estimate sums over all units in proportion to a quantity that is known for each sampled unit, and in total.
+
+    Args:
+        sums: float64[groups, units].
+        known: the quantity of each unit, float64[units].
+        weights: inverse of each unit's chance to be in the sample, up to a factor.
+        total: the quantity of all units.
+    """
     size = float((known * weights).sum())
-    ratio = float((sums * weights).sum()) / size
-    count = sums.size
-    variance = float((((sums - ratio * known) * weights) ** 2).sum()) / (count - 1)
-    return Estimate(ratio * total, 2 * math.sqrt(count * variance) / size * total)
+    ratio = (sums * weights).sum(axis=1) / size
+    count = weights.size
+    variance = (((sums - ratio[:, np.newaxis] * known) * weights) ** 2).sum(axis=1) / (count - 1)
+    return ratio * total, 2 * np.sqrt(count * variance) / size * total
 
 
 def is_small(log: LogView) -> bool:

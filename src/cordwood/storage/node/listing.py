@@ -747,19 +747,19 @@ def _in_wrappers(segment: Segment) -> tuple[int, bool]:
 
 
 def _index_entries(segment: Segment) -> dict[str, int | None]:
-    readers = {
-        FileKind.OFFSET_INDEX: segment.offset_index,
-        FileKind.TIME_INDEX: segment.time_index,
-        FileKind.TRANSACTION_INDEX: segment.transaction_index,
-    }
     entries: dict[str, int | None] = {}
-    for kind, read in readers.items():
-        if kind in segment.files.indexes:
-            try:
-                index = read()
-                entries[kind.removeprefix(".")] = None if index is None else index.entries
-            except (OSError, CorruptFileError):
-                entries[kind.removeprefix(".")] = None
+    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+        if kind not in segment.files.indexes:
+            continue
+        try:
+            if kind is FileKind.TRANSACTION_INDEX:
+                index = segment.transaction_index()
+                count = None if index is None else index.entries
+            else:
+                count, _ = segment.last_entry(kind)
+        except (OSError, CorruptFileError):
+            count = None
+        entries[kind.removeprefix(".")] = count
     return entries
 
 

@@ -149,6 +149,7 @@ class TransactionListing(Presentable):
         state_topic: the partitions of `__transaction_state` that were read.
         logs: number of logs that were read.
         problems: errors for unreadable records and logs.
+        sampled: logs without a transaction in a sample of their headers; their other headers were not read.
     """
 
     now_ms: int
@@ -157,6 +158,7 @@ class TransactionListing(Presentable):
     state_topic: Coverage
     logs: int
     problems: tuple[DataError | OSError, ...] = ()
+    sampled: tuple[TopicPartition, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.transactions))

@@ -18,7 +18,7 @@ import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cordwood.common.text import bytes_text, number, time_text
+from cordwood.common.text import bytes_text, estimate_text, number, time_text
 from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import LogContents
 from cordwood.view.pages.drawing import Box, fitting, line, rect, svg, text, text_width
@@ -43,6 +43,7 @@ class DrawnSegment:
         end_offset: base offset of the next segment, or the log end.
         bytes_of: bytes by kind; empty if unknown.
         indexed_bytes: bytes covered by a key index.
+        is_estimate: whether the bytes by kind are estimates.
     """
 
     base_offset: int
@@ -51,6 +52,7 @@ class DrawnSegment:
     newest_ms: int | None
     bytes_of: Mapping[Kind, int]
     indexed_bytes: int
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ def _columns(log: DrawnLog, scale: _Scale, top: float, links: Links, hatch: str)
 
 def _words(segments: Sequence[DrawnSegment]) -> str:
     sizes = _sums(segments)
-    what = ", ".join(f"{bytes_text(size)} {kind}" for kind, size in sizes.items()) or "empty"
+    about = any(one.is_estimate for one in segments)
+    what = ", ".join(f"{estimate_text(size, is_estimate=about)} {kind}" for kind, size in sizes.items()) or "empty"
     which = f"segment {segments[0].base_offset}"
     if len(segments) > 1:
         which = f"{number(len(segments), 'segment')} from {segments[0].base_offset} on"
@@ -317,15 +320,19 @@ def draw_whole(contents: LogContents, name: str, width: int) -> Markup:
     x = 0.0
     for kind, size in contents.estimate.items():
         part = width * size / total
-        shapes += kind_rects(Box(x, 0, part, 26), kind, f"url(#{id})", f"{kind}: {bytes_text(size)}")
+        shapes += kind_rects(Box(x, 0, part, 26), kind, f"url(#{id})", f"{kind}: {_estimate(contents, kind)}")
         x += part
     return svg(width, 26, "What the bytes of the whole log are; the list below has the figures", shapes)
+
+
+def _estimate(contents: LogContents, kind: Kind) -> str:
+    error = contents.errors.get(kind, 0)
+    return estimate_text(contents.estimate[kind], error, is_estimate=not contents.is_exact)
 
 
 def legend(contents: LogContents, name: str) -> Markup:
     """List the colours with the bytes of each kind."""
     total = sum(contents.estimate.values()) or 1
-    about = "about " if not contents.is_exact else ""
     items = [
         tag(
             "li",
@@ -336,7 +343,7 @@ def legend(contents: LogContents, name: str) -> Markup:
                 viewBox="0 0 14 14",
                 aria_hidden="true",
             ),
-            f"{kind}: {about}{bytes_text(size)}, {size / total:.0%}",
+            f"{kind}: {_estimate(contents, kind)}, {size / total:.0%}",
         )
         for kind, size in contents.estimate.items()
     ]

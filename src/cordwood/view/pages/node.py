@@ -188,6 +188,7 @@ def _topics(look: NodeLook, listing: Listing, links: Links) -> Content:
             [*columns, Column("COULD GO", right=True)],
             linked,
         ),
+        paragraph(note, class_="quiet") if (note := listing_report.sample_note(listing)) else None,
     ]
 
 

@@ -9,13 +9,25 @@ from typing import Any
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import check as check_report
 from cordwood.commands import ls as listing_report
+from cordwood.commands import plan as plan_report
 from cordwood.commands.ls import SEGMENT_COLUMNS, policy_text, records_text
 from cordwood.commands.why.facts import Cause
 from cordwood.commands.why_node import keys_text
-from cordwood.common.text import Column, bytes_text, cells_of, duration_text, number, printable, time_text
+from cordwood.common.text import (
+    Column,
+    bytes_text,
+    cells_of,
+    count_text,
+    duration_text,
+    estimate_text,
+    number,
+    printable,
+    time_text,
+)
 from cordwood.storage.check import Severity
 from cordwood.storage.index.contents import Content as Kind
 from cordwood.storage.index.contents import ContentSource
+from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.log.producer_spans import ProducerSpan, ProducerSpans
 from cordwood.storage.node.listing import SegmentListing, State
 from cordwood.storage.node.transactions import OpenTransaction
@@ -23,7 +35,7 @@ from cordwood.view.pages.drawing import both
 from cordwood.view.pages.frame import Links, cut, facts, figures, link_or_text, page, paragraph, section, table
 from cordwood.view.pages.log_drawing import DrawnLog, DrawnSegment, Mark, draw_log, draw_whole, legend
 from cordwood.view.pages.markup import Content, tag
-from cordwood.view.partition_look import CHECKED_BYTES_MAX, PartitionLook
+from cordwood.view.partition_look import PartitionLook
 
 #: Maximum number of rows of a table.
 _ROWS_MAX = 100
@@ -31,11 +43,14 @@ _ROWS_MAX = 100
 _EXPECTED = {State.LIVE, State.LOCKED, State.FUTURE, State.TO_BE_DELETED}
 _SOURCES: Mapping[ContentSource, str] = {
     ContentSource.HEADERS: "From all batch headers: the log is not compacted, so every record counts as live.",
+    ContentSource.PLACES: f"Sampled: {UNITS} places a segment. The log is not compacted, so every record counts as "
+    "live; aborted data is known from transaction indexes; --exact reads all batch headers.",
     ContentSource.RECORDS: "From all records. Each record has its share of its batch, by the sizes of key and value.",
-    ContentSource.INDEXES: "From key indexes, which say what is superseded. Live holds tombstones and aborted data, "
-    "too; bytes are shares of each segment.",
+    ContentSource.INDEXES: "From key indexes, of large ones a sample of the keys: they show what is superseded. Live "
+    "holds tombstones and aborted data, too; bytes are shares of each segment.",
     ContentSource.SAMPLE: "The log is too large to be read by the way, and has no key index: an estimate for all of "
-    "it, from a sample. What each segment holds is not known; cordwood index makes key indexes, --read-all reads all.",
+    "it, from a sample of the records. What each segment holds is not known; cordwood index makes key indexes, "
+    "--read-all reads all.",
 }
 
 
@@ -59,11 +74,16 @@ def document(look: PartitionLook) -> dict[str, Any]:
         else {
             "source": contents.source,
             "bytes": dict(contents.estimate),
+            "bytes_errors": dict(contents.errors),
             "segments": [{"base_offset": one.base_offset, "bytes": dict(one.bytes_of)} for one in contents.segments],
         },
         "producers": None
         if look.producers is None
-        else {"count": look.producers.count, "largest": [asdict(one) for one in look.producers.largest]},
+        else {
+            "count": look.producers.count,
+            "is_sampled": look.producers.is_sampled,
+            "largest": [asdict(one) for one in look.producers.largest],
+        },
         "indexed_bytes": {str(base): size for base, size in sorted(look.indexed.items())},
         "marks": [{"offset": mark.offset, "what": mark.label} for mark, _ in _marks(look)],
     }
@@ -143,9 +163,14 @@ def _figures(look: PartitionLook) -> Content:
                 ("Codecs", ", ".join(listing.codecs) or "none"),
                 *(("Note", printable(note)) for note in (*listing.notes, *listing.recovery[:_ROWS_MAX])),
                 *(("Not read", printable(what)) for what in listing.unreadable),
+                *(("Estimates", note) for note in (listing_report.sample_note(look.ls), _plan_note(look)) if note),
             ]
         ),
     ]
+
+
+def _plan_note(look: PartitionLook) -> str:
+    return "" if look.planned is None else plan_report.sample_note([look.planned])
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------
@@ -164,7 +189,7 @@ def _log(look: PartitionLook, links: Links, name: str) -> Content:
                 "Segments from the oldest to the newest, as wide as their bytes. Times are the newest in each.",
             ),
         ),
-        paragraph("What the bytes are could not be found out.")
+        paragraph("What the bytes are is not known: the log could not be read, or its keys were not counted.")
         if contents is None
         else [
             tag("figure", both(lambda width: draw_whole(contents, name, width)), legend(contents, name)),
@@ -186,6 +211,7 @@ def _drawn(look: PartitionLook, name: str) -> DrawnLog:
             one.newest_ms,
             contents.get(one.base_offset, {}),
             look.indexed.get(one.base_offset, 0),
+            is_estimate=_is_estimate(look),
         )
         for one, end in zip(listing.segments, ends, strict=True)
     )
@@ -240,7 +266,7 @@ def _segments(look: PartitionLook, links: Links) -> Content:
         [
             link_or_text(row[0], links.to("batches", path=look.path, offset=one.base_offset)),
             *row[1:3],
-            *_of_kinds(contents.get(one.base_offset, {}), kinds),
+            *_of_kinds(contents.get(one.base_offset, {}), kinds, is_estimate=_is_estimate(look)),
             *row[3:],
         ]
         for one, row in zip(shown, rows, strict=True)
@@ -248,8 +274,13 @@ def _segments(look: PartitionLook, links: Links) -> Content:
     return table(_caption(segments), [*columns[:3], *more, *columns[3:]], cells)
 
 
-def _of_kinds(bytes_of: Mapping[Kind, int], kinds: Sequence[Kind]) -> list[str]:
-    return [bytes_text(bytes_of.get(kind, 0)) if bytes_of else "-" for kind in kinds]
+def _of_kinds(bytes_of: Mapping[Kind, int], kinds: Sequence[Kind], *, is_estimate: bool) -> list[str]:
+    return [estimate_text(bytes_of.get(kind, 0), is_estimate=is_estimate) if bytes_of else "-" for kind in kinds]
+
+
+def _is_estimate(look: PartitionLook) -> bool:
+    """Return whether the bytes of each kind in the segments are estimates."""
+    return look.contents is not None and look.contents.source in (ContentSource.PLACES, ContentSource.INDEXES)
 
 
 def _caption(segments: Sequence[SegmentListing]) -> str:
@@ -323,10 +354,11 @@ def _damage(look: PartitionLook) -> Content:
     listing = look.listing
     if look.checked is None:
         found = [printable(str(error)) for error in listing.damage]
-        limit = bytes_text(CHECKED_BYTES_MAX)
+        limit = bytes_text(look.whole_bytes_max)
+        read = "a sample of the batch headers was read" if look.is_sampled else "batch headers were read"
         return [
             tag("ul", [tag("li", one) for one in found[:_ROWS_MAX]]) if found else None,
-            paragraph(f"Only batch headers were read, as the log has more than {limit}. All is checked by:"),
+            paragraph(f"Only {read}, as the log has more than {limit}. All is checked by:"),
             tag("code", f"cordwood check {printable(look.path)}"),
         ]
     if not look.findings:
@@ -371,30 +403,41 @@ def _open(look: PartitionLook, transactions: Sequence[OpenTransaction]) -> Conte
     return table(f"Open transactions: {cut(len(rows), len(opened), 'transaction')}", columns, rows)
 
 
-_PRODUCER_COLUMNS: Sequence[tuple[Column, Callable[[ProducerSpan], str]]] = (
-    (Column("PRODUCER", right=True), lambda one: str(one.id)),
-    (Column("EPOCH", right=True), lambda one: str(one.epoch)),
-    (Column("FIRST OFFSET", right=True), lambda one: str(one.first_offset)),
-    (Column("LAST OFFSET", right=True), lambda one: str(one.last_offset)),
-    (Column("BATCHES", right=True), lambda one: f"{one.batches:,}"),
-    (Column("OF TRANSACTIONS", right=True), lambda one: f"{one.transactional:,}"),
-    (Column("RECORDS", right=True), lambda one: f"{one.records:,}"),
-    (Column("BYTES", right=True), lambda one: bytes_text(one.size_bytes)),
+#: Each column with its cell for a producer; of a sampled log, sums are estimates.
+_PRODUCER_COLUMNS: Sequence[tuple[Column, Callable[[ProducerSpan, bool], str]]] = (
+    (Column("PRODUCER", right=True), lambda one, _: str(one.id)),
+    (Column("EPOCH", right=True), lambda one, _: str(one.epoch)),
+    (Column("FIRST OFFSET", right=True), lambda one, _: str(one.first_offset)),
+    (Column("LAST OFFSET", right=True), lambda one, _: str(one.last_offset)),
+    (Column("BATCHES", right=True), lambda one, sampled: count_text(one.batches, is_estimate=sampled)),
+    (Column("OF TRANSACTIONS", right=True), lambda one, sampled: count_text(one.transactional, is_estimate=sampled)),
+    (Column("RECORDS", right=True), lambda one, sampled: count_text(one.records, is_estimate=sampled)),
+    (
+        Column("BYTES", right=True),
+        lambda one, sampled: estimate_text(one.size_bytes, one.size_error, is_estimate=sampled),
+    ),
 )
 
 
 def _producers(found: ProducerSpans | None) -> Content:
     if found is None:
         return paragraph("What producers wrote could not be found out.")
+    sampled = found.is_sampled
     if not found.count:
-        return paragraph("No producer numbered its batches: idempotence and transactions were off, or all is gone.")
-    columns, rows = cells_of(_PRODUCER_COLUMNS, found.largest)
+        where = " in the sample" if sampled else ""
+        return paragraph(
+            f"No producer numbered its batches{where}: idempotence and transactions were off, or all is gone."
+        )
+    rows = [[cell(one, sampled) for _, cell in _PRODUCER_COLUMNS] for one in found.largest]
     shown = cut(len(rows), found.count, "producer")
+    about = (
+        f"Sampled: {UNITS} places a segment. Offsets are those seen there, and producers with few batches may be "
+        "missing; --exact reads all batch headers. Markers are left out, and data that is gone. "
+        if sampled
+        else "As batch headers tell, without markers, and without what is gone. "
+    )
+    drawn = "The drawing shows the first few from their first batch to their last; others wrote in between."
     return [
-        table(f"Producers that wrote most: {shown}", columns, rows),
-        paragraph(
-            "As batch headers tell, without markers, and without what is gone. The drawing shows the first few from "
-            "their first batch to their last; others wrote in between.",
-            class_="quiet",
-        ),
+        table(f"Producers that wrote most: {shown}", [column for column, _ in _PRODUCER_COLUMNS], rows),
+        paragraph(about + drawn, class_="quiet"),
     ]

@@ -71,7 +71,8 @@ def _table(look: NodeLook, partitions: Sequence[PartitionListing], caption: str,
         )
         cells.append([link_or_text(row[0], links.to("partition", path=one.path)), could, what, *row[1:]])
     more = [Column("COULD GO", right=True), Column("WHY")]
-    return table(caption, [columns[0], *more, *columns[1:]], cells)
+    note = listing_report.sample_note(look.listing)
+    return [table(caption, [columns[0], *more, *columns[1:]], cells), paragraph(note, class_="quiet") if note else None]
 
 
 def _why_by_path(look: NodeLook) -> dict[str, WhyPartition]:

@@ -8,7 +8,8 @@ from typing import Any
 from cordwood.cleaning.rules.plan import utc
 from cordwood.commands import transactions as report
 from cordwood.commands.transactions import ID_COLUMNS, LOG_COLUMNS, MEANINGS, TRANSACTION_COLUMNS, held_back
-from cordwood.common.text import cells_of, number, printable
+from cordwood.common.text import cells_of, names_text, number, printable
+from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.node.transactions import OpenInLog, OpenTransaction, Outlook, TransactionListing
 from cordwood.view.node_look import NodeLook, Step
 from cordwood.view.pages.drawing import Bar, bars, both
@@ -41,7 +42,8 @@ def worst(look: NodeLook, links: Links) -> Content:
     return [
         [_open_table(listing.transactions, _FEW), _meanings(listing.transactions)]
         if listing.transactions
-        else paragraph(f"None is open in {number(listing.logs, 'log')}."),
+        else paragraph(_none_open(listing)),
+        _sample_note(listing),
         None if every is None else paragraph(tag("a", "All transactions, and what they hold back", href=every)),
     ]
 
@@ -91,8 +93,26 @@ def _open_parts(look: NodeLook, listing: TransactionListing, links: Links) -> Co
 
 def _opened(listing: TransactionListing) -> Content:
     if not listing.transactions:
-        return paragraph(f"None is open in {number(listing.logs, 'log')}.")
-    return [_open_table(listing.transactions, _ROWS_MAX), _meanings(listing.transactions), _ends(listing)]
+        return [paragraph(_none_open(listing)), _sample_note(listing)]
+    opened = _open_table(listing.transactions, _ROWS_MAX)
+    return [opened, _sample_note(listing), _meanings(listing.transactions), _ends(listing)]
+
+
+def _none_open(listing: TransactionListing) -> str:
+    seems = " seems to be" if listing.sampled else " is"
+    return f"None{seems} open in {number(listing.logs, 'log')}."
+
+
+def _sample_note(listing: TransactionListing) -> Content:
+    """Name the logs of which only a sample shows that they have no transactions."""
+    if not listing.sampled:
+        return None
+    which = printable(names_text([str(one) for one in listing.sampled]))
+    return paragraph(
+        f"Sampled: {UNITS} places a segment in {which}, behind the newest producer snapshot, where no batch is of a "
+        "transaction; --exact reads all batch headers.",
+        class_="quiet",
+    )
 
 
 def _open_table(opened: Sequence[OpenTransaction], rows_max: int) -> Markup:
