@@ -1,11 +1,16 @@
 """Counts the bytes that commands read of one large log: to answer a question, and to clean it when little is new.
 
+The same questions are then asked of a node with 10,000 partitions, and of 2 TB in 2,000 sparse segments.
+
 The log has key indexes from an earlier clean. Each command runs in a process of its own, with the log's files dropped
 from the page cache before. The same command on a log of one record gives its start, which is subtracted: imports,
 compiled kernels, small files.
 
     by calls   bytes that read calls returned, of all processes of the command; memory maps do not count
     off disk   bytes that the block device delivered, read-ahead of the kernel included
+
+    first      time until the first rows of the output
+    memory     peak of the command's process
 
 Source: Linux's /proc/PID/io, whose counters include child processes that have ended.
 """
@@ -16,11 +21,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cordwood.bench.large_nodes import write_many, write_terabytes
 from cordwood.bench.workloads import WORKLOADS, BenchWorkload, write
 from cordwood.commands.index import index
 from cordwood.commands.options import IndexingOptions
@@ -47,11 +54,15 @@ class Question:
     Attributes:
         most: returns the bound in MiB for a number of segments and a share of the full size; None without a bound.
         changes: whether it changes the log.
+        writer: writes the log directory to ask about, with this many partitions or segments; None: the one large log.
+        count: that number in full size.
     """
 
     words: tuple[str, ...]
     most: Callable[[int, float], float] | None = _answer
     changes: bool = False
+    writer: Callable[[Path, int], None] | None = None
+    count: int = 0
 
 
 QUESTIONS = {
@@ -62,6 +73,10 @@ QUESTIONS = {
     "view, one file": Question(("view", *_NOW, *_COMPACT, "--output", os.devnull)),
     "clean in place": Question((*_IN_PLACE, "--no-verify"), lambda _, share: 1150 * share, changes=True),
     "clean in place, proved": Question(_IN_PLACE, lambda _, share: 1900 * share, changes=True),
+    "ls, 10,000 partitions": Question(("ls", *_COMPACT), None, writer=write_many, count=10_000),
+    "why, 10,000 partitions": Question(("why", *_NOW, *_COMPACT, "--no-keys"), None, writer=write_many, count=10_000),
+    "ls, 2 TB": Question(("ls", *_COMPACT), writer=write_terabytes, count=2_000),
+    "why, 2 TB": Question(("why", *_NOW, *_COMPACT, "--no-keys"), writer=write_terabytes, count=2_000),
 }
 
 
@@ -71,11 +86,15 @@ class Reads:
 
     Attributes:
         call_bytes, disk_bytes: by read calls, and off the block device.
+        first_seconds: until the first output.
+        memory_bytes: peak of the command's own process.
     """
 
     call_bytes: int
     disk_bytes: int
     seconds: float
+    first_seconds: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +136,16 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
     write(tiny, BenchWorkload("one record", 1, workload.keys, incremental=True))
     for made in (log, tiny):
         index([str(made)], IndexingOptions())
-    files = list(log.rglob(f"*{FileKind.LOG}"))
-    log_bytes, segments = sum(file.stat().st_size for file in files), len(files)
     found = []
+    writer = None
     for name, question in QUESTIONS.items():
         show_step(f"{name} …")
+        if question.writer is not None and question.writer is not writer:
+            writer = question.writer
+            shutil.rmtree(log)
+            writer(log, max(1, round(question.count * share)))
+        files = list(log.rglob(f"*{FileKind.LOG}"))
+        log_bytes, segments = sum(file.stat().st_size for file in files), len(files)
         # With the generated segment size, segments without garbage stay unchanged.
         config = f"segment.bytes={workload.segment_bytes(share)}"
         start, reads = (_measured(question, made, folder / "changed", config) for made in (tiny, log))
@@ -144,13 +168,24 @@ def _measured(question: Question, log: Path, changed: Path, config: str) -> Read
     words = (*question.words[1:], "--config", config) if question.changes else question.words[1:]
     command = [sys.executable, "-m", "cordwood", question.words[0], str(path), *words]
     before, began = _counters(), time.monotonic()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    seconds, after = time.monotonic() - began, _counters()
+    with tempfile.TemporaryFile() as errors:
+        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
+        assert running.stdout is not None, "it is a pipe"
+        with running.stdout as output:
+            output.read(1)
+            first_seconds = time.monotonic() - began
+            while output.read(1 << 20):
+                pass
+        _, status, usage = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+        seconds, after = time.monotonic() - began, _counters()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").strip()
     if question.changes:
         shutil.rmtree(path)
-    if done.returncode:
-        raise RequestError(f"{' '.join(command)} failed: {done.stderr.strip()[-2000:]}")
-    return Reads(after[0] - before[0], after[1] - before[1], seconds)
+    if running.returncode:
+        raise RequestError(f"{' '.join(command)} failed: {said[-2000:]}")
+    return Reads(after[0] - before[0], after[1] - before[1], seconds, first_seconds, usage.ru_maxrss << 10)
 
 
 def _drop_from_cache(path: Path) -> None:

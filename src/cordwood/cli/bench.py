@@ -257,7 +257,7 @@ def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
             json.dumps([{**asdict(one), "call_mib": one.call_mib, "disk_mib": one.disk_mib} for one in found], indent=2)
         )
         return
-    titles = ("MiB BY CALLS", "AT MOST", "MiB OFF DISK", "SECONDS", "OF IT START")
+    titles = ("MiB BY CALLS", "AT MOST", "MiB OFF DISK", "SECONDS", "OF IT START", "FIRST OUTPUT", "MEMORY MiB")
     rows = [
         [
             one.question,
@@ -266,6 +266,8 @@ def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
             f"{one.disk_mib:,.1f}",
             f"{one.reads.seconds:.1f}",
             f"{one.start.seconds:.1f}",
+            f"{one.reads.first_seconds:.1f}",
+            f"{one.reads.memory_bytes / (1 << 20):,.0f}",
         ]
         for one in found
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,9 @@ from cordwood.commands.options import ListOptions, WhyOptions
 from cordwood.common.errors import RequestError
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check
+
+if TYPE_CHECKING:
+    from cordwood.storage.node.listing import Listing, PartitionListing
 
 #: Number of partitions shown one by one.
 _SHOWN_BY_WHY = 20
@@ -35,15 +39,29 @@ def ls(
     All directories must belong to one broker. Changes nothing; a broker may be running. Exit status 1 if the
     batches of a log are not contiguous, 2 if something could not be read. Of a log above 8 MiB a sample of the batch
     headers is read, without --exact; ≈ marks estimates. In an object store, records, codecs, times and damage take a
-    request per segment, so they are left out without --segments.
+    request per segment, so they are left out without --segments. Rows of more than 200 partitions appear as they are
+    read, most dirty offsets first, unless --sort is given.
     """
     segments = options.index_entries
     if segments and by_topic:
         raise RequestError("--segments and --by-topic: give one of them")
+    rows = list_command.RowsAsRead()
     with LogProgress() as progress:
-        listing = list_command.ls([named(directory) for directory in directories], options, on_progress=progress.update)
+
+        def show_rows(head: Listing, partitions: Sequence[PartitionListing]) -> bool:
+            progress.clear()
+            return show("\n".join(rows.next_lines(head, partitions)))
+
+        listing = list_command.ls_as_read(
+            [named(directory) for directory in directories],
+            options,
+            None if as_json or segments or by_topic else show_rows,
+            on_progress=progress.update,
+        )
     if as_json:
         show(json.dumps(list_command.document(listing, segments=segments), indent=1))
+    elif rows.is_begun:
+        show("\n".join(rows.last_lines(listing)))
     else:
         show("\n".join(list_command.lines(listing, segments=segments, by_topic=by_topic)))
     if any(one.damage for one in listing.partitions):

@@ -33,8 +33,10 @@ from cordwood.common.text import (
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Finding
-from cordwood.storage.check.placement import warnings
+from cordwood.storage.check.placement import StartWarnings
+from cordwood.storage.formats.filenames import DirectoryState
 from cordwood.storage.log.header_sample import UNITS
+from cordwood.storage.node.directory import nothing_selected
 from cordwood.storage.node.listing import (
     Listing,
     PartitionListing,
@@ -42,9 +44,11 @@ from cordwood.storage.node.listing import (
     SegmentListing,
     State,
     TopicListing,
+    list_directories,
     list_partitions,
+    policy_of,
 )
-from cordwood.storage.node.node import Node
+from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
 from cordwood.storage.node.start import Effect
 
 #: Sort orders of `ls`, each with a key that is lowest for the first row.
@@ -78,9 +82,21 @@ def ls(
         RequestError: a path is a file; or the directories belong to different brokers.
         ConfigError: Kafka would not accept a config.
     """
+    return ls_as_read(paths, options, None, on_progress=on_progress, fs=fs)
+
+
+def ls_as_read(
+    paths: Sequence[str],
+    options: ListOptions,
+    on_rows: OnRows | None,
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    fs: Store | None = None,
+) -> Listing:
+    """List partitions as `ls` does, and pass on rows while others are read; see `list_node`."""
     one = options.selection
     fs = fs or file_system_for([*paths, one.metadata, one.server_properties, options.index_place.index_dir])
-    return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress)
+    return list_node(open_node(fs, paths, one), paths, options, on_progress=on_progress, on_rows=on_rows)
 
 
 #: Effects of a broker's next start on a partition, as states in the listing.
@@ -92,13 +108,10 @@ _STATES = {
 }
 
 
-def _foretold(partitions: Sequence[PartitionListing], found: Sequence[Finding]) -> Iterator[PartitionListing]:
-    """Add the effects of a broker's next start to each partition."""
-    for one in partitions:
-        mine = [finding for finding in found if finding.path.startswith(f"{one.path}/")]
-        states = dict.fromkeys((*one.states, *(_STATES[each.effect] for each in mine if each.effect in _STATES)))
-        notes = tuple(f"{finding.what}: {finding.meaning}" for finding in mine)
-        yield replace(one, states=tuple(states), notes=(*one.notes, *notes)) if mine else one
+#: A listing of more partitions is shown while it is read, unless the user asks for an order.
+SHOWN_AT_ONCE = 200
+#: Called with the listing of the directories, and the next partitions; returns False to end the listing early.
+OnRows = Callable[[Listing, Sequence[PartitionListing]], bool]
 
 
 def list_node(
@@ -107,32 +120,83 @@ def list_node(
     options: ListOptions,
     *,
     on_progress: Callable[[int, int], None] | None = None,
+    on_rows: OnRows | None = None,
 ) -> Listing:
-    """List the partitions of a node's directories, as they were when it was opened."""
+    """List the partitions of a node's directories, as they were when it was opened.
+
+    Args:
+        on_progress: called with the number of partitions listed so far, and of all.
+        on_rows: called with partitions as soon as they are read, the worst first, if there are more than
+            `SHOWN_AT_ONCE` and no order was chosen. The result is in the order of names all the same.
+    """
     order = ORDERS.get(options.sort or "name")
     if order is None:
         raise RequestError(f"--sort {options.sort}: give one of {', '.join(ORDERS)}")
-    found = list_partitions(
+    topics, numbers = options.selection.topics, options.selection.partitions
+    places = [place for place in node.places if is_asked_for(place, topics, numbers)]
+    if not places and (topics or numbers):
+        raise nothing_selected((place.topic for place in node.places), paths, topics, numbers)
+    head, foretold = list_directories(node), StartWarnings(node)
+    if options.sort is not None or len(places) <= SHOWN_AT_ONCE:
+        on_rows = None
+    if on_rows is not None:
+        places.sort(key=lambda place: _worst_first(node, place))
+    portions = list_partitions(
         node,
-        paths,
-        options.selection.topics,
-        options.selection.partitions,
+        places,
+        head.directories,
         index_entries=options.index_entries,
         exact=options.exact,
         index_root=options.index_place.root(node.fs, [place.path for place in node.places]),
-        on_progress=on_progress,
+        foretell=lambda place, one: _foretold(one, foretold.of_partition(place)),
     )
-    found = replace(found, partitions=tuple(_foretold(found.partitions, warnings(node))))
+    looked: list[PartitionListing | None] = []
+    for portion in portions:
+        looked += portion
+        if on_progress is not None:
+            for done in range(len(looked) - len(portion) + 1, len(looked) + 1):
+                on_progress(done, len(places))
+        if on_rows is not None and not on_rows(head, [one for one in portion if one is not None]):
+            break
+    by_path = {one.path: one for one in looked if one is not None}
+    found = [by_path[place.path] for place in node.places if place.path in by_path]
     by_topic: dict[str, list[PartitionListing]] = {}
-    for partition in found.partitions:
+    for partition in found:
         if partition.topic_partition is not None:
             by_topic.setdefault(partition.topic_partition.topic, []).append(partition)
-    topics = [TopicListing.of(name, some) for name, some in by_topic.items()]
     return replace(
-        found,
-        partitions=tuple(sorted(found.partitions, key=order)),
-        topics=tuple(sorted(topics, key=order)),
+        head,
+        partitions=tuple(sorted(found, key=order)),
+        topics=tuple(sorted(itertools.starmap(TopicListing.of, by_topic.items()), key=order)),
     )
+
+
+def _foretold(one: PartitionListing, found: Sequence[Finding]) -> PartitionListing:
+    """Add the effects of a broker's next start to a partition."""
+    if not found:
+        return one
+    states = dict.fromkeys((*one.states, *(_STATES[each.effect] for each in found if each.effect in _STATES)))
+    notes = (f"{finding.what}: {finding.meaning}" for finding in found)
+    return replace(one, states=tuple(states), notes=(*one.notes, *notes))
+
+
+def _worst_first(node: Node, place: LocatedPartition) -> tuple[int, int]:
+    """Return a sort key for partitions that were not read yet, by their names and the broker's checkpoints.
+
+    First come directories that are no usual partitions, then partitions that are, or may be, compacted, by their number
+    of dirty offsets, then others by their number of offsets.
+    """
+    directory, name = place.directory, place.name
+    if name is None or name.state is not DirectoryState.CURRENT or node.duplicates(name.topic_partition):
+        return 0, 0
+    partition = name.topic_partition
+    end = directory.high_watermarks.get(partition, directory.recovery_points.get(partition, 0))
+    clean = directory.cleaner_offsets.get(partition)
+    # Without metadata, the policy of a topic takes a read of each of its partitions.
+    policy = None if node.metadata is None else policy_of(node, place.topic).value
+    is_compacted = clean is not None or policy is None or "compact" in policy
+    start = directory.log_start_offsets.get(partition, 0) if clean is None else clean
+    return 1 if is_compacted else 2, start - end
 
 
 # ---- the listing as text ---------------------------------------------------------------------------------------------
@@ -163,6 +227,8 @@ def _some(state: State, partitions: int, disk_bytes: int) -> str:
 _OF_THESE = "OF THESE"
 #: Column of the share of the disk; shown if any partition takes at least this share.
 _SHARE, _SHARE_MIN = "SHARE", 0.001
+#: Number of partitions that are named after a large listing.
+_DIRTIEST = 5
 
 
 def records_text(one: PartitionListing | SegmentListing | TopicListing) -> str:
@@ -225,12 +291,7 @@ SEGMENT_COLUMNS: Sequence[tuple[Column, Callable[[SegmentListing], str]]] = (
 
 def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -> Iterator[str]:
     """Yield the listing as lines for people: one per partition, segment or topic."""
-    for directory in listing.directories:
-        node = "" if directory.node_id is None else f"node {directory.node_id}, "
-        yield f"{printable(directory.path)}: {node}{directory.summary}"
-        yield from (f"  {printable(str(error))}" for error in directory.problems)
-    yield from _metadata_lines(listing)
-    yield ""
+    yield from _first_lines(listing, listing.partitions)
     if segments:
         columns = [_PARTITION_COLUMNS[0][0], *(column for column, _ in SEGMENT_COLUMNS)]
         rows = [
@@ -242,11 +303,63 @@ def lines(listing: Listing, *, segments: bool = False, by_topic: bool = False) -
     else:
         shown = shown_columns(listing, by_topic=by_topic)
         yield from table(*cells_of(shown, listing.topics if by_topic else listing.partitions))
+    yield from _last_lines(listing)
+
+
+def _first_lines(listing: Listing, partitions: Sequence[PartitionListing]) -> Iterator[str]:
+    for directory in listing.directories:
+        node = "" if directory.node_id is None else f"node {directory.node_id}, "
+        yield f"{printable(directory.path)}: {node}{directory.summary}"
+        yield from (f"  {printable(str(error))}" for error in directory.problems)
+    yield from _metadata_lines(listing, partitions)
+    yield ""
+
+
+def _last_lines(listing: Listing) -> Iterator[str]:
     yield ""
     yield _totals(listing)
     if not _headers_read(listing):
         yield "records, codecs, times and damage: give --segments, which reads every segment"
     yield from _footnotes(listing)
+
+
+class RowsAsRead:
+    """The lines of a large listing, portion by portion: a table whose columns grow where a later cell is wider.
+
+    Columns that may turn out to be empty are shown.
+    """
+
+    def __init__(self) -> None:
+        self._widths: list[int] = []
+
+    def next_lines(self, head: Listing, partitions: Sequence[PartitionListing]) -> Iterator[str]:
+        """Yield the lines of the next partitions; the first ones follow the lines of the directories.
+
+        Args:
+            head: the listing without partitions.
+        """
+        by_request = not all(one.headers_read for one in partitions)
+        cells = [one for one in _PARTITION_COLUMNS if not (by_request and one[0].title in _OF_HEADERS)]
+        rows = table(*cells_of(cells, partitions), widths=self._widths)
+        if not self.is_begun:
+            yield from _first_lines(head, partitions)
+            yield from rows
+        else:
+            yield from itertools.islice(rows, 1, None)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there was a portion."""
+        return bool(self._widths)
+
+    @staticmethod
+    def last_lines(listing: Listing) -> Iterator[str]:
+        """Yield the lines after the table. The worst partitions are named again, as the first rows are far above."""
+        yield from _last_lines(listing)
+        dirtiest = [one for one in sorted(listing.partitions, key=ORDERS["dirty"]) if one.dirty_bytes]
+        if dirtiest:
+            named = (f"{printable(one.name)} ({bytes_text(one.dirty_bytes)})" for one in dirtiest[:_DIRTIEST])
+            yield f"most dirty bytes: {', '.join(named)}; --sort dirty lists all in this order"
 
 
 def shown_columns(listing: Listing, *, by_topic: bool = False) -> Cells:
@@ -268,9 +381,9 @@ def _hidden(listing: Listing) -> Iterable[str]:
         yield _SHARE
 
 
-def _metadata_lines(listing: Listing) -> Iterable[str]:
+def _metadata_lines(listing: Listing, partitions: Sequence[PartitionListing]) -> Iterable[str]:
     if listing.metadata_path is None:
-        if any(one.policy.value is None for one in listing.partitions):
+        if any(one.policy.value is None for one in partitions):
             yield (
                 "no metadata log, so policies are unknown; give --metadata DIR, the directory of __cluster_metadata-0, "
                 "or --config cleanup.policy=…"

@@ -31,11 +31,19 @@ class Column:
     right: bool = False
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Yield aligned lines. A first cell that is too long gets a line of its own, before its row."""
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, widths: list[int] | None = None
+) -> Iterable[str]:
+    """Yield aligned lines. A first cell that is too long gets a line of its own, before its row.
+
+    Args:
+        widths: widths of an earlier part of the same table, or an empty list; they grow to those of this part.
+    """
     titles = [column.title for column in columns]
-    widths = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
-    widths[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
+    widths = [] if widths is None else widths
+    needed = [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
+    needed[0] = max((len(row[0]) for row in [titles, *rows] if len(row[0]) <= NAME_WIDTH_MAX), default=0)
+    widths[:] = map(max, needed, widths or needed)
     for row in [titles, *rows]:
         first = row[0]
         if len(first) > widths[0]:

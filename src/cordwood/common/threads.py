@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -45,6 +46,40 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
         return list(pool.map(work, items))
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+#: Number of items in the first portion of `in_portions`, and in the largest ones.
+_FIRST_PORTION, _LARGEST_PORTION = 4, 256
+
+
+def in_portions(
+    at_a_time: int,
+    work: Callable[[_T], _R],
+    items: Sequence[_T],
+    *,
+    disk_order: Callable[[_T], int] = lambda _: 0,
+    is_remote: bool = False,
+) -> Iterator[list[_R]]:
+    """Call a function with each item, and yield the results in the order of the items, in portions that grow.
+
+    The first results appear at once. Threads work on a portion only if the calls wait for a device: if all bytes are in
+    memory, Python's threads would only wait for each other.
+
+    Args:
+        at_a_time: as for `in_parallel`.
+        disk_order: returns the place of an item on the disk; the items of a portion are read in this order.
+        is_remote: each call waits for requests, so threads work on all portions.
+    """
+    start, size, waits = 0, _FIRST_PORTION, is_remote
+    while start < len(items):
+        portion = range(start, min(start + size, len(items)))
+        order = sorted(portion, key=lambda index: disk_order(items[index]))
+        began, cpu = time.monotonic(), time.process_time()
+        found = in_parallel(at_a_time if waits else 1, lambda index: work(items[index]), order)
+        waits = is_remote or time.process_time() - cpu < (time.monotonic() - began) / 2
+        by_index = dict(zip(order, found, strict=True))
+        yield [by_index[index] for index in portion]
+        start, size = portion.stop, min(4 * size, _LARGEST_PORTION)
 
 
 def in_background(work: Callable[[], _R], name: str) -> Future[_R]:

@@ -61,6 +61,7 @@ class FileInfo:
         allocated_bytes: size of its blocks on disk, as counted by `du`; None if the store has no blocks.
         is_special: a FIFO, socket or device; brokers ignore it.
         ctime_ns: time of the last change of bytes or attributes, which no program can set; 0 in a store without it.
+        links: number of names (hard links) of a file; 0 in a store without it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class FileInfo:
     allocated_bytes: int | None = field(default=None, compare=False)
     is_special: bool = False
     ctime_ns: int = field(default=0, compare=False)
+    links: int = field(default=0, compare=False)
 
     @property
     def disk_bytes(self) -> int:

@@ -539,6 +539,7 @@ def _info(name: str, status: os.stat_result) -> FileInfo:
         _STATUS_BLOCK_BYTES * status.st_blocks,
         not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode),
         status.st_ctime_ns,
+        status.st_nlink,
     )
 
 

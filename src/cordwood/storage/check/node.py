@@ -40,6 +40,7 @@ class NodeToCheck:
         siblings: other log directories of the node beside these. Only their ids and metadata log are used.
         files: further paths that the user named, with a file in the place of a log directory.
         strays: paths of partitions that a broker takes for strays; `check_topic_id` adds them.
+        read: the metadata, if it was read already, and has no problems.
     """
 
     fs: Store
@@ -47,6 +48,7 @@ class NodeToCheck:
     siblings: tuple[LogDirectory, ...] = ()
     files: tuple[str, ...] = ()
     strays: set[str] = field(default_factory=set, compare=False)
+    read: ClusterMetadata | None = field(default=None, compare=False)
 
     @functools.cached_property
     def live(self) -> bool:
@@ -73,6 +75,8 @@ class NodeToCheck:
         """The cluster's metadata, read as a broker reads it; None without a metadata log, or while a broker runs."""
         if self.live:
             return None
+        if self.read is not None:
+            return self.read
         if self.metadata_place is None:
             # A formatted node without a metadata log creates an empty one, and so has no topics.
             return cluster_metadata.EMPTY if self.was_formatted else None

@@ -11,7 +11,9 @@ KafkaMetadataLog.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from cordwood.common.errors import CordwoodError, NotFoundError
 from cordwood.common.types import NONE, TopicPartition
@@ -36,7 +38,7 @@ from cordwood.storage.formats.filenames import CLUSTER_METADATA_TOPIC, Directory
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.directory import LogDirectory, twice_in_cleaner_offsets
-from cordwood.storage.node.node import Node, snapshot_offsets
+from cordwood.storage.node.node import LocatedPartition, Node, snapshot_offsets
 from cordwood.storage.node.start import Effect
 
 # ---- directories -----------------------------------------------------------------------------------------------------
@@ -292,30 +294,75 @@ def _is_blocked(node: NodeToCheck, directory: LogDirectory, name: str) -> bool:
 # ---- warnings --------------------------------------------------------------------------------------------------------
 
 
-def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
-    """Return the damage that keeps a broker from serving a node's partitions: strays, missing files and directories.
+class StartWarnings:
+    """The damage that keeps a broker from serving a node's partitions: strays, missing files and directories."""
 
-    Args:
-        by_request: check an object store, too, although each small file takes a request.
-    """
-    if not by_request and node.fs.reads_by_request(node.directories[0].path if node.directories else ""):
-        return []  # each small file would take a request
-    findings = Findings()
-    for one in nodes_of(node.fs, [directory for directory in node.directories if directory.is_brokers]):
-        if one.live:
-            continue
+    def __init__(self, node: Node, *, by_request: bool = False) -> None:
+        """Check the directories, but no partition yet.
+
+        Args:
+            by_request: check an object store, too, although each small file takes a request.
+        """
+        is_read = by_request or not node.fs.reads_by_request(node.directories[0].path if node.directories else "")
+        brokers = [directory for directory in node.directories if directory.is_brokers] if is_read else []
+        self._places = node.places
+        self._nodes = [_with_known_metadata(one, node) for one in nodes_of(node.fs, brokers) if not one.live]
+        self._node_at = {directory.path: one for one in self._nodes for directory in one.directories}
+        self._of_directories = {id(one): _with_effect(self._check_node(one)) for one in self._nodes}
+        self._inside: dict[str, list[Finding]] = {}
+        for finding in (finding for found in self._of_directories.values() for finding in found):
+            self._inside.setdefault(posixpath.dirname(finding.path), []).append(finding)
+
+    @staticmethod
+    def _check_node(one: NodeToCheck) -> Findings:
+        findings = Findings()
         check_directories(one, findings)
         for error in () if one.metadata is None else one.metadata.passed_over[:1]:
             path = error.path or one.directories[0].path
             findings.add(Kind.METADATA_LOG, path, error.what, position=error.position, meaning=NO_START)
-        for place in node.places:
-            if place.directory in one.directories and place.name is not None and not place.name.state:
-                if place.names_topic() and place.topic_id() is None:
-                    continue  # the file is unreadable or invalid; `check` reports the error
-                topic_id = place.topic_id()
-                known = None if topic_id is None else properties.encode_id(topic_id)
-                check_topic_id(one, place.name.topic_partition, place.path, known, findings)
-        list(check_missing(one, findings))
+        return findings
+
+    def of_partition(self, place: LocatedPartition) -> list[Finding]:
+        """Return the damage of one partition; several threads may call this."""
+        return [*self._inside.get(place.path, ()), *self._of_topic(place)]
+
+    def _of_topic(self, place: LocatedPartition) -> list[Finding]:
+        one = self._node_at.get(place.directory.path)
+        if one is None or one.believed is None or place.name is None or place.name.state:
+            return []
+        topic_id = place.topic_id()
+        if topic_id is None and place.names_topic():
+            return []  # the file is unreadable or invalid; `check` reports the error
+        findings = Findings()
+        known = None if topic_id is None else properties.encode_id(topic_id)
+        check_topic_id(one, place.name.topic_partition, place.path, known, findings)
+        return _with_effect(findings)
+
+    def all(self) -> Iterator[Finding]:
+        """Yield the damage of the node and all its partitions."""
+        for one in self._nodes:
+            yield from self._of_directories[id(one)]
+            for place in self._places:
+                if self._node_at.get(place.directory.path) is one:
+                    yield from self._of_topic(place)
+            findings = Findings()
+            list(check_missing(one, findings))
+            yield from _with_effect(findings)
+
+
+def _with_known_metadata(one: NodeToCheck, node: Node) -> NodeToCheck:
+    """Spare a second reading of the metadata log; a broker reads it differently only if it has problems."""
+    read, place = node.metadata, one.metadata_place
+    is_same = read is not None and place is not None and place[1].path == node.metadata_path
+    return replace(one, read=read) if is_same and read is not None and not (read.problems or read.passed_over) else one
+
+
+def warnings(node: Node, *, by_request: bool = False) -> list[Finding]:
+    """Return all `StartWarnings` of a node."""
+    return list(StartWarnings(node, by_request=by_request).all())
+
+
+def _with_effect(findings: Findings) -> list[Finding]:
     return [finding for finding in findings.take() if finding.severity is Severity.DAMAGE and finding.effect]
 
 

@@ -265,7 +265,8 @@ class WindowReader:
         For bytes on disk, or a request away, reading everything in large pieces takes less time.
         """
         reads = self._file.cached_reads()
-        if reads is None or (self._end - self._position <= HEADER_WINDOW_BYTES and not is_loaded("scan")):
+        left = self._end - self._position
+        if reads is None or left <= (SMALL_WINDOW_BYTES if is_loaded("scan") else HEADER_WINDOW_BYTES):
             return  # one read returns the rest of a small file
         buffer = np.empty(HEADER_WINDOW_BYTES, np.uint8)
         status, capacity = layout.ROWS, _FIRST_BATCHES

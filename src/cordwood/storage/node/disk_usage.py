@@ -7,9 +7,10 @@ than their file sizes. Directories count, too. An object store has no blocks; th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any
 
 from cordwood.fs.base import FileInfo, Store
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, parse_file, parse_key_index
@@ -52,31 +53,62 @@ class DiskUsage:
 
 assert {str(use) for use in FileUse} == {one.name for one in fields(DiskUsage)} - {"leftover_files", "foreign_files"}
 
-#: Device and inode of each file that was counted.
-Counted = set[tuple[int, int]]
+#: Device and inode of a file.
+Identity = tuple[int, int]
 
 
-def usage_of(fs: Store, log: LogView, counted: Counted | None = None) -> DiskUsage:
-    """Return the disk space that the directory of a log uses.
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """A file that has, or may have, names in other directories, too (hard links)."""
+
+    identity: Identity
+    use: FileUse
+    name: str
+    disk_bytes: int
+
+
+def usage_of(fs: Store, log: LogView, linked: list[LinkedFile] | None = None) -> DiskUsage:
+    """Return the disk space that the directory of a log uses; a file with several names in it counts once.
 
     Args:
-        counted: files counted so far, by identity; this call adds to it. A file with several names (hard links) counts
-            only under the first of them.
+        linked: receives the files to pass to `counted_once`.
     """
-    counted = set() if counted is None else counted
+    counted: set[Identity] = set()
     sums: Counter[str] = Counter()
     names: dict[FileUse, list[str]] = {FileUse.LEFTOVER: [], FileUse.FOREIGN: []}
     for use, name, info in _files(fs, log):
-        identity = info.device, info.inode
-        if info.inode and identity in counted:
-            continue
-        counted.add(identity)
+        if info.inode and info.links != 1 and not info.is_directory:
+            identity = info.device, info.inode
+            if identity in counted:
+                continue
+            counted.add(identity)
+            if linked is not None:
+                linked.append(LinkedFile(identity, use, name, info.disk_bytes))
         sums[use] += info.disk_bytes
         if use in names:
             names[use].append(name)
     if not fs.reads_by_request(log.path):
         sums[FileUse.DIRECTORY] += fs.stat(log.path).disk_bytes
     return DiskUsage(**sums, leftover_files=tuple(names[FileUse.LEFTOVER]), foreign_files=tuple(names[FileUse.FOREIGN]))
+
+
+def counted_once(usage: DiskUsage, linked: Iterable[LinkedFile], counted: set[Identity]) -> DiskUsage:
+    """Return the usage without files that were counted in another directory.
+
+    Args:
+        linked: files from `usage_of`.
+        counted: such files of all directories so far; this call adds to it.
+    """
+    for file in linked:
+        if file.identity not in counted:
+            counted.add(file.identity)
+            continue
+        less: dict[str, Any] = {file.use: getattr(usage, file.use) - file.disk_bytes}
+        if file.use in (FileUse.LEFTOVER, FileUse.FOREIGN):
+            field = "leftover_files" if file.use is FileUse.LEFTOVER else "foreign_files"
+            less[field] = tuple(name for name in getattr(usage, field) if name != file.name)
+        usage = replace(usage, **less)
+    return usage
 
 
 def own_bytes(directory: LogDirectory) -> int:

@@ -14,6 +14,7 @@ If a running broker deletes or replaces a file, the partition is listed again; i
 
 from __future__ import annotations
 
+import itertools
 import math
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ import numpy as np
 from cordwood.common.config import SourceKind
 from cordwood.common.errors import ConfigError, CorruptFileError, DataError, NotFoundError
 from cordwood.common.text import Presentable
+from cordwood.common.threads import in_portions
 from cordwood.common.types import Codec, TopicPartition
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.record.columns import BatchWindow, decode
@@ -44,9 +46,9 @@ from cordwood.storage.log.recovery import INDEX_KINDS
 from cordwood.storage.log.segment import Segment, gap_error
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Gap, GapKind
-from cordwood.storage.node.directory import LogDirectory, nothing_selected
-from cordwood.storage.node.disk_usage import Counted, DiskUsage, own_bytes, usage_of
-from cordwood.storage.node.node import LocatedPartition, Node, is_asked_for
+from cordwood.storage.node.directory import LogDirectory
+from cordwood.storage.node.disk_usage import DiskUsage, Identity, LinkedFile, counted_once, own_bytes, usage_of
+from cordwood.storage.node.node import LocatedPartition, Node
 
 #: If a segment has more bytes of wrappers than this, the messages in them are not counted.
 WRAPPER_BYTES_MAX = 1 << 20
@@ -372,51 +374,62 @@ class Listing(Presentable):
         return "\n".join(map(str, self.partitions))
 
 
-def list_partitions(
-    node: Node,
-    paths: Sequence[str],
-    topics: Sequence[str],
-    partitions: Sequence[str],
-    *,
-    index_entries: bool,
-    exact: bool = False,
-    index_root: str | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Listing:
-    """List the partitions of a node that was opened on some paths; see `commands.read.ls`.
-
-    Args:
-        topics, partitions: as for `directory.is_wanted`.
-        index_entries: count the entries of indexes; in an object store, also read batch headers.
-        exact: read all batch headers, not a sample.
-        index_root: folder of the key indexes, if they are not in the partitions' directories.
-        on_progress: called with the number of partitions listed so far, and the total.
-
-    Raises:
-        NotFoundError: no partition matches `topics` and `partitions`.
-    """
-    wanted = [place for place in node.places if is_asked_for(place, topics, partitions)]
-    if not wanted and (topics or partitions):
-        raise nothing_selected((place.topic for place in node.places), paths, topics, partitions)
-    counted: Counted = set()
-    sizes = {one.path: node.fs.disk_size(one.path) for one in node.directories}
-    looked = []
-    for done, place in enumerate(wanted, 1):
-        looked.append((place, _partition(node, place, index_entries, index_root, counted, exact=exact)))
-        if on_progress is not None:
-            on_progress(done, len(wanted))
-    listed = [
-        replace(one, disk_share=one.disk_bytes / size) if (size := sizes.get(place.directory.path)) else one
-        for place, one in looked
-        if one is not None
-    ]
+def list_directories(node: Node) -> Listing:
+    """Return the listing of a node's log directories and metadata, without partitions."""
     return Listing(
-        directories=tuple(_directory(one, sizes[one.path]) for one in node.directories),
-        partitions=tuple(listed),
+        directories=tuple(_directory(one, node.fs.disk_size(one.path)) for one in node.directories),
+        partitions=(),
         metadata_path=node.metadata_path,
         metadata_next_offset=None if node.metadata is None else node.metadata.next_offset,
         metadata_problems=() if node.metadata is None else node.metadata.problems,
     )
+
+
+def list_partitions(
+    node: Node,
+    places: Sequence[LocatedPartition],
+    directories: Sequence[DirectoryListing],
+    *,
+    index_entries: bool,
+    exact: bool = False,
+    index_root: str | None = None,
+    foretell: Callable[[LocatedPartition, PartitionListing], PartitionListing] = lambda _, one: one,
+) -> Iterator[list[PartitionListing | None]]:
+    """List partitions of a node, in growing portions; None for a partition that is gone.
+
+    Args:
+        places: the partitions, in the order of the result.
+        directories: the listed directories of the node.
+        index_entries: count the entries of indexes; in an object store, also read batch headers.
+        exact: read all batch headers, not a sample.
+        index_root: folder of the key indexes, if they are not in the partitions' directories.
+        foretell: adds the effects of a broker's next start; it may read files, and runs in several threads.
+    """
+    sizes = {one.path: one.disk_size_bytes for one in directories}
+    counted: set[Identity] = set()
+
+    def look(place: LocatedPartition) -> tuple[LocatedPartition, PartitionListing | None, list[LinkedFile]]:
+        linked: list[LinkedFile] = []
+        one = _partition(node, place, index_entries, index_root, linked, exact=exact)
+        return place, None if one is None else foretell(place, one), linked
+
+    def with_share(
+        place: LocatedPartition, one: PartitionListing | None, linked: Sequence[LinkedFile]
+    ) -> PartitionListing | None:
+        if one is None:
+            return None
+        usage, size = counted_once(one.usage, linked, counted), sizes.get(place.directory.path)
+        return replace(one, usage=usage, disk_share=usage.total_bytes / size if size else None)
+
+    by_request = any(node.fs.reads_by_request(one.path) for one in node.directories)
+    for portion in in_portions(node.fs.concurrency, look, places, disk_order=_inode, is_remote=by_request):
+        yield list(itertools.starmap(with_share, portion))
+
+
+def _inode(place: LocatedPartition) -> int:
+    """Return the inode of a partition's directory: file systems keep a directory's inodes and files near each other."""
+    info = place.directory.info(posixpath.basename(place.path))
+    return 0 if info is None else info.inode
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------
@@ -456,7 +469,13 @@ def _directory(directory: LogDirectory, size_bytes: int | None) -> DirectoryList
 
 
 def _partition(
-    node: Node, place: LocatedPartition, index_entries: bool, index_root: str | None, counted: Counted, *, exact: bool
+    node: Node,
+    place: LocatedPartition,
+    index_entries: bool,
+    index_root: str | None,
+    linked: list[LinkedFile],
+    *,
+    exact: bool,
 ) -> PartitionListing | None:
     """List a partition; return None if it is gone."""
     unreadable: tuple[str, ...]
@@ -478,7 +497,8 @@ def _partition(
             live = place.directory.live
             recovery = () if place.directory.holder is not None else log.recovery.actions
             is_emptied = not live and bool(segments) and log.ends_below_start
-            usage = usage_of(node.fs, log, counted)
+            linked.clear()
+            usage = usage_of(node.fs, log, linked)
             unreadable = tuple(one.unreadable for one in segments if one.unreadable is not None)
             break
         except FileNotFoundError:
@@ -493,7 +513,7 @@ def _partition(
         return None
     name = place.name
     topic_partition = None if name is None else name.topic_partition
-    policy = _policy(node, place.topic)
+    policy = policy_of(node, place.topic)
     current = topic_partition is not None and name is not None and name.state is DirectoryState.CURRENT
     return PartitionListing(
         path=place.path,
@@ -577,7 +597,8 @@ def _emptied(log_start: int) -> Iterator[str]:
     )
 
 
-def _policy(node: Node, topic: str | None) -> Policy:
+def policy_of(node: Node, topic: str | None) -> Policy:
+    """Return the `cleanup.policy` of a topic; None for a directory that is not named like a partition."""
     if topic is None:
         return Policy(None, "no topic")
     if topic == CLUSTER_METADATA_TOPIC:
@@ -662,18 +683,33 @@ class _Tally:
         """Add the next headers, BATCH_ROW[batches]."""
         self.batches += batches.size
         self.last_offset = int(batches["last_offset"][-1])
-        self.max_timestamps.append(int(batches["max_timestamp"].max()))
-        data = batches[_has_records(batches)]
-        self.wrapper_bytes += int(data["size_bytes"][_is_wrapper(data)].sum())
-        self.records += int(_record_counts(batches).sum())
-        self.codecs.update(np.flatnonzero(np.bincount(data["attributes"] & CODEC_MASK)).tolist())
+        largest = int(batches["max_timestamp"].max())
+        self.max_timestamps.append(largest)
+        flags = int(np.bitwise_or.reduce(batches["attributes"]))
+        if batches["magic"].min() == 2 and not flags & ~CODEC_MASK and batches["record_count"].min() > 0:
+            # Nearly all batches are so plain, and a node may have 100,000 small segments: a few array operations each.
+            data, records = batches, batches["record_count"]
+        else:
+            data, records = batches[_has_records(batches)], _record_counts(batches)
+            self.wrapper_bytes += int(data["size_bytes"][_is_wrapper(data)].sum())
+            if not data.size:
+                return
+            largest = int(data["max_timestamp"].max())
+        self.records += int(records.sum())
+        self.codecs.update(set((data["attributes"] & CODEC_MASK).tolist()) if flags & CODEC_MASK else {Codec.NONE})
         # The base timestamp is the first record's, unless the field holds a delete horizon or the timestamp type is
         # LogAppendTime.
-        from_base = data["attributes"] & (DELETE_HORIZON | LOG_APPEND_TIME) == 0
-        first = np.where(from_base, data["base_timestamp"], data["max_timestamp"])
-        first = first[first >= 0]
-        if first.size:
-            self.times += [int(first.min()), int(data["max_timestamp"].max())]
+        first = data["base_timestamp"]
+        if flags & (DELETE_HORIZON | LOG_APPEND_TIME):
+            from_base = data["attributes"] & (DELETE_HORIZON | LOG_APPEND_TIME) == 0
+            first = np.where(from_base, first, data["max_timestamp"])
+        oldest = int(first.min())
+        if oldest < 0:
+            first = first[first >= 0]
+            if not first.size:
+                return
+            oldest = int(first.min())
+        self.times += [oldest, largest]
 
     def add_sample(self, sample: HeaderSample) -> None:
         """Add a sample of all headers."""
