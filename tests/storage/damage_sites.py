@@ -11,7 +11,8 @@ from typing import Any
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
-from cordwood.storage.check import Check, Finding, Severity
+from cordwood.storage.check import Check, Finding, Kind, Severity
+from cordwood.storage.check.sampling import Quick
 from tests.fixtures import facts, fixture
 
 Plant = Callable[[Path], object]
@@ -23,6 +24,8 @@ SITES = {
 }
 FILES = (".kafka_cleanshutdown", "meta.properties")
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+#: A quick check that samples also small segments.
+SMALL = Quick(units=2, whole_bytes=0)
 FIRST = "00000000000000000000"
 
 
@@ -52,8 +55,14 @@ def built(target: Path, *entries: bytes, base_offset: int = 0) -> Path:
     return partition
 
 
-def check(*paths: Path) -> list[Finding]:
-    return list(Check(PosixFileSystem()).run([str(path) for path in paths]))
+def check(*paths: Path, quick: Quick | None = None) -> list[Finding]:
+    return list(Check(PosixFileSystem(), quick=quick).run([str(path) for path in paths]))
+
+
+def places(findings: list[Finding]) -> set[tuple[object, ...]]:
+    """Kind, severity and place of each finding; of wrong leader epochs, the first batch differs."""
+    first = (Kind.LEADER_EPOCHS_MISMATCH, Kind.LEADER_EPOCHS_MISSING)
+    return {(f.path, f.kind, f.severity, f.position, f.kind not in first and f.offset) for f in findings}
 
 
 def damages(findings: list[Finding], partition: Path) -> list[tuple[str, str, int | None, int | None]]:

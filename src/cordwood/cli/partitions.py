@@ -15,8 +15,10 @@ from cordwood.commands import check as check_command
 from cordwood.commands import ls as list_command
 from cordwood.commands.options import ListOptions, WhyOptions
 from cordwood.common.errors import RequestError
+from cordwood.common.text import number
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Check
+from cordwood.storage.check.sampling import Quick
 
 if TYPE_CHECKING:
     from cordwood.storage.node.listing import Listing, PartitionListing
@@ -74,6 +76,14 @@ def check(
         list[str],
         typer.Argument(metavar="PATH...", help="Log directories, partitions, or single files.", show_default=False),
     ],
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Read only the ends of large segments and of their indexes, and a sample of their batches. The result "
+            "reports what was not read.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line per finding, and one with a summary at the end.")
     ] = False,
@@ -85,7 +95,7 @@ def check(
     """
     found, is_read = [], True
     with _CheckProgress() as progress:
-        checks = Check(file_system_for(paths), progress.update)
+        checks = Check(file_system_for(paths), progress.update, Quick() if quick else None)
         for finding in checks.run([named(path) for path in paths]):
             if as_json:
                 is_read = is_read and show(json.dumps(check_command.finding_document(finding)))
@@ -103,7 +113,12 @@ def check(
 class _CheckProgress(Line):
     def update(self, check: Check) -> None:
         seconds = self.due_seconds()
-        if seconds is not None:
+        if seconds is not None and check.summary.looked is not None:
+            partitions, read = number(check.partitions_done, "partition"), check.summary.looked.read_bytes
+            self.show(
+                f"{partitions}, {check_command.megabytes(read)} read of {check_command.megabytes(check.bytes_total)}"
+            )
+        elif seconds is not None:
             done = min(check.bytes_done / max(check.bytes_total, 1), 1.0)
             left = f", {seconds * (1 - done) / done:,.0f} s left" if done > 0.01 else ""
             self.show(f"{done:4.0%} of {check_command.megabytes(check.bytes_total)}{left}")

@@ -10,19 +10,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cordwood.common.arguments import AnyPath, no_path, text_paths
-from cordwood.common.text import bytes_text, number, printable, register
+from cordwood.common.text import bytes_text, names_text, number, printable, register
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
 from cordwood.storage.check import Behind, Check, CheckResult, Finding, Kind, Severity, Summary
+from cordwood.storage.check.sampling import Looked, Quick
 from cordwood.storage.formats.filenames import DirectoryState
+from cordwood.storage.log.header_sample import UNITS
 from cordwood.storage.node.start import Start
 
 
-def check(*paths: AnyPath, fs: Store | None = None) -> CheckResult:
+def check(*paths: AnyPath, fs: Store | None = None, quick: bool = False) -> CheckResult:
     """Find every inconsistency in the files at some paths. Damage has `Severity.DAMAGE`.
 
     Args:
         paths: log directories, folders of several, partitions' directories, or files.
+        quick: read only the ends of large segments and of their indexes, and a sample of their batches;
+            `summary.looked` of the result has the amounts.
 
     Raises:
         NotFoundError: there is nothing to check at a path.
@@ -31,7 +35,7 @@ def check(*paths: AnyPath, fs: Store | None = None) -> CheckResult:
     given = text_paths(paths)
     if not given:
         raise no_path("check")
-    found = Check(fs or file_system_for(given))
+    found = Check(fs or file_system_for(given), quick=Quick() if quick else None)
     return CheckResult(list(found.run(given)), found.summary, found.start)
 
 
@@ -97,6 +101,21 @@ def summary_document(summary: Summary, start: Start) -> dict[str, object]:
         "files": summary.files,
         "size_bytes": summary.size_bytes,
         **{severity.value: summary.findings[severity] for severity in Severity},
+        **({} if summary.looked is None else {"quick": _looked_document(summary.looked)}),
+    }
+
+
+def _looked_document(looked: Looked) -> dict[str, object]:
+    """Return what a quick check read as one JSON value."""
+    return {
+        "read_bytes": looked.read_bytes,
+        "sampled_segments": looked.sampled,
+        "sampled_bytes": looked.sampled_bytes,
+        "samples_per_segment_max": UNITS,
+        "not_read": _not_read(looked) if looked.sampled else "",
+        "recovered_bytes": looked.recovered_bytes,
+        "ends_not_found": [printable(path) for path in looked.endless],
+        "doubtful": [printable(path) for path in looked.doubtful],
     }
 
 
@@ -146,6 +165,8 @@ def lines(findings: Iterable[Finding], summary: Summary, start: Start) -> Iterat
                     yield f"    … and {len(group) - len(shown)} more in {printable(directory)}"
         yield ""
     yield summary_line(summary)
+    if summary.looked is not None:
+        yield from _looked_lines(summary.looked, summary.size_bytes)
 
 
 def _place(finding: Finding) -> str:
@@ -177,6 +198,29 @@ def summary_line(summary: Summary) -> str:
         counts.append(f"{notes:,} note{'s' * (notes != 1)}")
     result = ", ".join(counts) or "no problem found"
     return f"checked {partitions}, {files}, {megabytes(summary.size_bytes)}: {result}"
+
+
+def _not_read(looked: Looked) -> str:
+    segments = f"{number(looked.sampled, 'large segment')} ({bytes_text(looked.sampled_bytes)})"
+    return (
+        f"of {segments}, everything but the first and the last batches, up to {UNITS} batches between, the ends of the "
+        "indexes, and some entries"
+    )
+
+
+def _looked_lines(looked: Looked, size_bytes: int) -> Iterator[str]:
+    """Yield lines with the extent of a quick check."""
+    total = f"looked at {bytes_text(looked.read_bytes)} of {bytes_text(size_bytes)}"
+    if not looked.sampled:
+        yield f"{total}: no segment is large enough for a sample, so everything was read"
+        return
+    yield f"{total}. Not read: {_not_read(looked)}. Run cordwood check without --quick for the rest."
+    for paths, why in (
+        (looked.doubtful, "damaged by their samples, and together too large for a quick check"),
+        (looked.endless, "without the entry of an offset index near their end, so their ends were not looked for"),
+    ):
+        if paths:
+            yield f"{number(len(paths), 'segment')} {why}: {names_text(list(map(printable, paths)))}"
 
 
 def megabytes(size_bytes: int) -> str:

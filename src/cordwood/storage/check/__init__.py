@@ -5,6 +5,7 @@
     indexes     offset, time, transaction and key index against the log
     state       producer snapshots and leader epochs against the log
     partition   all files of one partition
+    sampling    the parts of a large segment that a quick check reads
     permissions files that a broker may not read or write
     directory   log directories: checkpoints, names, duplicate partitions
     node        a broker's log directories together, and the cluster's metadata

@@ -10,7 +10,7 @@ A batch with a wrong checksum or an impossible header is reported once, and excl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -39,6 +39,8 @@ from cordwood.storage.node.start import Effect
 
 #: Size of the longest log file that a broker opens.
 SEGMENT_BYTES_MAX = 2**31 - 1
+#: A position behind all ends.
+TO_END = 2**63 - 1
 
 
 class Observer(Protocol):
@@ -212,6 +214,7 @@ class LostTail:
         records: number of readable records behind the damage.
         size_bytes: size of the readable batches behind the damage.
         end_offset: offset behind the last of these batches.
+        is_sampled: only a sample of the batches behind the damage was read, so records and size are lower limits.
     """
 
     path: str | None = None
@@ -220,6 +223,7 @@ class LostTail:
     records: int = 0
     size_bytes: int = 0
     end_offset: int = 0
+    is_sampled: bool = False
 
     def begin(self, path: str, position: int, offset: int) -> None:
         """Note damage that makes a recovery cut the log, unless the recovery cuts at an earlier place.
@@ -242,8 +246,8 @@ class LostTail:
             self.end_offset = int(batches["last_offset"][-1]) + 1
 
     def tell(self, findings: Findings) -> None:
-        """Add the totals to the finding about the damage."""
-        if self.path is not None and self.records:
+        """Add the totals to the finding about the damage; not those of a sample."""
+        if self.path is not None and self.records and not self.is_sampled:
             findings.add_behind(self.path, self.position, Behind(self.records, self.size_bytes, self.end_offset))
 
 
@@ -282,6 +286,8 @@ class LogCheck:
         self._gap: Gap | None = None
         #: True if a broker that reads at the gap gets an error, and not the end of the log.
         self._fails = False
+        #: True if the next valid batch does not follow the last one, as batches between them were not read.
+        self._is_behind_jump = False
 
     def run(
         self,
@@ -289,18 +295,22 @@ class LogCheck:
         observers: Sequence[Observer],
         see_all: Sequence[Observer],
         progress: Callable[[int], None],
+        ranges: Iterable[tuple[int, int]] = ((0, TO_END),),
+        on_jump: Callable[[], None] = lambda: None,
     ) -> None:
         """Read the file, and report its errors.
 
         Args:
             progress: called with the number of bytes read since the last call.
+            ranges: start and end of each part to read, which is whole batches.
+            on_jump: called before a part that does not follow the part before it.
         """
         size = file.size()
         if size > SEGMENT_BYTES_MAX:
             self._report(Kind.SEGMENT_SIZE, f"{size} bytes; a segment has at most {SEGMENT_BYTES_MAX}")
         place = self.place
         seen = 0
-        for item in WindowReader(file, Checks.WHOLE, base_offset=place.base_offset, end=size, search=not place.live):
+        for item in self._items(file, size, ranges, on_jump):
             if self._gap is not None:
                 self._report_gap(self._gap, followed=True)
                 self._gap = None
@@ -322,6 +332,27 @@ class LogCheck:
             self._report_gap(self._gap, followed=False)
         self._report_invalid(followed=False)
         progress(size - seen)
+
+    def _items(
+        self,
+        file: ReadableFile,
+        size: int,
+        ranges: Iterable[tuple[int, int]],
+        on_jump: Callable[[], None],
+    ) -> Iterator[BatchWindow | Gap]:
+        place = self.place
+        for start, end in ranges:
+            if start != self.end_position:
+                self._is_behind_jump = True
+                on_jump()
+            yield from WindowReader(
+                file,
+                Checks.WHOLE,
+                base_offset=place.base_offset,
+                start=start,
+                end=min(end, size),
+                search=not place.live,
+            )
 
     # ---- headers -----------------------------------------------------------------------------------------------------
 
@@ -414,6 +445,9 @@ class LogCheck:
         if self.first_offset is None:
             self.first_offset = int(first[0])
             before[0] = self.first_offset - 1
+        if self._is_behind_jump:
+            before[0] = max(int(before[0]), int(first[0]) - 1)
+            self._is_behind_jump = False
         if self.hole is None:
             for i in np.flatnonzero(first > before + 1)[:1].tolist():
                 self.hole = int(before[i]) + 1, int(first[i])

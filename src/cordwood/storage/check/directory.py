@@ -5,6 +5,9 @@ file. It compares a file with the files that must agree with it, and reports onl
 
 While a broker runs, files change between one read and the next. So a finding in a live directory is reported only if a
 second check finds it again.
+
+A partition is first read and compared with itself, by a quick check in threads (`_read_partition`); then, in the order
+of the directory, with its node (`_conclude`).
 """
 
 from __future__ import annotations
@@ -13,15 +16,18 @@ import functools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from cordwood.common.errors import CorruptFileError, DataError, NotFoundError, StoreAccessError, TextProblem
 from cordwood.common.text import Presentable
 from cordwood.common.types import NONE, TopicPartition, system_clock
 from cordwood.fs.base import FileInfo, Store
+from cordwood.fs.wrapped import CountedStore
 from cordwood.storage.check.findings import CLEANER_ENDS, STRAY_ONLY, VITAL, Finding, Findings, Kind, Severity
 from cordwood.storage.check.node import NodeToCheck, nodes_of
 from cordwood.storage.check.partition import (
+    InThreads,
     PartitionCheck,
     check_metadata_snapshot,
     is_cluster_metadata,
@@ -30,6 +36,7 @@ from cordwood.storage.check.partition import (
 )
 from cordwood.storage.check.permissions import check_partition_files
 from cordwood.storage.check.placement import check_directories, check_missing, check_topic_id
+from cordwood.storage.check.sampling import Looked, Quick
 from cordwood.storage.formats import checkpoints, filenames, properties
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -89,17 +96,34 @@ class Summary:
         partitions: number of partition directories by state.
         files: number of files in partitions and log directories.
         findings: number of findings by severity.
+        looked: what a quick check read; None after a whole check.
     """
 
     partitions: Counter[DirectoryState] = field(default_factory=Counter)
     files: int = 0
     size_bytes: int = 0
     findings: Counter[Severity] = field(default_factory=Counter)
+    looked: Looked | None = None
 
     @property
     def damaged(self) -> bool:
-        """Whether there is any damage. Findings that recovery repairs are not damage."""
-        return self.findings[Severity.DAMAGE] > 0
+        """Whether there is any damage, or signs of it. Findings that recovery repairs are not damage."""
+        return self.findings[Severity.DAMAGE] > 0 or (self.looked is not None and bool(self.looked.doubtful))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionRead:
+    """A partition whose files were compared with each other.
+
+    Attributes:
+        findings: the findings so far.
+        only: the base offset of the segment that was checked; None for all.
+        check: None if the partition could not be opened.
+    """
+
+    findings: Findings
+    only: int | None
+    check: PartitionCheck | None = None
 
 
 class CheckResult(list[Finding], Presentable):
@@ -115,12 +139,24 @@ class Check:
     """Checks paths, and counts files and findings.
 
     Attributes:
+        quick: parts of large segments that a quick check reads; None: everything is read.
         bytes_total: size of the files to check, without holes; a single file is added when it is checked.
+        partitions_done: number of partitions that were checked.
     """
 
-    def __init__(self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None) -> None:
-        self.fs = fs
-        self.summary = Summary()
+    def __init__(
+        self, fs: Store, on_progress: Callable[[Check], None] = lambda _: None, quick: Quick | None = None
+    ) -> None:
+        """Prepare a check.
+
+        Args:
+            quick: read only parts of large segments; None: read everything.
+        """
+        self.fs = fs if quick is None else CountedStore(fs)
+        self.quick = quick
+        self.summary = Summary(looked=None if quick is None else Looked())
+        self.partitions_done = 0
+        self._pools: list[ThreadPoolExecutor] = []
         self.bytes_total = 0
         self.bytes_done = 0
         self._on_progress = on_progress
@@ -141,6 +177,18 @@ class Check:
             NotFoundError: a path does not exist or has no log. If log directories are among the other paths, this is a
                 finding instead.
         """
+        if self.quick is not None:
+            # A thread for partitions waits for threads for segments, so they are not of one pool.
+            self._pools = [ThreadPoolExecutor(self.fs.concurrency) for _ in range(2)]
+        try:
+            yield from self._run(paths)
+        finally:
+            for pool in self._pools:
+                pool.shutdown(cancel_futures=True)
+            if self._pools:
+                self._progress(0)
+
+    def _run(self, paths: Sequence[str]) -> Iterator[Finding]:
         todo: list[Callable[[], Iterator[Finding]]] = []
         directories: list[LogDirectory] = []
         lost: list[NotFoundError] = []
@@ -197,6 +245,7 @@ class Check:
             events=tuple(sorted(self._events, key=lambda event: list(Effect).index(event.effect))),
             served={name: at for name, at in self._served.items() if name not in gone and name not in inside},
             offline=len(inside),
+            unread_bytes=0 if self.summary.looked is None else self.summary.looked.recovered_bytes,
         )
 
     def _counted(self, findings: Iterator[Finding] | list[Finding]) -> Iterator[Finding]:
@@ -264,6 +313,8 @@ class Check:
 
     def _progress(self, count: int) -> None:
         self.bytes_done += count
+        if self.summary.looked is not None and isinstance(self.fs, CountedStore):
+            self.summary.looked.read_bytes = self.fs.bytes_read
         self._on_progress(self)
 
     def _plan(
@@ -288,13 +339,20 @@ class Check:
             directory = LogDirectory.open(self.fs, one)
             directories.append(directory)
             self._count(directory.entries)
-            for partition in directory.partitions:
-                try:
-                    self._count(self.fs.list(partition.path))
-                except OSError:
-                    continue  # reported when the partition is checked
+            for entries in self._mapped(0)(self._entries, [partition.path for partition in directory.partitions]):
+                self._count(entries)
             steps.append(functools.partial(self._directory, directory))
         return steps
+
+    def _mapped(self, pool: int) -> InThreads:
+        """Return `map`, or one that uses the threads of a quick check."""
+        return self._pools[pool].map if self._pools else map
+
+    def _entries(self, path: str) -> Sequence[FileInfo]:
+        try:
+            return self.fs.list(path)
+        except OSError:
+            return ()  # reported when the partition is checked
 
     def _count(self, entries: Sequence[FileInfo]) -> None:
         files = [info for info in entries if not info.is_directory]
@@ -314,21 +372,21 @@ class Check:
         ends: dict[TopicPartition, int],
         only: int | None = None,
     ) -> list[Finding]:
-        """Return the findings in one partition; in a live directory, only findings that a second check repeats."""
-        found = self._look(directory, path, node, ends, only)
-        if directory is not None and directory.live and found:
-            again = {(f.path, f.kind, f.position, f.offset) for f in self._look(directory, path, node, {}, only)}
-            found = [f for f in found if (f.path, f.kind, f.position, f.offset) in again]
-        return found
+        """Return the findings in one partition."""
+        return self._conclude(self._read_partition(directory, path, node, only), directory, path, node, ends)
+
+    def _read_partition(
+        self, directory: LogDirectory | None, path: str, node: NodeToCheck | None, only: int | None = None
+    ) -> _PartitionRead:
+        """Check the files of one partition; in a live directory, keep only findings that a second check repeats."""
+        read = self._look(directory, path, node, only)
+        if directory is not None and directory.live and read.findings.found:
+            read.findings.keep_repeated(self._look(directory, path, node, only).findings)
+        return read
 
     def _look(
-        self,
-        directory: LogDirectory | None,
-        path: str,
-        node: NodeToCheck | None,
-        ends: dict[TopicPartition, int],
-        only: int | None,
-    ) -> list[Finding]:
+        self, directory: LogDirectory | None, path: str, node: NodeToCheck | None, only: int | None
+    ) -> _PartitionRead:
         findings = Findings()
         live = directory is not None and directory.live
         start = 0
@@ -337,13 +395,33 @@ class Check:
             start = max(0, directory.log_start_offsets.get(name.topic_partition, 0))
         log = open_log(self.fs, path, live=live, log_start_offset=start, findings=findings)
         if log is None:
-            return findings.take()
-        check = PartitionCheck(log, _stop(directory, log), findings, self._progress)
+            return _PartitionRead(findings, only)
+        in_threads, progress = self._mapped(1), self._progress if self.quick is None else _no_progress
+        check = PartitionCheck(log, _stop(directory, log), findings, progress, self.quick, in_threads)
         if node is not None and node.is_broker and not live and not is_deleted(log) and only is None:
             check_partition_files(self.fs, path, log, findings)
         check.run(only=only)
+        return _PartitionRead(findings, only, check)
+
+    def _conclude(
+        self,
+        read: _PartitionRead,
+        directory: LogDirectory | None,
+        path: str,
+        node: NodeToCheck | None,
+        ends: dict[TopicPartition, int],
+    ) -> list[Finding]:
+        """Compare a partition with its node, and return all findings in it."""
+        findings, check, only = read.findings, read.check, read.only
+        self.partitions_done += 1
+        if check is None:
+            return findings.take()
+        log, name = check.log, _partition_name(path)
+        if self.summary.looked is not None:
+            self.summary.looked.add(check.looked)
+            self._progress(0)
         if name is not None and name.state is DirectoryState.CURRENT:
-            if not check.damaged and log.segments:
+            if not check.damaged and check.ends and log.segments:
                 ends[name.topic_partition] = check.log_end_offset
             if node is not None and not (check.names_topic and check.topic_id is None):
                 check_topic_id(node, name.topic_partition, path, check.topic_id, findings)
@@ -366,14 +444,13 @@ class Check:
 
     def _loaded(self, name: TopicPartition, log: LogView, check: PartitionCheck) -> None:
         """Note the first and the end offset of a log after a load, and the events that lose records in the load."""
-        if name.topic == CLUSTER_METADATA_TOPIC:
+        if name.topic == CLUSTER_METADATA_TOPIC or not check.ends:
             return
         lost, end = check.lost, check.log_end_offset if check.loaded_end is None else check.loaded_end
         if check.stop.crashed and lost.path is not None:
             end = lost.offset
-            self._events.append(
-                Event(Effect.CUT, lost.path, "a batch is damaged there", name, offset=end, records=lost.records)
-            )
+            why, records = "a batch is damaged there", lost.records
+            self._events.append(Event(Effect.CUT, lost.path, why, name, end, records, at_least=lost.is_sampled))
         elif check.loaded_end is not None and end < check.log_end_offset:
             why = "its offset index leads behind the end of the log, so that a broker takes the segment for empty"
             at = log.segments[-1].path
@@ -417,6 +494,7 @@ class Check:
         metadata = None if node is None else node.believed
         if check.stop.live or check.damaged or not log.segments or name.topic == CLUSTER_METADATA_TOPIC:
             return
+        never = "the log was never cleaned" if not check.looked.sampled else "no sample of the log shows a clean"
         if metadata is None or metadata.is_tiered(name.topic):
             return  # a tiered topic has records in remote storage; without metadata, any topic may be tiered
         config = None if node is None else node.config_of(name.topic)
@@ -429,7 +507,7 @@ class Check:
         )
         for first, behind, path in () if cleaned else check.holes:
             if behind > log.log_start_offset:
-                what = f"records {first:,} to {behind - 1:,} are missing, and the log was never cleaned"
+                what = f"records {first:,} to {behind - 1:,} are missing, and {never}"
                 findings.add(Kind.SEGMENT_MISSING, path, what, offset=first, effect=Effect.RECORDS_MISSING)
         stated = None if directory is None else directory.log_start_offsets.get(name)
         begun = check.first_epoch_start if stated is None else stated
@@ -469,9 +547,11 @@ class Check:
     def _directory(self, directory: LogDirectory) -> Iterator[Finding]:
         node, _ = self._place_of(directory.path)
         ends: dict[TopicPartition, int] = {}
-        for partition in directory.partitions:
+        paths = [partition.path for partition in directory.partitions]
+        reads = self._mapped(0)(lambda path: self._read_partition(directory, path, node), paths)
+        for partition, read in zip(directory.partitions, reads, strict=True):
             self.summary.partitions[partition.name.state] += 1
-            yield from self._partition(directory, partition.path, node, ends)
+            yield from self._conclude(read, directory, partition.path, node, ends)
         findings = Findings()
         self._directory_names(directory, findings)
         self._directory_files(directory, findings, ends, _present(directory))
@@ -686,6 +766,10 @@ class Check:
                 except (OSError, NotFoundError):
                     continue
         return ends
+
+
+def _no_progress(_: int) -> None:
+    """Report nothing: a thread that reads a partition leaves progress to the thread that concludes."""
 
 
 def _has_deleted(log: LogView) -> bool:

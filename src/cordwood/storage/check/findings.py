@@ -355,6 +355,20 @@ class Findings:
             effect = effect or (_EFFECTS.get(meaning) if severity is Severity.DAMAGE else None)
             self.found.append(Finding(path, kind, severity, what, meaning, position, offset, effect=effect))
 
+    def keep_repeated(self, other: Findings) -> None:
+        """Keep only findings at places where another check of the same files found the same."""
+        again = {(f.path, f.kind, f.position, f.offset) for f in other.found}
+        gone = [f for f in self.found if (f.path, f.kind, f.position, f.offset) not in again]
+        self.found = [f for f in self.found if f not in gone]
+        self._counts.subtract((f.path, f.kind) for f in gone)
+        listed = {(f.path, f.kind) for f in self.found}
+        self._counts = Counter({place: count for place, count in self._counts.items() if place in listed})
+
+    def merge(self, other: Findings) -> None:
+        """Add the findings and counts of another collection about other files."""
+        self.found += other.found
+        self._counts.update(other._counts)
+
     def count(self, kind: Kind, path: str, more: int) -> None:
         """Count further findings without listing them."""
         self._counts[path, kind] += more

@@ -155,9 +155,23 @@ class OffsetIndexCheck(IndexCheck):
         end_offset: offset of its last entry; NONE without one.
     """
 
-    def __init__(self, index: offset_index.OffsetIndex, path: str, findings: Findings, handling: Handling) -> None:
+    def __init__(
+        self,
+        index: offset_index.OffsetIndex,
+        path: str,
+        findings: Findings,
+        handling: Handling,
+        entries: int | None = None,
+    ) -> None:
+        """Check the entries in themselves.
+
+        Args:
+            index: all entries, or a sample.
+            entries: number of entries in the file, of which the index has a sample; None if it has all.
+        """
         super().__init__(path, findings, handling)
-        self.report_padding(index.entries, index.max_entries, offset_index.ENTRY.itemsize)
+        count = index.entries if entries is None else entries
+        self.report_padding(count, index.max_entries, offset_index.ENTRY.itemsize)
         bad = self.report_faults(offset_index.faults(index), Kind.OFFSET_INDEX_ORDER)
         keep = np.ones(index.entries, bool)
         keep[[at // offset_index.ENTRY.itemsize for at in bad if at < index.entries * offset_index.ENTRY.itemsize]] = (
@@ -198,6 +212,10 @@ class OffsetIndexCheck(IndexCheck):
         self._open += (first + np.flatnonzero(hit & (names > lasts[rows]))).tolist()
         if self._open:
             self._look_ahead(starts, lasts)
+
+    def jump(self) -> None:
+        """Compare no entry that waits for a later batch, as the next batches are not read."""
+        self._open.clear()
 
     def _look_ahead(self, starts: Int64Array, lasts: Int64Array) -> None:
         """Check the entries in `_open`, which may be from an older broker.
@@ -243,13 +261,29 @@ class TimeIndexCheck(IndexCheck):
 
     padding = "a broker takes the zeros for the newest time, 1970: retention by time deletes the segment, however new"
 
-    def __init__(self, index: time_index.TimeIndex | None, path: str, findings: Findings, handling: Handling) -> None:
+    def __init__(
+        self,
+        index: time_index.TimeIndex | None,
+        path: str,
+        findings: Findings,
+        handling: Handling,
+        entries: int | None = None,
+    ) -> None:
+        """Check the entries in themselves.
+
+        Args:
+            index: all entries, or a sample; None if the file is missing.
+            entries: number of entries in the file, of which the index has a sample; None if it has all. Then the check
+                gets only some batches of the segment, too.
+        """
         super().__init__(path, findings, handling)
         self.largest_ms = NONE
         self._missing = index is None
+        self._is_sampled = entries is not None
         if index is None:
             index = time_index.decode(b"", 0)
-        self.report_padding(index.entries, index.max_entries, time_index.ENTRY.itemsize)
+        count = index.entries if entries is None else entries
+        self.report_padding(count, index.max_entries, time_index.ENTRY.itemsize)
         self._faulty = bool(self.report_faults(time_index.faults(index), Kind.TIME_INDEX_ORDER))
         count = index.entries - (1 if handling.live and handling.in_use else 0)
         self._index = index
@@ -268,10 +302,20 @@ class TimeIndexCheck(IndexCheck):
         if end > first:
             rows = np.minimum(np.searchsorted(lasts, self._index.offsets[first:end]), lasts.size - 1)
             stated = self._index.timestamps[first:end]
-            for i in np.flatnonzero(stated != running[rows]).tolist():
+            largest = running[rows]
+            wrong = stated != largest
+            if self._is_sampled:
+                # Batches between may have a larger timestamp. Entries before these batches must reach earlier ones.
+                largest = np.where(self._index.offsets[first:end] < lasts[0], self.largest_ms, largest)
+                wrong = stated < largest
+                if end == self._count and self._index.offsets[end - 1] >= lasts[0]:
+                    # The last entry has the timestamp of its batch.
+                    largest[-1] = batches["max_timestamp"][rows[-1]]
+                    wrong[-1] |= stated[-1] != largest[-1]
+            for i in np.flatnonzero(wrong).tolist():
                 what = (
                     f"timestamp {stated[i]} up to offset {self._index.offsets[first + i]}, "
-                    f"but the log's largest up to there is {running[rows[i]]}"
+                    f"but the log's largest up to there is {largest[i]}"
                 )
                 self._entry(first + i, what)
         self.largest_ms = int(running[-1])
@@ -287,6 +331,8 @@ class TimeIndexCheck(IndexCheck):
         if not self.handling.complete or self._faulty or self._at < self._count or self.largest_ms < 0:
             return
         last = self._index.last_entry[0]
+        if self._is_sampled and last > self.largest_ms:
+            return  # its batch was not read
         # A largest timestamp of 0 at the segment's first batch gives an entry of zeros, which looks like unused space.
         if last != self.largest_ms and (self.largest_ms > 0 or self._index.max_entries == 0):
             what = f"the last entry has timestamp {last}, the segment's largest is {self.largest_ms}"
@@ -331,6 +377,11 @@ class OpenTransactions:
         if producer_id not in self.open:
             self.open[producer_id] = offset
             heapq.heappush(self._starts, (offset, producer_id))
+
+    def forget_open(self) -> None:
+        """Forget which transactions are open, because batches that may end them were not read."""
+        self.open.clear()
+        self._starts.clear()
 
     @property
     def first_open(self) -> int | None:
@@ -382,6 +433,7 @@ class TransactionIndexCheck(IndexCheck):
         #: begun their transactions, and a follower appends all batches of a fetch at once. Then the last stable offset
         #: is where the next transaction begins.
         self._ahead: list[tuple[int, int]] = []
+        self._is_behind_jump = False
 
     def _report_version(self, error: CorruptFileError) -> None:
         """Report an unknown version. A load fails on it, even after a crash, unless the offset index is missing."""
@@ -393,6 +445,11 @@ class TransactionIndexCheck(IndexCheck):
     def add(self, batches: BatchRows) -> None:
         """Track transactions in the next valid batches, and compare entries with the markers."""
         state = self._transactions
+        if self._is_behind_jump:
+            # The header of a wrapper of magic 0 or 1 does not contain its first offset.
+            begin = int(batches["base_offset" if batches["magic"][0] >= 2 else "last_offset"][0])
+            self._at = max(self._at, int(np.searchsorted(self._lasts, begin)))
+            self._is_behind_jump = False
         self._next_offset = int(batches["last_offset"][-1]) + 1
         for base_offset, last_offset, producer_id, marker in steps(batches):
             if marker is None:
@@ -402,6 +459,11 @@ class TransactionIndexCheck(IndexCheck):
                 first = state.open.pop(producer_id, None)
                 self._marker(last_offset, producer_id, first, aborted=marker is ControlType.ABORT)
                 state.ended[producer_id] = last_offset
+
+    def jump(self) -> None:
+        """Compare no entries of the next batches, which are not read, and forget which transactions are open."""
+        self._transactions.forget_open()
+        self._is_behind_jump = True
 
     def _marker(self, offset: int, producer_id: int, first: int | None, *, aborted: bool) -> None:
         entry = self._entry_at(offset)

@@ -1,13 +1,18 @@
 """Checks one partition: file names, segments with their indexes, producer snapshots and leader epochs.
 
-The log is read once. State across segments (offsets, transactions, producers, leader epochs) is carried from one to the
-next. After a damaged segment, state that depends on it is no longer compared, so that one error is reported once.
+The log is read once; a quick check reads only parts of its large segments (`sampling`). State across segments (offsets,
+transactions, producers, leader epochs) is carried from one to the next. After a damaged segment, state that depends on
+it is no longer compared, so that one error is reported once.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Protocol, TypeVar
+
+import numpy as np
 
 from cordwood.common.errors import CorruptFileError, NotFoundError, TextProblem
 from cordwood.common.types import NONE, ControlType
@@ -24,6 +29,7 @@ from cordwood.storage.check.indexes import (
     TimeIndexCheck,
     TransactionIndexCheck,
 )
+from cordwood.storage.check.sampling import Looked, Quick, SegmentSample, sample_segment
 from cordwood.storage.formats import log_configs, offset_index, properties, quorum_state, time_index
 from cordwood.storage.formats.filenames import (
     CLUSTER_METADATA_TOPIC,
@@ -37,9 +43,20 @@ from cordwood.storage.formats.filenames import (
 from cordwood.storage.log.files import read_file, why_unreadable
 from cordwood.storage.log.loaded import Stop
 from cordwood.storage.log.recovery import INDEX_KINDS, RecoveryReason, Verb
-from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.segment import MAX_OFFSET, Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.node.node import NO_FOOTER, snapshot_offsets
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class InThreads(Protocol):
+    """Calls a function with each item, perhaps in threads; the results are in the order of the items."""
+
+    def __call__(self, work: Callable[[_T], _R], items: Iterable[_T], /) -> Iterator[_R]:
+        """Begin the calls."""
+        ...
 
 
 class PartitionCheck:
@@ -58,10 +75,31 @@ class PartitionCheck:
         newest_ms: after `run`: largest timestamp of each segment's records, by base offset.
         first_epoch_start: after `run`: start offset of the first leader epoch. Retention moves it with the log's start.
         lost: after `run`: data that a recovery cuts off.
+        ends: after `run`: the end of the log was found, so `log_end_offset` counts.
+        looked: parts of the log that a quick check left out.
     """
 
-    def __init__(self, log: LogView, stop: Stop, findings: Findings, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        log: LogView,
+        stop: Stop,
+        findings: Findings,
+        progress: Callable[[int], None],
+        quick: Quick | None = None,
+        in_threads: InThreads = map,
+    ) -> None:
+        """Prepare the check.
+
+        Args:
+            quick: read only parts of large segments; None: read everything.
+            in_threads: calls a function with each of many segments, as `map` does.
+        """
         self.log = log
+        # A broker recovers the metadata log at every start, so its start depends on all of it.
+        self._quick = None if quick is None or is_cluster_metadata(log) else quick
+        self._in_threads = in_threads
+        self.looked = Looked()
+        self.ends = True
         self.stop = stop
         self.findings = findings
         self.progress = progress
@@ -74,6 +112,7 @@ class PartitionCheck:
         self.has_inner_holes = False
         self.newest_ms: dict[int, int] = {}
         self._segment_end: int | None = None
+        self._is_behind_jump = False
         self._unread: set[str] = set()
         self._entries = {info.name: info for info in log.entries if not info.is_directory}
         self._sizes = {segment.base_offset: segment.size_bytes for segment in log.segments}
@@ -113,29 +152,29 @@ class PartitionCheck:
                 meaning="a broker does not serve this directory" if self.stop.set_aside else None,
             )
         snapshots = state.SnapshotCheck([], self.findings) if only is not None else self._snapshots()
-        for segment, following in zip(segments, (*segments[1:], None), strict=False):
-            if only in (None, segment.base_offset):
-                try:
-                    self._segment(segment, following, snapshots)
-                except OSError as error:
-                    self._unreadable(segment.path, error)
-                    self.damaged = True
-                if self.damaged:
-                    snapshots.stop()
+        chosen = [segment for segment in segments if only in (None, segment.base_offset)]
+        samples = self._in_threads(self._sample, chosen) if self._quick is not None else repeat(None)
+        for segment, sample in zip(chosen, samples, strict=False):
+            try:
+                self._segment(segment, snapshots, sample)
+            except OSError as error:
+                self._unreadable(segment.path, error)
+                self.damaged = True
+            if self.damaged:
+                snapshots.stop()
         self.lost.tell(self.findings)
         if only is not None:
             return
         crashed, live = self.stop.crashed, self.stop.live
-        snapshots.end(self.log_end_offset, damaged=self.damaged, live=live, crashed=crashed)
+        end = self.log_end_offset if self.ends else MAX_OFFSET
+        snapshots.end(end, damaged=self.damaged, live=live, crashed=crashed)
         path = f"{self.log.path}/{FileKind.LEADER_EPOCHS}"
         data = self._read(path)
         entries = None if data is None else state.read_epochs(data, path, self.findings)
         if entries:
             self.first_epoch_start = entries[0].start_offset
         if entries is not None or (data is None and path not in self._unread):
-            self._epochs.end(
-                path, entries, self.log_end_offset, self.findings, damaged=self.damaged, crashed=crashed, live=live
-            )
+            self._epochs.end(path, entries, end, self.findings, damaged=self.damaged, crashed=crashed, live=live)
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
@@ -271,8 +310,9 @@ class PartitionCheck:
 
     # ---- segments ----------------------------------------------------------------------------------------------------
 
-    def _segment(self, segment: Segment, following: Segment | None, snapshots: state.SnapshotCheck) -> None:
-        stop, base = self.stop, segment.base_offset
+    def _situation(self, segment: Segment) -> tuple[SegmentFile, Handling]:
+        """Return what a broker did with a segment and its indexes, and will do with them."""
+        stop, base, following = self.stop, segment.base_offset, segment.following
         in_use = following is None
         rebuilt = self._rebuilt_from is not None and base >= self._rebuilt_from
         unknown = not stop.live and not stop.clean and not stop.crashed
@@ -289,43 +329,101 @@ class PartitionCheck:
             unread=stop.crashed and not rebuilt,
             flushed_offset=stop.recovery_point or 0,
         )
-        check = LogCheck(place, self.findings, self.lost)
         rebuilt |= unopened and segment.size_bytes > 0
-        handling = Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
-        offsets = self._offset_index(segment, handling)
-        times = self._time_index(segment, handling)
+        return place, Handling(rebuilt, stop.live, in_use, stop.clean, stop.set_aside, unopened)
+
+    def _sample(self, segment: Segment) -> SegmentSample | None:
+        assert self._quick is not None, "only a quick check reads a sample"
+        return sample_segment(segment, *self._situation(segment), self._quick)
+
+    def _segment(self, segment: Segment, snapshots: state.SnapshotCheck, sample: SegmentSample | None) -> None:
+        stop, base = self.stop, segment.base_offset
+        place, handling = self._situation(segment)
         aborted = self._transaction_index(segment, place.end_offset, handling)
         self._epochs.segment_path = segment.path
-        watching: list[Observer] = [aborted, self._epochs, snapshots]
-        keys = self._key_indexes.of(base)
-        watching += [one for one in (times, keys) if one is not None]
-        with segment.open() as file:
-            check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
-            if keys is not None and not check.damaged:
-                keys.end(file, base, check.last_offset)
-            if in_use and stop.clean and offsets is not None:
+        if sample is not None and sample.is_doubtful and self._quick is not None:
+            sample = None if self._quick.confirms(segment.size_bytes) else sample
+        if sample is None:
+            check, offsets, times = self._read_whole(segment, place, handling, [aborted, self._epochs, snapshots])
+        else:
+            check, offsets, times = sample.log, sample.offsets, sample.times
+            self._take(segment, sample, aborted, snapshots)
+            if sample.is_doubtful or not sample.reaches_end:
+                self.ends &= place.end_offset is not None
+                self._segment_end = place.end_offset
+                self._is_behind_jump = True
+                return
+        if handling.in_use and stop.clean and offsets is not None:
+            with segment.open() as file:
                 self._end_as_loaded(file, segment)
         self._hole(segment, check)
-        if in_use and stop.crashed:
+        if handling.in_use and stop.crashed:
             self._compare_end(segment, check, [one.end_offset for one in (offsets, times) if one is not None])
         if times is not None:
             self.newest_ms[base] = times.largest_ms
         self.damaged |= check.damaged
-        for index in (offsets, times, aborted):
+        aborted.end()
+        aborted.close(log_damaged=self.damaged)
+        self.log_end_offset = max(base, check.last_offset + 1)
+
+    def _read_whole(
+        self, segment: Segment, place: SegmentFile, handling: Handling, watching: list[Observer]
+    ) -> tuple[LogCheck, OffsetIndexCheck | None, TimeIndexCheck | None]:
+        """Read a whole segment and its indexes; report its errors, and let observers of the log watch."""
+        check = LogCheck(place, self.findings, self.lost)
+        offsets = self._offset_index(segment, handling)
+        times = self._time_index(segment, handling)
+        keys = self._key_indexes.of(segment.base_offset)
+        watching = [*watching, *(one for one in (times, keys) if one is not None)]
+        with segment.open() as file:
+            check.run(file, watching, [offsets] if offsets is not None else [], self.progress)
+            if keys is not None and not check.damaged:
+                keys.end(file, segment.base_offset, check.last_offset)
+        for index in (offsets, times):
             if index is not None:
                 index.end()
-                index.close(log_damaged=self.damaged if index is aborted else check.damaged)
-        self.log_end_offset = max(base, check.last_offset + 1)
+                index.close(log_damaged=check.damaged)
+        return check, offsets, times
+
+    def _take(
+        self,
+        segment: Segment,
+        sample: SegmentSample,
+        aborted: TransactionIndexCheck,
+        snapshots: state.SnapshotCheck,
+    ) -> None:
+        """Add a sample of a segment to the state of the log."""
+        looked = self.looked
+        looked.sampled += 1
+        looked.sampled_bytes += segment.size_bytes
+        looked.recovered_bytes += segment.size_bytes if self._situation(segment)[0].recovered else 0
+        if sample.is_doubtful:
+            looked.doubtful.append(segment.path)
+            self.damaged = True
+            return
+        if not sample.reaches_end:
+            looked.endless.append(segment.path)
+        self.findings.merge(sample.findings)
+        for number, batches in enumerate(sample.parts):
+            if number in sample.jumps or (number == 0 and self._is_behind_jump):
+                aborted.jump()
+                snapshots.jump()
+            aborted.add(batches)
+            self._epochs.add(batches)
+            snapshots.add(batches)
+            if self.lost.path is not None:
+                self.lost.is_sampled = True
+                self.lost.add(batches)
+                self.lost.records += int(np.maximum(batches["record_count"], 0).sum())
+        self._is_behind_jump = False
 
     def _end_as_loaded(self, file: ReadableFile, segment: Segment) -> None:
         """Find the log's end as a load does after a clean shutdown: it trusts the last entry of the offset index."""
-        data = self._index_data(segment, FileKind.OFFSET_INDEX)[1] or b""
-        index = offset_index.decode(data, segment.base_offset)
-        size = len(data) // offset_index.ENTRY.itemsize * offset_index.ENTRY.itemsize
-        if size and not any(data[size - offset_index.ENTRY.itemsize : size]):
+        count, last = segment.last_entry(FileKind.OFFSET_INDEX)
+        if count < segment.files.indexes[FileKind.OFFSET_INDEX].size_bytes // offset_index.ENTRY.itemsize:
             return  # zeros behind the entries are read as an entry for the segment's start, so a load reads all of it
-        position = max(0, int(index.positions[-1])) if index.entries else 0
-        wanted = int(index.offsets[-1]) if index.entries else segment.base_offset
+        position = 0 if last is None else max(0, int(last["position"]))
+        wanted = segment.base_offset + (0 if last is None else int(last["offset"]))
         try:
             self.loaded_end = end_behind(file, position, wanted, segment.base_offset)
         except CorruptFileError as error:

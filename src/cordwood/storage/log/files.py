@@ -77,6 +77,13 @@ class IndexEntries:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def loaded(self) -> npt.NDArray[np.void]:
+        """The used entries that were read so far, in their order."""
+        starts = {number: number * self._piece_entries for number in sorted(self._pieces)}
+        parts = [self._pieces[number][: max(0, self._count - start)] for number, start in starts.items()]
+        return np.concatenate([np.empty(0, self._entry), *parts])
+
     def __getitem__(self, number: int) -> np.void:
         piece, at = divmod(number, self._piece_entries)
         if piece not in self._pieces:

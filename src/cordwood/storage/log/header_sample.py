@@ -21,6 +21,7 @@ all offsets ascend. Otherwise there is no sample, and the caller reads all heade
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -156,28 +157,30 @@ def sample_headers(segment: Segment, *, search: bool = True) -> HeaderSample | N
             file.expect_random_reads()
             index.expect_random_reads()
             return _sample(segment, file, IndexEntries(index, offset_index.ENTRY), search=search)
-    except (OSError, _UnfitError):
+    except (OSError, UnfitError):
         return None
 
 
-class _UnfitError(Exception):
+class UnfitError(Exception):
     """The index is too small or does not fit the batches, or the headers do not count records."""
 
 
 def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search: bool) -> HeaderSample:
-    units = _Units(file, index)
+    units = Units(file, index)
+    if units.count < 2 * UNITS or units.start(1) == units.end:
+        raise UnfitError
     items = read_headers(file, base_offset=segment.base_offset, start=units.end, search=search)
     tail = tuple(item if isinstance(item, Gap) else item.copy() for item in items)
     ends = [item for item in tail if not isinstance(item, Gap)]
     if not ends or isinstance(tail[0], Gap):
-        raise _UnfitError
+        raise UnfitError
     chosen, times = np.unique(list(units.choose(UNITS)), return_counts=True)
     parts = [units.headers(0), *map(units.headers, chosen.tolist())]
     rows = np.concatenate([*parts, *ends])
     if rows["last_offset"][0] < segment.base_offset or (np.diff(rows["last_offset"]) <= 0).any():
-        raise _UnfitError
+        raise UnfitError
     if (rows["magic"] < 2).any():
-        raise _UnfitError  # the headers of wrappers do not count their messages, and such logs are rare by now
+        raise UnfitError  # the headers of wrappers do not count their messages, and such logs are rare by now
     # Number, bytes and offsets of each unit, and of all units between the first one and the tail.
     start, end = units.start(1), units.end
     sizes = [units.start(number + 1) - units.start(number) for number in chosen.tolist()]
@@ -186,7 +189,7 @@ def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search
         for number, part in zip(chosen.tolist(), parts[1:], strict=True)
     ]
     if min(offsets) <= 0:
-        raise _UnfitError
+        raise UnfitError
     known = np.array([np.ones(chosen.size), sizes, offsets], np.float64)
     totals = float(units.count - 1), float(end - start), float(int(ends[0]["base_offset"][0]) - units.first_offset(1))
     # The inverse of each unit's chance to be chosen: by its number, or by a position in it.
@@ -201,17 +204,25 @@ def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search
     )
 
 
-class _Units:
-    """The units of a segment: unit 0 begins at position 0, unit n at the index's entry n - 1."""
+class Units:
+    """The units of a segment: unit 0 begins at position 0, unit n at the index's entry n - 1.
+
+    Attributes:
+        count: number of entries of the index, of units without the tail.
+        end: position of the tail.
+
+    Raises:
+        UnfitError: the index is empty, or its entries lead out of the segment.
+    """
 
     def __init__(self, file: ReadableFile, index: IndexEntries) -> None:
         self._file, self._index = file, index
         self.count = len(index)
-        if self.count < 2 * UNITS:
-            raise _UnfitError
+        if not self.count:
+            raise UnfitError
         self.end = self.start(self.count)
-        if not 0 < self.start(1) < self.end < file.size():
-            raise _UnfitError
+        if not 0 < self.start(1) <= self.end < file.size():
+            raise UnfitError
 
     def start(self, number: int) -> int:
         """Return the position of a unit's first batch."""
@@ -223,6 +234,11 @@ class _Units:
         for at in range(count):
             share = (at + 0.5) / count
             yield 1 + int(share * (self.count - 1)) if at % 2 else self._holding(first + share * (self.end - first))
+
+    def range_of(self, offset: int) -> tuple[int, int]:
+        """Return start and end of the unit that holds an offset relative to the base offset, by the index."""
+        number = bisect.bisect_right(self._index, offset, key=lambda entry: int(entry["offset"]))
+        return self.start(number), self.start(number + 1) if number < self.count else self._file.size()
 
     def _holding(self, position: float) -> int:
         """Return the unit that holds a position: guess by proportion, and halve after two guesses."""
@@ -245,16 +261,16 @@ class _Units:
             rows = np.empty(data.size // MIN_ENTRY_BYTES[0] + 1, BATCH_ROW)
             count, consumed, _ = headers.scan_batches(data, end - position, position, rows, whole_entries=False)
             if not count:
-                raise _UnfitError
+                raise UnfitError
             found.append(rows[:count])
             position += int(consumed)
         if not found:
-            raise _UnfitError
+            raise UnfitError
         return np.concatenate(found)
 
     def first_offset(self, number: int) -> int:
         """Return the base offset of a unit's first batch."""
         batch = header_at(self._file, self.start(number))
         if batch is None:
-            raise _UnfitError
+            raise UnfitError
         return int(batch["base_offset"])

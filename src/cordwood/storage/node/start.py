@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cordwood.common.text import names_text, number, printable
+from cordwood.common.text import bytes_text, names_text, number, printable
 from cordwood.common.types import TopicPartition
 
 
@@ -42,6 +42,7 @@ class Event:
         partition: the affected partition; None for a log directory or the whole node.
         offset: for a cut, the end offset of the log after it; for a deleted segment, its base offset.
         records: number of lost records, as far as they can be read; None if they are not counted.
+        at_least: only a sample of the lost records was read, so `records` is a lower limit.
     """
 
     effect: Effect
@@ -50,6 +51,7 @@ class Event:
     partition: TopicPartition | None = None
     offset: int | None = None
     records: int | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Start:
         partitions: number of partitions that the broker should serve.
         served: offsets of each served partition; empty if no log was read.
         offline: number of partitions in a directory that the broker takes offline.
+        unread_bytes: size of segments that the start reads whole, of which a quick check read only a sample.
     """
 
     is_node: bool
@@ -76,15 +79,18 @@ class Start:
     events: tuple[Event, ...] = ()
     served: Mapping[TopicPartition, Served] = field(default_factory=dict)
     offline: int = 0
+    unread_bytes: int = 0
 
     @property
-    def starts(self) -> bool:
-        """Whether the broker starts and keeps running."""
-        return not self.of(Effect.DOES_NOT_START)
+    def starts(self) -> bool | None:
+        """Whether the broker starts and keeps running; None if that depends on data that was not read."""
+        if self.of(Effect.DOES_NOT_START):
+            return False
+        return None if self.unread_bytes else True
 
     @property
     def good(self) -> bool:
-        """Whether the broker starts and serves all records in the directories."""
+        """Whether the broker starts and serves all records in the directories, as far as they were read."""
         return not any(_matters(event) for event in self.events)
 
     def of(self, *effects: Effect) -> list[Event]:
@@ -98,6 +104,13 @@ class Start:
     @property
     def line(self) -> str:
         """Summary of the start in one line."""
+        if not self.unread_bytes or self.starts is False:
+            return self._line
+        size = bytes_text(self.unread_bytes)
+        return f"{self._line}, unless there is damage in the {size} that it reads first, of which a sample was read"
+
+    @property
+    def _line(self) -> str:
         if refused := self.of(Effect.DOES_NOT_START):
             more = f" (and for {number(len(refused) - 1, 'more reason')})" if len(refused) > 1 else ""
             return f"{self._broker} does not start: {_why(refused[0])}{more}"
@@ -134,7 +147,8 @@ class Start:
         if cuts := [event for event in self.of(Effect.CUT) if _matters(event)]:
             first = cuts[0]
             name = "the log" if first.partition is None else str(first.partition)
-            goes = "" if not first.records else f" ({number(first.records, 'record')} behind it go)"
+            least = "at least " if first.at_least else ""
+            goes = "" if not first.records else f" ({least}{number(first.records, 'record')} behind it go)"
             more = f", and {number(len(cuts) - 1, 'more log')}" if len(cuts) > 1 else ""
             found.append(f"cuts {name} at offset {first.offset:,}{goes}{more}")
         if missing := self.of(Effect.RECORDS_MISSING):
