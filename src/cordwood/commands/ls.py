@@ -420,9 +420,10 @@ def sample_note(listing: Listing) -> str:
     records, error = (sum(one.records for one in sampled), math.hypot(*(one.records_error for one in sampled)))
     share = f"{100 * error / records:.2g} %" if records else "0"
     which = names_text([printable(one.name) for one in sampled])
+    newest = ", newest times may be those of markers" if any("newest_ms" in one.estimates for one in sampled) else ""
     return (
         f"sampled: {UNITS} places a segment in {which}: records are ± {share}; codecs, oldest times and damage are "
-        "those seen there; --exact reads all batch headers"
+        f"those seen there{newest}; --exact reads all batch headers"
     )
 
 

@@ -208,8 +208,7 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
         yield ""
     yield from table(*_summary(result))
     yield ""
-    total, lost = map(bytes_text, sums(result.partitions))
-    yield f"{number(len(result.partitions), 'partition')}: {total} on disk, up to {lost} could go"
+    yield f"{number(len(result.partitions), 'partition')}: {_total(result)}"
     if 0 < len(shown) < len(result.partitions):
         yield f"the {len(shown):,} that could lose most are above; --limit shows more"
     if result.keys_not_counted:
@@ -220,7 +219,7 @@ def lines(result: WhyResult, limit: int | None = None) -> Iterator[str]:
 def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     cause = partition.cause
     size, lost = bytes_text(partition.usage.total_bytes), partition.could_lose_disk_bytes
-    could = f"up to {bytes_text(lost)} could go" if lost else "nothing could go"
+    could = _could_go(lost, partition.is_estimate) if lost else "nothing could go"
     yield printable(f"{partition.name}: {size} on disk, {could}: {cause.what}")
     for evidence in cause.evidence:
         yield _line("because", str(evidence))
@@ -231,8 +230,21 @@ def _partition_lines(partition: WhyPartition) -> Iterator[str]:
     yield _line("broker", partition.broker)
     yield _line("offline", partition.offline)
     for other in partition.causes[1:]:
-        held = f"{bytes_text(other.disk_bytes_max)}: " if other.bytes_max else ""
+        held = f"{_most(other.disk_bytes_max, other.is_estimate)}: " if other.bytes_max else ""
         yield _line("also", held + other.what + (f"; {other.next_step}" if other.next_step else ""))
+
+
+def _most(size_bytes: int, is_estimate: bool) -> str:
+    return f"{'≈ ' if is_estimate else ''}{bytes_text(size_bytes)}"
+
+
+def _could_go(size_bytes: int, is_estimate: bool) -> str:
+    return f"{'about' if is_estimate else 'up to'} {bytes_text(size_bytes)} could go"
+
+
+def _total(result: WhyResult) -> str:
+    total, lost = sums(result.partitions)
+    return f"{bytes_text(total)} on disk, {_could_go(lost, any(one.is_estimate for one in result.partitions))}"
 
 
 def _line(label: str, text: str) -> str:
@@ -262,7 +274,10 @@ def _summary(result: WhyResult) -> tuple[list[Column], list[list[str]]]:
     for partition in result.partitions:
         by_kind.setdefault(partition.cause.kind, []).append(partition)
     ranked = sorted(((kind, some, sums(some)) for kind, some in by_kind.items()), key=lambda row: -row[2][1])
-    rows = [[kind, f"{len(some):,}", *map(bytes_text, both)] for kind, some, both in ranked]
+    rows = [
+        [kind, f"{len(some):,}", bytes_text(total), _most(lost, any(one.is_estimate for one in some))]
+        for kind, some, (total, lost) in ranked
+    ]
     return [Column("MAIN CAUSE"), *figures], rows
 
 
@@ -278,8 +293,17 @@ def _document(result: WhyResult) -> dict[str, Any]:
             "disk_bytes": total,
             "could_lose_bytes": could_lose(result.partitions, on_disk=False),
             "could_lose_disk_bytes": lost,
+            "estimates": _estimates(_LOST, any(one.is_estimate for one in result.partitions)),
         },
     }
+
+
+#: Figures that are estimates if a cause is one.
+_LOST = ("could_lose_bytes", "could_lose_disk_bytes")
+
+
+def _estimates(names: tuple[str, ...], is_estimate: bool) -> list[str]:
+    return list(names) if is_estimate else []
 
 
 def _partition(partition: WhyPartition) -> dict[str, Any]:
@@ -292,6 +316,7 @@ def _partition(partition: WhyPartition) -> dict[str, Any]:
         "usage": asdict(partition.usage),
         "could_lose_bytes": partition.could_lose_bytes,
         "could_lose_disk_bytes": partition.could_lose_disk_bytes,
+        "estimates": _estimates(_LOST, partition.is_estimate),
         "causes": [_cause(one) for one in partition.causes],
         "broker": partition.broker,
         "offline": partition.offline,
@@ -306,6 +331,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "what": cause.what,
         "bytes_max": cause.bytes_max,
         "disk_bytes_max": cause.disk_bytes_max,
+        "estimates": _estimates(("bytes_max", "disk_bytes_max", "what", "by_itself"), cause.is_estimate),
         "way": cause.way,
         "next_step": cause.next_step,
         "by_itself": cause.by_itself,
@@ -332,11 +358,15 @@ def _keys(keys: KeyCounts) -> dict[str, Any]:
 def _html(result: WhyResult) -> str:
     columns = [Column("PARTITION"), Column("ON DISK", right=True), Column("COULD GO", right=True), Column("CAUSE")]
     rows = [
-        [one.name, bytes_text(one.usage.total_bytes), bytes_text(one.could_lose_disk_bytes), one.cause.what]
+        [
+            one.name,
+            bytes_text(one.usage.total_bytes),
+            _most(one.could_lose_disk_bytes, one.is_estimate),
+            one.cause.what,
+        ]
         for one in result.partitions
     ]
-    total, lost = sums(result.partitions)
-    return html_table(columns, rows, f"{bytes_text(total)} on disk, up to {bytes_text(lost)} could go")
+    return html_table(columns, rows, _total(result))
 
 
 register(WhyResult, lines=lines, document=_document, html=_html)

@@ -127,6 +127,7 @@ class Cause:
         disk_bytes_max: the same in blocks, including the indexes, as `du` counts them.
         next_step: action that a person can take.
         by_itself: when this changes without any action; empty if no such time is known.
+        is_estimate: whether the bytes come from a sample of the headers, so that they bound nothing.
     """
 
     kind: CauseKind
@@ -137,6 +138,7 @@ class Cause:
     evidence: tuple[Evidence, ...] = ()
     way: Way = Way.COMPACTION
     disk_bytes_max: int = NONE
+    is_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,11 @@ class WhyPartition:
     def cause(self) -> Cause:
         """The main cause."""
         return self.causes[0]
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the bytes of a cause, and so those that could go, come from a sample of the headers."""
+        return any(one.is_estimate for one in self.causes)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.cause.what}"

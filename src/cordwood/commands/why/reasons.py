@@ -451,7 +451,8 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
         return
     expired = sum(one.expired_bytes for one in log.headers)
     waiting = sum(one.waiting_bytes for one in log.headers)
-    about, at_least = ("about ", "at least ") if any(one.is_sampled for one in log.headers) else ("", "")
+    is_estimate = any(one.is_sampled for one in log.headers)
+    about, at_least, or_later = ("about ", "at least ", ", or later,") if is_estimate else ("", "", "")
     if expired and not compaction.cleanable_bytes:
         batches = sum(one.expired_batches for one in log.headers)
         yield Cause(
@@ -462,6 +463,7 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
             facts.plan.hint or "cordwood clean --first-dirty 0",
             "its next clean removes them",
             (facts.of_config("delete.retention.ms"),),
+            is_estimate=is_estimate,
         )
     if waiting:
         last = max(one.last_horizon_ms for one in log.headers)
@@ -471,8 +473,9 @@ def _tombstones(facts: PartitionFacts) -> Iterator[Cause]:
             f"{at_least}{utc(last)}",
             waiting,
             "a shorter delete.retention.ms, for tombstones that come later",
-            f"cleans from {utc(last)} on remove them",
+            f"cleans from {utc(last)} on{or_later} remove them",
             (facts.of_config("delete.retention.ms"),),
+            is_estimate=is_estimate,
         )
 
 

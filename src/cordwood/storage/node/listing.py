@@ -28,7 +28,7 @@ from cordwood.common.config import SourceKind
 from cordwood.common.errors import ConfigError, CorruptFileError, DataError, NotFoundError
 from cordwood.common.text import Presentable
 from cordwood.common.threads import in_portions
-from cordwood.common.types import Codec, TopicPartition
+from cordwood.common.types import NONE, Codec, TopicPartition
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.record.columns import BatchWindow, decode
 from cordwood.storage.formats.filenames import (
@@ -108,7 +108,8 @@ class SegmentListing:
         unreadable: why the batches are unreadable, so that facts about them are missing; None if they were read.
         headers_read: False if the batch headers were not read; then all facts from them are 0, None or empty.
         estimates: names of the fields that come from a sample of the headers. `codecs` and `damage` may then be
-            incomplete, and `oldest_ms` too high.
+            incomplete, and `oldest_ms` too high. `newest_ms` is one only if the time index has a larger timestamp than
+            the records that were seen: it may be a marker's.
         records_error: twice the standard error of `records`.
     """
 
@@ -677,7 +678,7 @@ class _Tally:
     damage: list[DataError] = field(default_factory=list)
     unreadable: str | None = None
     records_error: int = 0
-    is_sampled: bool = False
+    estimates: tuple[str, ...] = ()
 
     def add(self, batches: BatchRows) -> None:
         """Add the next headers, BATCH_ROW[batches]."""
@@ -715,13 +716,14 @@ class _Tally:
         """Add a sample of all headers."""
         rows, newest_ms = sample.rows, sample.newest_ms
         self.add(rows)
+        is_seen = newest_ms <= max(self.times, default=NONE)
         self.max_timestamps.append(newest_ms)
         self.times += [newest_ms] if newest_ms >= 0 else []
         records = sample.total(_record_counts(rows))
         offsets = int(rows["last_offset"][-1] - rows["base_offset"][0]) + 1
         self.records, self.records_error = min(round(records.value), offsets), round(records.error)
         self.batches = round(sample.total(np.ones(rows.size)).value)
-        self.is_sampled = True
+        self.estimates = _ESTIMATES if is_seen else (*_ESTIMATES, "newest_ms")
 
 
 def _has_records(batches: BatchRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -737,7 +739,7 @@ def _segment(
     log: LogView, segment: Segment, tally: _Tally, index_entries: bool, *, is_read: bool = True
 ) -> SegmentListing:
     records = tally.records
-    exact = is_read and not tally.is_sampled and tally.wrapper_bytes == 0 and tally.unreadable is None
+    exact = is_read and not tally.estimates and tally.wrapper_bytes == 0 and tally.unreadable is None
     if tally.unreadable is None and 0 < tally.wrapper_bytes <= WRAPPER_BYTES_MAX:
         more, exact = _in_wrappers(segment)
         records += more
@@ -757,7 +759,7 @@ def _segment(
         damage=tuple(tally.damage),
         unreadable=tally.unreadable,
         headers_read=is_read,
-        estimates=_ESTIMATES if tally.is_sampled else (),
+        estimates=tally.estimates,
         records_error=tally.records_error,
     )
 
