@@ -21,7 +21,7 @@ from tests.kafka_tools import Oracle
 pytestmark = pytest.mark.more
 
 #: One of each kind.
-SHAPES = ("B", "lz4", "IH", "tiny")
+SHAPES = ("B", "lz4", "IH", "tiny", "segments")
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_each_log_is_cleaned_by_both_with_the_same_result(kafka_oracle: Oracle, 
         assert 0 < one["cleaned_bytes"] < one["size_bytes"]
         assert one["cpu_seconds"] > 0 and one["peak_bytes"] > 100e6 and one["copied"]["median"] > 0
     alone = {one["workload"] for one in found if one["one_process"]}
-    assert alone == {"B", "lz4"}
+    assert alone == {"B", "lz4", "segments"}
     assert not list(logs.iterdir())
     assert [text.text for text in ElementTree.parse(chart).iter("{http://www.w3.org/2000/svg}text")][1] == "B, copy"
 

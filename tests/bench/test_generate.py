@@ -28,3 +28,13 @@ def test_a_keyed_log_has_its_records_its_keys_and_a_short_last_segment(tmp_path:
     assert {batch.codec for batch in log.batches()} == {codec}
     assert len(log.segments) == 3
     assert log.segments[-1].size_bytes < 80_000
+
+
+def test_a_log_may_have_a_segment_per_record(tmp_path: Path) -> None:
+    shape = Shape(batch_bytes=1, round_batches=1)
+    count = write_keyed_log(
+        PosixFileSystem(), str(tmp_path), records=7, keys=KeyPattern(3), shape=shape, segment_bytes=1
+    )
+    log = LogView(str(tmp_path), fs=PosixFileSystem())
+    assert [segment.base_offset for segment in log.segments] == [record.offset for record in log.records()]
+    assert len(log.segments) == count == 8

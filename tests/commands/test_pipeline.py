@@ -206,12 +206,14 @@ def test_a_damaged_partition_is_copied_as_it_was_and_the_others_are_cleaned(
 
 def test_an_output_that_fails_its_check_is_not_used(tmp_path: Path) -> None:
     posix, source, target = PosixFileSystem(), fixture("kraft-before"), tmp_path / "new"
-    read = [""]
+    read, origins = [""], dict[str, str]()
 
     def spoil_an_output(verb: str, path: str) -> None:
         if verb == "open" and path.startswith(str(source)):
             read[0] = Path(path).parent.name
-        if verb == "sync" and "/outputs/" in path and path.endswith(".log") and read[0] == "orders-1":
+        if verb == "create" and "/outputs/" in path and path.endswith(".log"):
+            origins[path] = read[0]
+        if verb == "sync" and origins.get(path) == "orders-1":
             spoil(posix, path)
 
     result = clean(str(source), output=str(target), fs=Acting(posix, spoil_an_output), topics=["orders"])

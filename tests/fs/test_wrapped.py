@@ -5,9 +5,10 @@ import errno
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
-from cordwood.fs.wrapped import Overlay
+from cordwood.fs.wrapped import Overlay, SyncsLater
 from cordwood.storage.log.files import read_file
 from cordwood.testing.memory import MemoryFileSystem
+from cordwood.testing.memory_journal import lose_all
 
 
 def tree() -> tuple[LocalFileSystem, Overlay]:
@@ -57,3 +58,33 @@ def test_nothing_in_the_directory_can_be_changed() -> None:
             change()
         assert caught.value.errno == errno.EROFS
     assert {info.name for info in fs.list("t-0")} == {"0.log", "5.log"}
+
+
+def test_syncs_wait_until_all_are_made_and_each_file_survives_a_power_cut_after_them() -> None:
+    fs = MemoryFileSystem(lambda: 7)
+    with fs.create("copied") as file:
+        file.write(0, b"old")
+    later = SyncsLater(fs)
+    with later.create("written") as file:
+        file.write(0, b"new")
+        file.sync()
+    later.sync_file("copied")
+    later.rename("written", "renamed")
+    assert not [one for one in fs.operations if one.startswith("sync")]
+    assert later.sync_all() == {}
+    fs.sync_directory("/")
+    after = fs.crash(lose_all)
+    assert [read_file(after, name) for name in ("copied", "renamed")] == [b"old", b"new"]
+    assert later.sync_all() == {}, "each file is synced once"
+
+
+def test_a_file_that_cannot_be_synced_later_is_named_and_the_others_are_synced() -> None:
+    fs = MemoryFileSystem(lambda: 7)
+    later = SyncsLater(fs)
+    with later.create("good") as file:
+        file.write(0, b"x")
+        file.sync()
+    later.sync_file("gone")
+    ((path, error),) = later.sync_all().items()
+    assert (path, error.errno) == ("gone", errno.ENOENT)
+    assert [one for one in fs.operations if one.startswith("sync")] == ["sync good"]

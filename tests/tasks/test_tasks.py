@@ -104,11 +104,11 @@ def test_two_attempts_write_the_same_into_folders_of_their_own(tmp_path: Path) -
         assert data == Path(second.folder, name).read_bytes()
 
 
-def test_progress_adds_up_to_about_what_was_announced(tmp_path: Path) -> None:
+def test_progress_of_a_small_log_adds_up_to_one_of_two_announced_passes(tmp_path: Path) -> None:
     outputs, progress = folders(tmp_path)
     one = orders(fixture("kraft-before"))
     run_task(one, outputs, progress)
-    assert one.size_bytes <= total(PosixFileSystem(), progress) <= 2 * one.size_bytes
+    assert one.size_bytes / 2 <= total(PosixFileSystem(), progress) <= 0.6 * one.size_bytes
 
 
 def test_damage_comes_back_with_its_place(tmp_path: Path) -> None:
@@ -178,10 +178,11 @@ def test_a_task_that_fails_leaves_no_table_of_keys_to_python_to_collect(tmp_path
 
 def test_a_task_answers_partition_by_partition(tmp_path: Path) -> None:
     tasks = [task(path="/nowhere/a-0"), task(path="/nowhere/b-0"), task(path="/nowhere/c-0")]
-    step = pickle.loads(pickle.dumps(cleaning(*folders(tmp_path), at_a_time=8)))
+    step = pickle.loads(pickle.dumps(cleaning(*folders(tmp_path))))
     answers = list(step([(0, tasks[0]), (2, tasks[2]), (1, tasks[1])]))
     assert [at for at, _ in answers] == [0, 2, 1]
-    assert [one.what.split()[0] for _, one in answers] == ["/nowhere/a-0", "/nowhere/c-0", "/nowhere/b-0"]
+    assert [one for _, (one, _) in answers] == [tasks[0], tasks[2], tasks[1]]
+    assert [failure.what.split()[0] for _, (_, failure) in answers] == ["/nowhere/a-0", "/nowhere/c-0", "/nowhere/b-0"]
 
 
 def limited(**choice: Any) -> PartitionTask:

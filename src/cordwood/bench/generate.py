@@ -31,7 +31,6 @@ from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.segment_writer import IndexLimits, SegmentWriter
 
-_DISTINCT_BATCHES = 64
 #: With transactions: number of committed batches, and the producers of committed and of aborted batches.
 _COMMITTED_BATCHES, _PRODUCERS = 51, (1, 2)
 _WORDS = [b"amber", b"birch", b"cedar", b"dogwood", b"elm", b"fir", b"ginkgo", b"hazel", b"juniper", b"kapok"]
@@ -47,6 +46,7 @@ class Shape:
         batch_bytes: approximate batch size before compression.
         tombstone_every: one in this many records is a tombstone; 0: no tombstones.
         aborted: whether all batches are transactional, and a fifth of them aborted.
+        round_batches: number of distinct batches, of which a log has a multiple.
     """
 
     value_bytes: int = 100
@@ -55,6 +55,7 @@ class Shape:
     codec: Codec = Codec.NONE
     tombstone_every: int = 0
     aborted: bool = False
+    round_batches: int = 64
 
     @property
     def records_per_batch(self) -> int:
@@ -85,7 +86,7 @@ def _batches(shape: Shape, seed: int) -> list[bytes]:
             codec=shape.codec,
             leader_epoch=0,
         )
-        for _ in range(_DISTINCT_BATCHES)
+        for _ in range(shape.round_batches)
     ]
 
 

@@ -42,6 +42,7 @@ class BenchWorkload:
         incremental: whether only the updates at the end are dirty.
         dirty: dirty share of the records; 0 where it does not matter.
         targets: targets by way of cleaning.
+        record_per_segment: whether each segment has one batch, of one record.
     """
 
     title: str
@@ -52,9 +53,12 @@ class BenchWorkload:
     incremental: bool = False
     dirty: float = 0
     targets: Mapping[Way, SpeedTarget] | None = None
+    record_per_segment: bool = False
 
     def segment_bytes(self, share: float) -> int:
         """Return the segment size. A smaller incremental log has as many segments, and as many with updates."""
+        if self.record_per_segment:
+            return 1
         return max(int(_SEGMENT_BYTES * share), 1 << 20) if self.incremental else _SEGMENT_BYTES
 
     def target(self, way: Way) -> SpeedTarget | None:
@@ -134,6 +138,14 @@ WORKLOADS: dict[str, BenchWorkload] = {
     ),
     "8": BenchWorkload("8 partitions of B", 2 * _M, KeyPattern(125_000), partitions=8, targets=_copy(6, 10)),
     "tiny": BenchWorkload("1,000 partitions of 100 kB", 800, KeyPattern(100), Shape(batch_bytes=1000), partitions=1000),
+    "segments": BenchWorkload(
+        "4,000 segments of one record",
+        4000,
+        KeyPattern(50),
+        Shape(batch_bytes=1, round_batches=1),
+        targets=_copy(0.25, 0.5),
+        record_per_segment=True,
+    ),
 }
 #: Possible dirty shares of a log, in per mille.
 _PER_MILLE = (1, 3, 10, 30, 100, 300)

@@ -66,10 +66,11 @@ from cordwood.common.text import (
 )
 from cordwood.common.threads import in_parallel
 from cordwood.common.types import Clock, system_clock
-from cordwood.fs.base import Link, Target, TargetStore
+from cordwood.fs.base import Link, Target, TargetStore, waits_for_each_read
 from cordwood.fs.by_url import file_system_for
 from cordwood.fs.paced import Limit, throttled
 from cordwood.fs.workspace import leftovers, mode_of
+from cordwood.fs.wrapped import SyncsLater
 from cordwood.storage.changes.copy import (
     DirectoryCopy,
     Replacement,
@@ -83,7 +84,7 @@ from cordwood.storage.changes.copy import (
     replace_segments,
 )
 from cordwood.storage.check.placement import text, warnings
-from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState
+from cordwood.storage.formats.filenames import LOG_START_OFFSETS, DirectoryState, FileKind
 from cordwood.storage.index.build import SEGMENT_SHARE, bring_indexes
 from cordwood.storage.log.loaded import broker_would_load, zero_bytes
 from cordwood.storage.log.view import LogView
@@ -213,6 +214,10 @@ def _indexes_to_make(
 # ---- build -----------------------------------------------------------------------------------------------------------
 
 
+#: Partitions whose copies are at most this large are copied one after the other, so many of them are synced together.
+_SMALL_BYTES, _SYNCED_TOGETHER = 1_000_000, 256
+
+
 @dataclass(slots=True)
 class _Built:
     """A partition in the copy.
@@ -246,10 +251,9 @@ def _build(
 ) -> list[_Built]:
     """Copy the other partitions, move the cleaned ones in, and write the checkpoints; return all partitions."""
     plans = {one.path: one for one in plan.partitions}
-    work = [(copy, place) for copy in copies for place in copy.places]
+    work = [(copy, place, room.copied) for copy in copies for place, room in zip(copy.places, copy.rooms, strict=True)]
 
-    def one(item: tuple[DirectoryCopy, LocatedPartition]) -> _Built:
-        copy, place = item
+    def one(fs: TargetStore, copy: DirectoryCopy, place: LocatedPartition) -> _Built:
         is_loaded = copy.path in loaded.copies
         path = copy.target_of(place) if is_loaded else place.path
         outcome = outcomes.get(path)
@@ -268,7 +272,7 @@ def _build(
             result = replace(result, notes=(*result.notes, _emptied(log)))
         return _Built(copy, place, plans.get(path), result, log, output)
 
-    built = in_parallel(fs.concurrency, one, work)
+    built = _each_built(fs, one, work)
     for partition in built:
         name, end = partition.result.topic_partition, partition.result.end_offset
         if name is not None and end is not None:
@@ -278,6 +282,31 @@ def _build(
             copy.copy_files(fs)
         copy.write_checkpoints(fs)
     return built
+
+
+def _each_built(
+    fs: TargetStore,
+    build: Callable[[TargetStore, DirectoryCopy, LocatedPartition], _Built],
+    work: Sequence[tuple[DirectoryCopy, LocatedPartition, int]],
+) -> list[_Built]:
+    """Build all partitions; on a disk small ones in this thread, as they take longer to sync than to write.
+
+    Args:
+        work: with the maximum size of each copy.
+    """
+    if not work or waits_for_each_read(fs, work[0][0].path):
+        return in_parallel(fs.concurrency, lambda item: build(fs, *item[:2]), work)
+    built: dict[int, _Built] = {}
+    small = [at for at, (_, _, size) in enumerate(work) if size <= _SMALL_BYTES]
+    with contextlib.closing(SyncsLater(fs)) as later:
+        for start in range(0, len(small), _SYNCED_TOGETHER):
+            for at in small[start : start + _SYNCED_TOGETHER]:
+                built[at] = build(later, *work[at][:2])
+            for error in later.sync_all().values():
+                raise error
+    others = [at for at in range(len(work)) if at not in built]
+    built |= zip(others, in_parallel(fs.concurrency, lambda at: build(fs, *work[at][:2]), others), strict=True)
+    return [built[at] for at in range(len(work))]
 
 
 def _copy(
@@ -302,6 +331,8 @@ def _copy(
     if log.ends_below_start:
         start = start_anew(fs, log, target, clean_shutdown=True).next_offset
         copy.recovery_points[place.name.topic_partition] = start
+        return
+    if all(FileKind.OFFSET_INDEX in segment.files.indexes for segment in log.segments):
         return
     mine = LogView(target, fs=fs, log_start_offset=log.log_start_offset)
     complete_indexes(fs, mine, now_ms=now_ms, settings=recovery_settings(node, place.topic))

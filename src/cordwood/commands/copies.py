@@ -34,10 +34,10 @@ def plan_loaded(
     """Plan a clean of the sources, or of their copies after a recovery; retention is computed after the clean.
 
     Args:
-        exact: see `log_facts`.
+        exact: for a user who reads the plan: with the main cause of each partition's size; see also `log_facts`.
     """
     if not loaded.copies:
-        return plan_node(node, node.paths, options.without_retention(), with_causes=True, exact=exact)
+        return plan_node(node, node.paths, options.without_retention(), with_causes=exact, exact=exact)
     paths = []
     for copy in copies:
         if copy.path in loaded.copies:
@@ -46,7 +46,7 @@ def plan_loaded(
             paths += [copy.source.path] if copy.whole else [place.path for place in copy.places]
     selection = replace(options.selection, metadata=options.selection.metadata or node.metadata_path)
     options = replace(options.without_retention(), selection=selection)
-    return plan_node(open_node(fs, paths, selection), paths, options, with_causes=True, exact=exact)
+    return plan_node(open_node(fs, paths, selection), paths, options, with_causes=exact, exact=exact)
 
 
 @contextlib.contextmanager

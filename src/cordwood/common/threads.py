@@ -38,14 +38,35 @@ def in_parallel(at_a_time: int, work: Callable[[_T], _R], items: Sequence[_T]) -
     threads = min(at_a_time, len(items))
     if threads <= 1:
         return [work(item) for item in items]
-    # Imported late: a command that starts needs only `ending`.
-    from concurrent.futures import ThreadPoolExecutor
+    results: list[Any] = [None] * len(items)
+    errors: dict[int, BaseException] = {}
+    left = iter(range(len(items)))
 
-    pool = ThreadPoolExecutor(threads)
+    def run() -> None:
+        # A future per item would cost more than the work on it. `next` of this iterator needs no lock.
+        for at in left:
+            try:
+                results[at] = work(items[at])
+            except BaseException as error:
+                errors[at] = error
+            if errors:
+                return
+
+    running = [Thread(target=run, daemon=True) for _ in range(threads)]
     try:
-        return list(pool.map(work, items))
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
     finally:
-        pool.shutdown(cancel_futures=True)
+        for _ in left:  # after an error of this thread, such as KeyboardInterrupt
+            pass
+        for thread in running:
+            if thread.ident is not None:
+                thread.join()
+    for _, error in sorted(errors.items()):
+        raise error
+    return results
 
 
 #: Number of items in the first portion of `in_portions`, and in the largest ones.

@@ -632,6 +632,17 @@ class LocalFileSystem(TargetStore, Protocol):
         self.sync_directory(posixpath.dirname(path) or ".")
 
 
+def waits_for_each_read(store: TargetStore, path: str) -> bool:
+    """Return whether reads of a path wait for a server, so that several threads should read at once.
+
+    On a local disk threads only take turns: small files are in the page cache, or are there after the first read.
+    """
+    try:
+        return store.reads_by_request(path) or store.network_kind(path) is not None
+    except OSError:
+        return False  # reading it will fail at once
+
+
 def copy_bytes(source: ReadableFile, target: File, position: int = 0) -> None:
     """Copy a file's bytes, from a position on, to the same position of another file, through this process."""
     size = source.size()

@@ -312,9 +312,14 @@ class PosixFileSystem(LocalFileSystem):
     def copy(self, source: str, target: str, *, mode: int = 0o666) -> None:
         with self.open(source) as original, self.create(target, mode=mode) as copied:
             try:
-                if not (_clone(original, copied) or _copy_around_holes(original, copied)):
+                size = original.size()
+                if size and _clone(original, copied):
+                    return
+                if size <= _SMALL_BYTES:  # too small for holes to matter
+                    copied.write(0, original.read(0, size))
+                elif not _copy_around_holes(original, copied):
                     # On a network file system, copy_file_range lets the server copy, so do not copy directly.
-                    is_direct = original.size() >= DIRECT_BYTES_MIN and not network_file_system(target)
+                    is_direct = size >= DIRECT_BYTES_MIN and not network_file_system(target)
                     done = copy_direct(original, copied) if is_direct else 0
                     copy_bytes(original, copied, _copy_in_kernel(original, copied, done))
             except OSError as error:
@@ -356,6 +361,17 @@ class PosixFileSystem(LocalFileSystem):
     @override
     def unlink(self, path: str) -> None:
         os.unlink(path)
+
+    @override
+    def sync_file(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _sync(descriptor)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
 
     @override
     def sync_directory(self, path: str) -> None:
@@ -430,7 +446,7 @@ def _open(path: str, flags: int, mode: int = 0o666) -> PosixFile:
 
 def _clone(source: File, target: File) -> bool:
     """Make an empty file share all blocks of another; return False if that is not supported."""
-    if not (isinstance(source, PosixFile) and isinstance(target, PosixFile) and source.size()):
+    if not (isinstance(source, PosixFile) and isinstance(target, PosixFile)):
         return False
     import fcntl
 

@@ -51,17 +51,17 @@ def remove_tree(fs: TargetStore, path: str) -> None:
             time.sleep(_REMOVE_PAUSE_SECONDS)
 
 
-def _remove(fs: TargetStore, path: str) -> None:
+def _remove(fs: TargetStore, path: str, *, exists: bool = False) -> None:
     if fs.is_link(path):
         fs.unlink(path)
         return
-    if not fs.exists(path):
+    if not exists and not fs.exists(path):
         return
-    for info in fs.list(path):
-        if info.is_directory:
-            _remove(fs, f"{path}/{info.name}")
+    for name, is_directory in fs.names_in(path).items():
+        if is_directory:
+            _remove(fs, f"{path}/{name}", exists=True)
         else:
-            fs.unlink(f"{path}/{info.name}")
+            fs.unlink(f"{path}/{name}")
     fs.remove_directory(path)
 
 
@@ -120,9 +120,9 @@ class Workspace(Target):
 def _directories(fs: LocalFileSystem, path: str) -> Iterator[str]:
     """Yield a directory and all directories below it."""
     yield path
-    for info in fs.list(path):
-        if info.is_directory:
-            yield from _directories(fs, f"{path}/{info.name}")
+    for name, is_directory in fs.names_in(path).items():
+        if is_directory:
+            yield from _directories(fs, f"{path}/{name}")
 
 
 def work_folder_prefix(target: str) -> str:

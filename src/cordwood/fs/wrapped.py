@@ -1,6 +1,7 @@
-"""Base classes of files, stores and file systems that change a few verbs and delegate all others, and two small stores.
+"""Base classes of files, stores and file systems that change a few verbs and delegate all others; three small stores.
 
 CountedStore    counts the bytes read from it
+SyncsLater      syncs many small files together
 Overlay         shows a directory through a table of names
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from cordwood.common.threads import in_parallel
 from cordwood.common.types import override
 from cordwood.fs.base import (
     Bytes,
@@ -232,6 +234,95 @@ class _CountedFile(WrappedReadableFile):
         data = self._file.read(position, size_bytes)
         self._counter.add(len(data))
         return data
+
+
+# ---- synced later ----------------------------------------------------------------------------------------------------
+
+
+class SyncsLater(WrappedTargetStore):
+    """Delegates to another store, but postpones the syncs of files until `sync_all`.
+
+    Small files take longer to sync than to write. Threads that wait for the disk together share commits of the file
+    system's journal, but threads that run Python code together take turns, and each turn costs as much as a system
+    call. So one thread writes many small files through this store, and then all of them are synced by several threads.
+
+    Until then nothing may depend on these files being durable. Files stay open until their sync.
+    """
+
+    def __init__(self, store: TargetStore) -> None:
+        super().__init__(store)
+        self._files: list[File] = []
+        self._paths: list[str] = []
+
+    @property
+    @override
+    def concurrency(self) -> int:
+        return 1
+
+    @override
+    def create(self, path: str, *, exclusive: bool = True, mode: int = 0o666) -> File:
+        return _SyncedLater(self._store.create(path, exclusive=exclusive, mode=mode), self)
+
+    @override
+    def sync_file(self, path: str) -> None:
+        self._paths.append(path)
+
+    def take(self, file: File) -> None:
+        """Own a file from its sync on."""
+        self._files.append(file)
+
+    def sync_all(self) -> dict[str, OSError]:
+        """Sync and close the files; return the errors by path."""
+        files, paths = self._files, self._paths
+        self._files, self._paths = [], []
+        errors: dict[str, OSError] = {}
+
+        def sync(file: File | str) -> None:
+            try:
+                if isinstance(file, str):
+                    self._store.sync_file(file)
+                else:
+                    file.sync()
+            except OSError as error:
+                errors[file if isinstance(file, str) else file.path] = error
+
+        try:
+            waiting: list[File | str] = [*files, *paths]
+            in_parallel(self._store.concurrency, sync, waiting)
+        finally:
+            for file in files:
+                file.close()
+        return errors
+
+    def close(self) -> None:
+        """Close the files that were not synced, after a failure."""
+        for file in self._files:
+            file.close()
+        self._files, self._paths = [], []
+
+
+class _SyncedLater(WrappedFile):
+    def __init__(self, file: File, store: SyncsLater) -> None:
+        super().__init__(file)
+        self._owner: SyncsLater | None = store
+
+    write_direct = _of_file(File.write_direct)
+    write_shared = _of_file(File.write_shared)
+
+    @override
+    def write_back(self, position: int, size_bytes: int) -> None:
+        pass
+
+    @override
+    def sync(self) -> None:
+        if self._owner is not None:
+            self._owner.take(self._file)
+            self._owner = None
+
+    @override
+    def close(self) -> None:
+        if self._owner is not None:
+            self._file.close()
 
 
 # ---- overlay ---------------------------------------------------------------------------------------------------------

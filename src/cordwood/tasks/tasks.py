@@ -20,11 +20,19 @@ from cordwood.cleaning.engine import progress
 from cordwood.cleaning.engine.division import is_staged, with_probing
 from cordwood.cleaning.engine.progress import OnProgress
 from cordwood.cleaning.engine.stages import clean_staged
-from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, check_output, run_task
+from cordwood.cleaning.engine.task import (
+    Failure,
+    FailureKind,
+    Output,
+    PartitionTask,
+    check_output,
+    run_small_tasks,
+    run_task,
+)
 from cordwood.cleaning.rules.key_table import MemoryShare
 from cordwood.common.errors import NoSpaceError, StoreError
 from cordwood.common.threads import in_parallel
-from cordwood.fs.base import Store, TargetStore
+from cordwood.fs.base import Store, TargetStore, waits_for_each_read
 from cordwood.tasks.runner import InThisProcess, Numbered, Runner, Start, Step, given_up_after
 
 T = TypeVar("T")
@@ -125,12 +133,11 @@ class Jobs:
         if not chosen:
             return {}
         runner = self.runner()
-        own = {at: tasks[at] for at in chosen}
-        sizes = [task.size_bytes for task in own.values()]
+        sizes = [tasks[at].size_bytes for at in chosen]
         packs = [[(chosen[at], tasks[chosen[at]]) for at in one] for one in pack(sizes, runner.cores)]
-        steps = [cleaning(outputs, self.progress, at_a_time=self.fs.concurrency, discard=discard)]
+        steps = [cleaning(outputs, self.progress, discard=discard)]
         if not discard:
-            steps.append(checking(own))
+            steps.append(_each_checked)
         return runner.run(packs, steps)
 
     def _clean_staged(
@@ -199,8 +206,10 @@ TASKS_PER_CORE = 4
 _TASK_BYTES = 8 << 30
 #: Fixed cost of a partition (opening, small files, fsync), expressed in bytes.
 _PARTITION_COST_BYTES = 500_000
-#: Partitions up to this size mostly wait for fsync, so several are processed concurrently.
+#: Partitions up to this size take longer to sync than to clean, so many are synced together.
 _SMALL_BYTES = 1_000_000
+#: Number of small partitions whose outputs are synced together; each has about three open files until then.
+_SYNCED_TOGETHER = 64
 
 
 def share_memory(tasks: Sequence[PartitionTask], cores: int) -> list[PartitionTask]:
@@ -250,28 +259,36 @@ def _each_done(do: Callable[[Any], object], items: Iterable[Numbered]) -> Iterat
         yield at, do(item)
 
 
-def cleaning(outputs: str | None, progress: str, *, at_a_time: int, discard: bool = False) -> Step:
-    """Return the step that cleans partitions, small ones `at_a_time` concurrently; see `run_task`."""
-    do = functools.partial(run_task, outputs=outputs, progress=progress, discard=discard)
-    return functools.partial(_each_cleaned, do, at_a_time)
+def cleaning(outputs: str | None, progress: str, *, discard: bool = False) -> Step:
+    """Return the step that cleans partitions; see `run_task`. For the check, it passes on each task with its outcome,
+    unless the output is discarded.
+    """
+    return functools.partial(_each_cleaned, {"outputs": outputs, "progress": progress, "discard": discard})
 
 
-def _each_cleaned(
-    do: Callable[[PartitionTask], object], at_a_time: int, items: Iterable[Numbered]
-) -> Iterator[Numbered]:
+def _each_cleaned(options: Mapping[str, Any], items: Iterable[Numbered]) -> Iterator[Numbered]:
     tasks: list[tuple[int, PartitionTask]] = list(items)
     small = [(at, task) for at, task in tasks if task.size_bytes <= _SMALL_BYTES]
-    # The threads end before the first outcome is yielded: an abandoned generator must not own running threads.
-    outcomes = in_parallel(at_a_time, do, [task for _, task in small])
-    yield from zip((at for at, _ in small), outcomes, strict=True)
-    yield from ((at, do(task)) for at, task in tasks if task.size_bytes > _SMALL_BYTES)
+    passed_on = (lambda _, outcome: outcome) if options["discard"] else (lambda task, outcome: (task, outcome))
+    for start in range(0, len(small), _SYNCED_TOGETHER):
+        some = small[start : start + _SYNCED_TOGETHER]
+        outcomes = _small_cleaned([task for _, task in some], options)
+        yield from ((at, passed_on(task, outcome)) for (at, task), outcome in zip(some, outcomes, strict=True))
+    for at, task in tasks:
+        if task.size_bytes > _SMALL_BYTES:
+            yield at, passed_on(task, run_task(task, **options))
 
 
-def checking(tasks: Mapping[int, PartitionTask]) -> Step:
-    """Return the step that checks the files written by the `cleaning` step; see `check_output`."""
-    return functools.partial(_each_checked, tasks)
+def _small_cleaned(tasks: Sequence[PartitionTask], options: Mapping[str, Any]) -> list[Output | Failure]:
+    """Clean small partitions: in one thread on a disk; in several threads if each read is a request to a server."""
+    fs = tasks[0].location.open()
+    if waits_for_each_read(fs, tasks[0].path):
+        # The threads end before the first outcome is yielded: an abandoned generator must not own running threads.
+        return in_parallel(fs.concurrency, functools.partial(run_task, **options), tasks)
+    return run_small_tasks(tasks, **options)
 
 
-def _each_checked(tasks: Mapping[int, PartitionTask], outcomes: Iterable[Numbered]) -> Iterator[Numbered]:
-    for at, outcome in outcomes:
-        yield at, check_output(tasks[at], outcome)
+def _each_checked(cleaned: Iterable[Numbered]) -> Iterator[Numbered]:
+    """Check the files that the step `cleaning` wrote; see `check_output`."""
+    for at, (task, outcome) in cleaned:
+        yield at, check_output(task, outcome)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.engine import readahead
+from cordwood.cleaning.engine import partition, readahead
 from cordwood.cleaning.engine.facts import CleanSettings, cleanable_facts
 from cordwood.cleaning.engine.partition import (
     Cleaned,
@@ -27,7 +27,7 @@ from cordwood.cleaning.engine.partition import (
     state_at_start,
 )
 from cordwood.cleaning.engine.readahead import TrackedWindow, read_ahead
-from cordwood.cleaning.engine.scan import KeyScan, scan_keys
+from cordwood.cleaning.engine.scan import HELD_BYTES, KeyScan, scan_keys
 from cordwood.cleaning.rules.superseded import ScannedKeys
 from cordwood.common.errors import CorruptBatchError
 from cordwood.common.types import Codec
@@ -171,9 +171,11 @@ def request(log: LogView, **choice: object) -> CleanRequest:
     return CleanRequest(first_dirty=0, first_uncleanable=end, now_ms=NOW_MS, settings=settings, **choice)  # type: ignore[arg-type]
 
 
-def clean(log: LogView, target: Path, *, gap_bytes: int, producers: Producers | None = None) -> Cleaned:
+def clean(
+    log: LogView, target: Path, *, gap_bytes: int, producers: Producers | None = None, held_bytes: int = 0
+) -> Cleaned:
     target.mkdir()
-    with mock.patch.object(readahead, "GAP_BYTES", gap_bytes):
+    with mock.patch.object(readahead, "GAP_BYTES", gap_bytes), mock.patch.object(partition, "HELD_BYTES", held_bytes):
         return clean_partition(FS, log, str(target), request(log, producers=producers))
 
 
@@ -198,8 +200,10 @@ def test_what_is_left_out_makes_no_difference(segments: list[list[tuple[str, lis
         folder = Path(name)
         log = make_log(folder / "t-0", *made, (offset, []))
         some, every = (clean(log, folder / str(gap), gap_bytes=gap) for gap in (1, 1 << 40))
-        assert contents(folder / "1") == contents(folder / str(1 << 40))
-        assert (some.segments, some.outputs, some.kept) == (every.segments, every.outputs, every.kept)
+        held = clean(log, folder / "held", gap_bytes=1, held_bytes=HELD_BYTES)
+        for other, name in ((every, str(1 << 40)), (held, "held")):
+            assert contents(folder / "1") == contents(folder / name)
+            assert (some.segments, some.outputs, some.kept) == (other.segments, other.outputs, other.kept)
 
 
 def superseded_log(folder: Path, **fields: int) -> LogView:
@@ -220,6 +224,15 @@ def test_what_is_superseded_is_read_once(tmp_path: Path) -> None:
     assert size < counted.bytes_read < 1.2 * size
     assert (cleaned.counts.bytes_read, cleaned.counts.records_superseded) == (size, 38)
     assert (cleaned.counts.batches_dropped, cleaned.counts.batches_verbatim) == (38, 3)
+
+
+def test_a_small_log_is_read_once(tmp_path: Path) -> None:
+    superseded_log(tmp_path / "t-0")
+    counted = CountedStore(FS, suffix=".log")
+    log = LogView(str(tmp_path / "t-0"), log_start_offset=0, fs=counted)
+    size = sum(segment.size_bytes for segment in log.segments)
+    clean(log, tmp_path / "out", gap_bytes=1, producers=Producers(), held_bytes=size)
+    assert counted.bytes_read < 1.01 * size, "only an unchanged segment of one batch has its headers compared"
 
 
 def test_the_last_batch_of_an_active_producer_is_read(tmp_path: Path) -> None:

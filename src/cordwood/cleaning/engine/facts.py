@@ -24,7 +24,14 @@ from cordwood.cleaning.rules.plan import (
 from cordwood.cleaning.rules.precedence import KEEP_RULE, Precedence
 from cordwood.common.errors import CorruptBatchError, RequestError
 from cordwood.common.types import NONE
-from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, BatchRows, concerns_transactions, is_control
+from cordwood.kernels.layout import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    BatchRows,
+    concerns_transactions,
+    is_control,
+    joined_rows,
+)
 from cordwood.storage.formats.filenames import FileKind
 from cordwood.storage.formats.transaction_index import AbortedTransaction
 from cordwood.storage.log.header_sample import HeaderSample, is_small, sample_headers
@@ -294,7 +301,8 @@ class _HeaderTable:
     def _add_up(self) -> None:
         if not self._waiting:
             return
-        owners, rows = map(np.concatenate, zip(*self._waiting, strict=True))
+        owners = np.concatenate([owners for owners, _ in self._waiting])
+        rows = joined_rows([rows for _, rows in self._waiting])
         self._waiting, self._rows = [], 0
         if self._replay is not None:
             self._replay.add(rows)

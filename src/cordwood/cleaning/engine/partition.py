@@ -39,7 +39,7 @@ from cordwood.cleaning.engine.facts import (
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.keys import DirtyKeys, DirtySection, collect_keys, empty_table
 from cordwood.cleaning.engine.rewrite import Outputs, WrittenGroup, rewrite_groups
-from cordwood.cleaning.engine.scan import KeyScan, probe_keys, scan_keys
+from cordwood.cleaning.engine.scan import HELD_BYTES, KeyScan, probe_keys, scan_keys
 from cordwood.cleaning.rules.key_table import chunk_records
 from cordwood.cleaning.rules.latest import DirtyTable, LatestOffsets
 from cordwood.cleaning.rules.offset_map import SLOT_BYTES, keys_max
@@ -297,6 +297,7 @@ def _read_keys(
             request.now_ms,
             keeps_survivors=request.fresh_secret is not None,
             precedence=settings.precedence,
+            held_bytes=HELD_BYTES,
         )
         collected = collect_dirty(dirty, request, secret) if request.probing else None
         if collected is not None:

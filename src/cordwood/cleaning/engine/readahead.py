@@ -64,12 +64,14 @@ class TrackedWindow:
         window: its batches and bytes.
         discard: bool[batches], True if the tracker discards the batch.
         kept: aborted transactions whose markers stay.
+        is_checked: whether the CRCs are already computed.
     """
 
     segment: Segment
     window: BatchWindow
     discard: np.ndarray
     kept: list[AbortedTransaction]
+    is_checked: bool = False
 
 
 def tracked_windows(segment: Segment, start: int, tracker: AbortTracker) -> Iterator[TrackedWindow]:

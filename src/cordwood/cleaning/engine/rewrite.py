@@ -302,6 +302,7 @@ class _Reading:
     ) -> None:
         self._log, self._groups, self._newest, self._rules = log, groups, newest, rules
         self._kept = kept
+        self._held = newest.windows if isinstance(newest, ScannedKeys) else {}
         self._left_out: dict[int, Staying] = {}
 
     def windows(self, tracker: AbortTracker) -> Iterator[TrackedWindow]:
@@ -313,6 +314,10 @@ class _Reading:
             base = segment.base_offset
             tracker.add(aborted_transactions(self._log, base, upper))
             if base in self._kept:
+                continue
+            if (held := self._held.get(base)) is not None:
+                for window in held:
+                    yield TrackedWindow(segment, window, *tracker.discard(window.batches), is_checked=True)
                 continue
             some = staying(segment, ends[base], self._newest, self._rules)
             if some is None:
@@ -365,7 +370,7 @@ def _rewritten(
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
         # The scan has checked the CRC of all batches that it read; the check of the outputs does so again.
-        unchecked = ~(decided & known.known & ~known.unread)
+        unchecked = np.zeros(batches.size, np.bool_) if tracked.is_checked else ~(decided & known.known & ~known.unread)
         if table is not None:
             compute_crcs(window, unchecked & known.unconfirmed)
             known = confirmed(batches, functools.partial(records_of, segment, window), known, table)

@@ -82,6 +82,9 @@ from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, compute_crcs, headers_in_order, read_headers
 
+#: If the segments of all groups are at most this large, they are read once, and stay in memory for pass 2.
+HELD_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Superseding:
@@ -118,6 +121,7 @@ class KeyScan:
         table: table in which records are looked up; None to compare them in chunks.
         keeps_survivors: keep the survivors of chunks for pass 2.
         precedence: the keep rule; newest offset if records are looked up.
+        held_bytes: keep all windows for pass 2, if the segments of all groups are at most this large.
     """
 
     hash_secret: bytes = field(repr=False)
@@ -127,6 +131,7 @@ class KeyScan:
     table: DirtyTable | None = None
     keeps_survivors: bool = False
     precedence: Precedence = NEWEST_OFFSET
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,8 @@ def scan_keys(
     """
     chunks: list[Chunk] = []
     scanned: list[tuple[Run, ScannedRun, list[Chunk]]] = []
+    size_bytes = sum(segment.size_bytes for group in groups for segment in group)
+    held: dict[int, list[BatchWindow]] | None = {} if size_bytes <= how.held_bytes else None
     next_tracker: AbortTracker | None = None
     left = 0
 
@@ -208,7 +215,8 @@ def scan_keys(
     for run, trackers in runs_of(log, groups, dirty, copying):
         if run.segment.base_offset == dirty.next_start and run.segment is not dirty.segments[0]:
             next_tracker = copy.deepcopy(trackers.keys)
-        found = scan_run(run, trackers, how, keep)
+        windows = None if held is None or not run.rewritten else held.setdefault(run.segment.base_offset, [])
+        found = scan_run(run, trackers, how, keep, windows)
         scanned.append((run, found, chunks[:]))
         chunks.clear()
     if not ascending([found.span for _, found, _ in scanned], dirty.latest_offset):
@@ -220,7 +228,7 @@ def scan_keys(
     }
     merge_chunks([(found, _to_merge(own, how)) for _, found, own in scanned])
     outcomes = {run.segment.base_offset: found.outcomes for run, found, _ in scanned if run.rewritten}
-    keys = ScannedKeys(dirty.latest_offset, outcomes, survivors, how.hash_secret)
+    keys = ScannedKeys(dirty.latest_offset, outcomes, survivors, how.hash_secret, windows=held or {})
     return DirtyKeys(keys, next_tracker, ENTRY_BYTES * left)
 
 
@@ -278,12 +286,18 @@ def ascending(spans: Sequence[OffsetSpan], latest_offset: int) -> bool:
     return whole.ascending and whole.last <= latest_offset
 
 
-def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk], None] | None) -> ScannedRun:
+def scan_run(
+    run: Run,
+    trackers: Trackers,
+    how: KeyScan,
+    keep: Callable[[Chunk], None] | None,
+    windows: list[BatchWindow] | None = None,
+) -> ScannedRun:
     """Scan a run of a log that is cleaned; see `scan_part`.
 
     Args:
         trackers: trackers of transactions, at its start; moved to its end.
-        keep: see `scan_part`.
+        keep, windows: see `scan_part`.
     """
 
     def mark(batches: BatchRows) -> tuple[BoolArray, Int64Array]:
@@ -293,11 +307,16 @@ def scan_run(run: Run, trackers: Trackers, how: KeyScan, keep: Callable[[Chunk],
         found = scan_by_index(run.segment, mark, how.table, how.now_ms, how.chunk_records)
         if found is not None:
             return found
-    return scan_part(run.segment, (run.start, run.end), mark, how, keep)
+    return scan_part(run.segment, (run.start, run.end), mark, how, keep, windows)
 
 
 def scan_part(
-    segment: Segment, between: tuple[int, int | None], mark: Mark, how: KeyScan, keep: Callable[[Chunk], None] | None
+    segment: Segment,
+    between: tuple[int, int | None],
+    mark: Mark,
+    how: KeyScan,
+    keep: Callable[[Chunk], None] | None,
+    held: list[BatchWindow] | None = None,
 ) -> ScannedRun:
     """Scan a part of a segment.
 
@@ -305,6 +324,7 @@ def scan_part(
         between: position of the first batch, and end of the last one; None for the segment's end.
         mark: returns which batches are decoded and from where they supersede; called in log order.
         keep: receives the survivors of each chunk, in log order; None if records are looked up, without chunks.
+        held: receives all windows; None to free each after its scan.
 
     Raises:
         CorruptBatchError: a batch is damaged.
@@ -339,6 +359,8 @@ def scan_part(
     with reading_threads([segment]) as threads:
         for tracked, keys in read_ahead(threads, windows(), hashed):
             scan.add(tracked.window.batches, keys)
+            if held is not None:
+                held.append(tracked.window)
             del tracked, keys  # free large ones before reading more
     return scan.finish()
 

@@ -8,10 +8,11 @@ records and bytes, indexes against batches. It shares no code with deciding and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from uuid import uuid4
@@ -32,7 +33,8 @@ from cordwood.fs.discarding import DiscardingStore
 from cordwood.fs.location import Location
 from cordwood.fs.paced import WantedLocation
 from cordwood.fs.read_once import ReadOnceStore
-from cordwood.kernels.layout import BATCH_ROW, BatchRows
+from cordwood.fs.wrapped import SyncsLater
+from cordwood.kernels.layout import BATCH_ROW, BatchRows, joined_rows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
 from cordwood.storage.formats import offset_index, time_index
@@ -280,13 +282,60 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
         outputs: parent of that folder, unless the task has a folder; None for the work folder of the partition.
         progress: folder for progress reports, unless the task has a folder.
     """
-    attempt = uuid4().hex
     fs = task.location.open()
-    folder = f"{task.folder(outputs)}/{attempt}"
+    counted = Counted(fs, fs, f"{task.progress(progress)}/{uuid4().hex}")
+    (outcome,) = _reported(counted, [(task, _run(task, fs, counted, outputs, discard=discard))])
+    return outcome
+
+
+def run_small_tasks(
+    tasks: Sequence[PartitionTask], outputs: str | None, progress: str, *, discard: bool = False
+) -> list[Output | Failure]:
+    """Clean small partitions one after the other, and sync the outputs of all of them together; see `run_task`."""
+    outcomes: list[Output | Failure] = []
+    by_place = itertools.groupby(tasks, lambda task: (task.location, task.progress(progress)))
+    for (location, folder), some in by_place:
+        fs = location.open()
+        with closing(SyncsLater(fs)) as written:
+            counted = Counted(written, fs, f"{folder}/{uuid4().hex}")
+            own = [(task, _run(task, written, counted, outputs, discard=discard)) for task in some]
+            errors = written.sync_all()
+        synced = [(task, _synced(task, outcome, errors)) for task, outcome in own]
+        outcomes += _reported(counted, synced)
+    return outcomes
+
+
+def _reported(counted: Counted, outcomes: Sequence[tuple[PartitionTask, Output | Failure]]) -> list[Output | Failure]:
+    """Report the bytes that tasks have read; return their outcomes, or failures if these are no longer wanted."""
+    try:
+        counted.flush()
+    except FileNotFoundError as error:
+        return [failure_of(error, task.path) for task, _ in outcomes]
+    return [outcome for _, outcome in outcomes]
+
+
+def _synced(task: PartitionTask, outcome: Output | Failure, errors: Mapping[str, OSError]) -> Output | Failure:
+    """Return the outcome of a task; or a failure, if one of its files is not durable."""
+    if isinstance(outcome, Output):
+        for path, error in errors.items():
+            if path.startswith(outcome.folder):
+                return failure_of(error, task.path)
+    return outcome
+
+
+def _run(
+    task: PartitionTask, fs: TargetStore, counted: Counted, outputs: str | None, *, discard: bool
+) -> Output | Failure:
+    """Clean a partition.
+
+    Args:
+        fs: the store for its outputs.
+        counted: the store to read from.
+    """
+    folder = f"{task.folder(outputs)}/{uuid4().hex}"
     # A further round reads the outputs of the previous one.
     kept = not discard or task.settings.offset_map_slots is not None
     written = fs if kept else DiscardingStore(fs, folder)
-    counted = Counted(written, fs, f"{task.progress(progress)}/{attempt}")
     try:
         written.make_directory(folder)
         log = task.log(_read_once(counted, task.read_memory_bytes))
@@ -296,9 +345,9 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
             indexes = IndexMaker(written, f"{folder}.index", secret, task.settings.memory)
         cleaned = clean_in_rounds(written, log, folder, task, indexes)
         # Names of outputs need not be durable: the files are renamed into the partition, where the names are synced.
-        counted.flush()
-        files = tuple((info.name, info.size_bytes) for info in written.list(folder))
-        after = LogView(folder, fs=written, log_start_offset=0)
+        listed = written.list(folder)
+        files = tuple((info.name, info.size_bytes) for info in listed)
+        after = LogView(folder, fs=written, log_start_offset=0, entries=listed)
         made = () if indexes is None else indexes.paths
         return Output(cleaned, folder, files, tuple(map(segment_facts, after.segments)), made)
     except Exception as error:
@@ -371,11 +420,13 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         cleaned: the task's figures.
         last_end: end of the last group; no output extends beyond it.
     """
-    found = [(info.name, info.size_bytes) for info in fs.list(folder)]
+    listed = fs.list(folder)
+    found = [(info.name, info.size_bytes) for info in listed]
     if found != sorted(files):
         yield f"the files are {found}, and should be {sorted(files)}"
         return
-    segments = {segment.base_offset: segment for segment in LogView(folder, fs=fs, log_start_offset=0).segments}
+    log = LogView(folder, fs=fs, log_start_offset=0, entries=listed)
+    segments = {segment.base_offset: segment for segment in log.segments}
     bases = [base for group in cleaned.outputs for base in group if base not in cleaned.kept]
     if sorted(segments) != sorted(bases):
         yield f"the segments are {sorted(segments)}, and should be {sorted(bases)}"
@@ -430,7 +481,7 @@ def _look_at(segment: Segment, end: int) -> _Seen:
 
 def _batches(segment: Segment) -> tuple[BatchRows, str]:
     """Return `_KEPT` of all batches and an empty fault; or no rows, and the fault of the first invalid batch."""
-    none = np.empty(0, BATCH_ROW)[_KEPT].copy()
+    none = np.empty(0, BATCH_ROW[_KEPT])
     parts = [none]
     with segment.open() as file:
         for item in WindowReader(file, Checks.ONCE, base_offset=segment.base_offset, search=False):
@@ -439,8 +490,8 @@ def _batches(segment: Segment) -> tuple[BatchRows, str]:
             valid = is_valid(item.batches)
             if not valid.all():
                 return none, f"position {item.batches['position'][np.argmin(valid)]}: CRC-32C mismatch"
-            parts.append(item.batches[_KEPT].copy())
-    return np.concatenate(parts), ""
+            parts.append(item.batches[_KEPT])
+    return joined_rows(parts), ""
 
 
 def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str]:

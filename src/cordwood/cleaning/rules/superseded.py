@@ -34,7 +34,7 @@ from cordwood.kernels import superseded as kernel
 from cordwood.kernels.decode import DONE
 from cordwood.kernels.layout import DELETE_HORIZON, BatchRows, has_flag, is_transactional_data
 from cordwood.kernels.superseded import keys_of_bodies
-from cordwood.record.columns import Bodies, Ranks, RecordColumns
+from cordwood.record.columns import BatchWindow, Bodies, Ranks, RecordColumns
 from cordwood.record.key_hashes import key_hashes
 
 UInt8Array = npt.NDArray[np.uint8]
@@ -586,6 +586,7 @@ class ScannedKeys:
         survivors: survivors of the segments' chunks, if they are kept. Newer chunks may supersede some: see `segments`.
         hash_secret: secret of the survivors' hashes.
         table: the dirty keys, if outcomes are to be confirmed; see `confirmed`.
+        windows: all windows of small segments, with their checksums computed; a second read would cost more.
     """
 
     latest_offset: int
@@ -593,6 +594,7 @@ class ScannedKeys:
     survivors: Mapping[int, Survivors] = field(default_factory=dict, compare=False)
     hash_secret: bytes | None = field(default=None, repr=False, compare=False)
     table: DirtyTable | None = field(default=None, compare=False)
+    windows: Mapping[int, Sequence[BatchWindow]] = field(default_factory=dict, repr=False, compare=False)
 
     def known_outcomes(self, segment: int, batches: BatchRows, path: str) -> KnownOutcomes:
         """See `NewestOffsets.known_outcomes`."""

@@ -39,6 +39,13 @@ class AbortTracker:
         self._observed: set[int] = set()
         self._committed: set[int] = set()
 
+    def __deepcopy__(self, _: object) -> AbortTracker:
+        # Transactions are values; copying them, too, would take longer than cleaning a small partition.
+        found = AbortTracker()
+        found._pending, found._added, found._aborted = self._pending[:], self._added, self._aborted.copy()
+        found._observed, found._committed = self._observed.copy(), self._committed.copy()
+        return found
+
     def add(self, transactions: Iterable[AbortedTransaction]) -> None:
         """Add aborted transactions from a transaction index. Adding one twice does no harm."""
         for transaction in transactions:

@@ -84,10 +84,12 @@ def copy_partition(
         link: how to link the logs of closed segments; None copies them.
     """
     active = log.segments[-1].base_offset if log.segments else None
+    listed = {info.name: info for info in log.entries}
     for source, name, file in files_after_recovery(log):
         if replacement is None or not replacement.removes(file):
             closed = file is not None and file.kind is FileKind.LOG and file.offset != active
-            copy_file(fs, f"{log.path}/{source}", f"{target}/{name}", link=link if closed else None)
+            paths = f"{log.path}/{source}", f"{target}/{name}"
+            copy_file(fs, *paths, info=listed[source], link=link if closed else None)
     if replacement is not None:
         _move_in(fs, target, replacement)
 
@@ -125,7 +127,7 @@ def copy_unchanged(fs: TargetStore, source: str, target: str) -> None:
     """Copy all regular files of a directory except the lock, under their own names."""
     for info in fs.list(source):
         if not info.is_directory and not info.is_special and info.name != filenames.LOCK:
-            copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}")
+            copy_file(fs, f"{source}/{info.name}", f"{target}/{info.name}", info=info)
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------

@@ -260,6 +260,7 @@ def partition_of_key_index(path: str) -> str | None:
     return folder.removesuffix(index_folder("")) or "/"
 
 
+@functools.lru_cache(_FILES_REMEMBERED)
 def parse_directory(name: str) -> PartitionDirectory:
     """Parse the name of a sub-directory of a log directory: its partition and state.
 

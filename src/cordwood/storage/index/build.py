@@ -419,15 +419,17 @@ def bring_indexes(
         replaced: base offsets of the source's segments that are not in the copy.
         bytes_max: size limit for all indexes; the newest segments get none beyond it. None for no limit.
     """
+    paths = {parse_key_index(posixpath.basename(path)): path for path in made}
+    has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path, source.index_root)} - set(replaced)
+    if not paths and not has_some:
+        return
+    shared = {one.base_offset: one for one in source.segments if one.base_offset not in replaced}
+    segments = {base_offset: segment for base_offset, segment in shared.items() if base_offset in has_some}
     sizes = {
         file.offset: info.size_bytes
         for info in fs.list(target)
         if (file := parse_file(info.name)) is not None and file.kind is FileKind.LOG
     }
-    paths = {parse_key_index(posixpath.basename(path)): path for path in made}
-    has_some = {base_offset for base_offset, _ in indexes_in(source.fs, source.path, source.index_root)} - set(replaced)
-    shared = {one.base_offset: one for one in source.segments if one.base_offset not in replaced}
-    segments = {base_offset: segment for base_offset, segment in shared.items() if base_offset in has_some}
     taken, brought = 0, []
     for base_offset, size_bytes in sorted(sizes.items()):
         new = f"{index_folder(target)}/{key_index_name(base_offset)}"

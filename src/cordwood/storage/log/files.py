@@ -122,18 +122,21 @@ def why_unreadable(error: OSError) -> str:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def copy_file(fs: TargetStore, source: str, target: str, *, link: Link | None = None) -> None:
+def copy_file(
+    fs: TargetStore, source: str, target: str, *, info: FileInfo | None = None, link: Link | None = None
+) -> None:
     """Copy a file to a new name, with its modification time; on return its bytes are on disk.
 
     Makes the copy of a key index readable by its owner only, as the index contains a secret.
 
     Args:
         target: path; no file exists there.
+        info: attributes of the source, if they are known.
         link: make a link instead, if the file system supports it.
     """
     if link is not None and fs.try_link(link, source, target):
         return
-    info = fs.stat(source)
+    info = fs.stat(source) if info is None else info
     is_secret = parse_key_index(posixpath.basename(target)) is not None
     fs.copy(source, target, mode=OWNER_WRITES if is_secret else info.mode | OWNER_WRITES)
     fs.set_mtime_ns(target, info.mtime_ns)

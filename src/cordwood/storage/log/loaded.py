@@ -30,7 +30,7 @@ import numpy as np
 
 from cordwood.common.errors import CorruptFileError, IndexProblem
 from cordwood.common.types import NONE
-from cordwood.fs.base import FileInfo
+from cordwood.fs.base import FileInfo, ReadableFile
 from cordwood.kernels.layout import BatchRows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.formats import offset_index, time_index
@@ -43,7 +43,7 @@ from cordwood.storage.formats.filenames import (
     parse_file,
 )
 from cordwood.storage.log.recovery import SEGMENT_KINDS, Verb
-from cordwood.storage.log.segment import MAX_OFFSET, Segment
+from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind, WindowReader, only_zeros, read_headers
 
@@ -280,7 +280,7 @@ def _in_use(segment: Segment) -> LoadedSegment:
     newest_ms = NONE if newest is None else int(newest["timestamp"])
     next_offset, size = segment.base_offset, segment.size_bytes
     with segment.open() as file:
-        start = segment.position_of(file, MAX_OFFSET) if times else 0
+        start = segment.last_batches(file) if times else 0
         for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
             if isinstance(item, Gap):
                 size = item.position if item.kind is GapKind.ZEROS else size
@@ -310,9 +310,19 @@ def zero_bytes(log: LogView) -> int:
         with active.open() as file:
             if not file.size() or any(file.read(file.size() - 1, 1)):
                 return 0
-        return active.size_bytes - _in_use(active).size_bytes
+            # A record without headers ends with a zero, too.
+            return active.size_bytes - _end_of_batches(active, file)
     except OSError:
         return 0
+
+
+def _end_of_batches(segment: Segment, file: ReadableFile) -> int:
+    """Return the position of the zeros behind the last batch; the size of the segment without any."""
+    start = segment.last_batches(file)
+    for item in read_headers(file, base_offset=segment.base_offset, start=start, search=False):
+        if isinstance(item, Gap):
+            return item.position if item.kind is GapKind.ZEROS else segment.size_bytes
+    return segment.size_bytes
 
 
 def ends_with_zeros(segment: Segment, position: int) -> bool:

@@ -38,7 +38,16 @@ from cordwood.storage.formats.filenames import FileKind, key_index_path
 from cordwood.storage.formats.offset_index import OffsetIndex
 from cordwood.storage.log.files import IndexEntries, read_file
 from cordwood.storage.log.recovery import SegmentFiles
-from cordwood.storage.log.windows import BatchOrder, Checks, Gap, WindowReader, headers_in_order, in_order, read_headers
+from cordwood.storage.log.windows import (
+    HEADER_WINDOW_BYTES,
+    BatchOrder,
+    Checks,
+    Gap,
+    WindowReader,
+    headers_in_order,
+    in_order,
+    read_headers,
+)
 
 #: An offset above all offsets.
 MAX_OFFSET = 2**63 - 1
@@ -194,6 +203,10 @@ class Segment:
             fits = self.base_offset < first["last_offset"] <= found and first["base_offset"] <= offset
             return position if fits else 0
         return 0
+
+    def last_batches(self, file: ReadableFile) -> int:
+        """Return the position from which on to read the last batches; 0 if one read returns all headers anyway."""
+        return 0 if self.size_bytes <= HEADER_WINDOW_BYTES else self.position_of(file, MAX_OFFSET)
 
     def headers_and_gaps(
         self, *, end: int | None = None, search: bool = True, ordered: bool = False

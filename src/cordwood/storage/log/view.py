@@ -25,7 +25,7 @@ import numpy.typing as npt
 from cordwood.common.arguments import checked, shown
 from cordwood.common.errors import CorruptFileError, NotFoundError
 from cordwood.common.types import NONE, Isolation
-from cordwood.fs.base import Store
+from cordwood.fs.base import FileInfo, Store
 from cordwood.fs.location import Location
 from cordwood.record.batch import Batch, to_batches
 from cordwood.record.columns import BatchWindow, OnDamage, RecordColumns, decode, is_valid, raise_damage, report_wrong
@@ -73,14 +73,16 @@ class LogView:
         live: bool = False,
         log_start_offset: int | None = None,
         index_root: str | None = None,
+        entries: Sequence[FileInfo] | None = None,
     ) -> None:
+        """Open a log; `entries`: the files of its directory, if they were listed just now."""
         self.fs = fs
         self.index_root = index_root
         self.path = path.rstrip("/") or "/"
         self.live = live
         self.name = parsed_directory(self.path)
         self._checkpointed_start = log_start_offset
-        self._list()
+        self._list(entries)
 
     def with_indexes_in(self, root: str | None) -> Self:
         """Return the log with its key indexes in another folder; None for its own directory."""
@@ -95,11 +97,12 @@ class LogView:
         found.segments = tuple(segments)
         return found
 
-    def _list(self) -> None:
+    def _list(self, entries: Sequence[FileInfo] | None = None) -> None:
         last: OSError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                self.entries = tuple(self.fs.list(self.path))
+                self.entries = tuple(self.fs.list(self.path) if entries is None else entries)
+                entries = None
                 self.recovery: Recovery = plan_recovery(self.fs, self.path, self.entries)
                 break
             except FileNotFoundError as error:
@@ -158,7 +161,7 @@ class LogView:
         """The log end offset: the offset of the next record."""
         for segment in reversed(self.segments):
             with segment.open() as file:
-                start = segment.position_of(file, MAX_OFFSET)
+                start = segment.last_batches(file)
                 last = segment.base_offset - 1
                 found = read_headers(file, base_offset=segment.base_offset, start=start, search=not self.live)
                 for item in headers_in_order(found, segment.order(start)):

@@ -442,6 +442,8 @@ def compute_crcs(window: BatchWindow, chosen: npt.NDArray[np.bool_] | None = Non
     if chosen is None or chosen.all():
         headers.compute_crcs(window.data, window.position, batches)
         return
+    if not chosen.any():
+        return
     rows = batches[chosen]
     headers.compute_crcs(window.data, window.position, rows)
     batches["computed_crc"][chosen] = rows["computed_crc"]

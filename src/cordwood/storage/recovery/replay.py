@@ -269,6 +269,8 @@ class Producers:
     def load(self, rows: ProducerRows, *, now_ms: int, expiration_ms: int) -> None:
         """Load a snapshot, without expired entries."""
         assert not self.by_id, "a snapshot is where a load begins"
+        if not rows.size:
+            return
         rows = rows[~_are_expired(rows, now_ms, expiration_ms)]
         first_offsets = rows["current_transaction_first_offset"]
         is_open = first_offsets >= 0
