@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+import numpy as np
 import pytest
 
 from cordwood.common.types import override
-from cordwood.fs.base import FileInfo, LocalFileSystem
-from cordwood.fs.wrapped import WrappedFileSystem
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.fs.base import File, FileInfo, LocalFileSystem
+from cordwood.fs.wrapped import WrappedFile, WrappedFileSystem
+from cordwood.storage.formats import time_index
+from cordwood.storage.formats.filenames import FileKind, offset_name
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.in_place import recover_in_place
 from cordwood.testing.memory import MemoryFileSystem
@@ -28,6 +30,28 @@ class CountedListings(WrappedFileSystem):
     def list(self, path: str) -> Sequence[FileInfo]:
         self.listings += 1
         return super().list(path)
+
+
+class CountedTimeIndexes(WrappedFileSystem):
+    """Counts the bytes that are read of time indexes."""
+
+    bytes_read = 0
+
+    @override
+    def open(self, path: str) -> File:
+        return _Counted(super().open(path), self) if path.endswith(FileKind.TIME_INDEX) else super().open(path)
+
+
+class _Counted(WrappedFile):
+    def __init__(self, file: File, fs: CountedTimeIndexes) -> None:
+        super().__init__(file)
+        self._fs = fs
+
+    @override
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = super().read(position, size_bytes)
+        self._fs.bytes_read += len(data)
+        return data
 
 
 def calls_of(act: Callable[[], object]) -> int:
@@ -105,3 +129,20 @@ def test_a_roll_of_a_log_with_many_segments_is_no_more_work_than_with_few() -> N
         costs.append(calls_of(log.roll))
     # A list that has become too small is copied now and then, in a call or two.
     assert max(costs[FEW:]) - min(costs[FEW:]) < 10
+
+
+def test_after_a_clean_stop_retention_reads_only_the_end_of_a_long_time_index() -> None:
+    fs = written(2)
+    entries = 20_000
+    times, offsets = NOW_MS - 2 * entries + np.arange(entries), np.zeros(entries, np.int64)
+    index = time_index.encode(time_index.TimeIndex(0, times, offsets, entries, b""))
+    fs.unlink(path := f"{PATH}/{offset_name(0, FileKind.TIME_INDEX)}")
+    with fs.create(path) as file:
+        file.write(0, index)
+    counted = CountedTimeIndexes(fs)
+    log = World(counted).load(
+        {"cleanup.policy": "delete", "retention.ms": str(entries), "file.delete.delay.ms": "0"}, clean_shutdown=True
+    )
+    log.update_high_watermark(log.log_end_offset)
+    assert log.delete_old_segments() == 1, "the largest time of the first segment is in its last entry"
+    assert counted.bytes_read < len(index) // 4

@@ -54,6 +54,7 @@ from cordwood.common.text import (
     register,
     table,
 )
+from cordwood.common.threads import in_portions
 from cordwood.common.types import Clock, TopicPartition, system_clock
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -136,15 +137,21 @@ def plan_of(
     size = offset_map_size(node, choices)
     enabled = cleaner_enabled(node)
     never = () if enabled.value else (f"the broker does not clean at all: log.cleaner.enable={enabled}",)
-    partitions = []
-    for place in places:
+
+    def plan_one(place: LocatedPartition) -> PartitionPlan | None:
         planned = planner(place)
         if planned is None:
-            continue
+            return None
         one = _with_cause(node, place, planned, enabled, now_ms) if with_causes else planned.plan
         one = one if one.compaction is None else replace(one, notes=(*never, *one.notes))
-        partitions.append(limited_by_map(one, size))
-    return with_divisions(Plan(now_ms, tuple(partitions), choices), local_cores())
+        return limited_by_map(one, size)
+
+    by_request = any(node.fs.reads_by_request(one.path) for one in node.directories)
+    portions = in_portions(
+        node.fs.concurrency, plan_one, list(places), disk_order=LocatedPartition.inode, is_remote=by_request
+    )
+    partitions = tuple(one for portion in portions for one in portion if one is not None)
+    return with_divisions(Plan(now_ms, partitions, choices), local_cores())
 
 
 def _with_cause(

@@ -6,8 +6,9 @@
        ├───────► cleaner ──────┤   when its checkpoint was written, and when a broker was last alive
        └───────► transaction ──┘   commands.transactions, only if one holds back the cleaner
 
-Partitions are processed one by one, the largest first, so that the largest are sampled before the limit for reading is
-reached. Only the causes of each are kept in memory. The text shows the main cause first, then evidence and next steps:
+Partitions are read in portions, by threads while they wait for a disk, the largest first, so that the largest are
+sampled before the limit for reading is reached. Only the causes of each are kept in memory. The text shows the main
+cause first, then evidence and next steps:
 
     orders-0: 20.9 kB on disk, up to 9.5 kB could go: its active segment … is never cleaned
       because   segment.bytes=… (topic orders in …)
@@ -32,6 +33,7 @@ from cordwood.commands.transactions import Outlooks
 from cordwood.commands.why.facts import (
     Cause,
     CauseKind,
+    PartitionFacts,
     PlannedPartition,
     Planner,
     WhyPartition,
@@ -45,6 +47,7 @@ from cordwood.commands.why.reasons import why_partition
 from cordwood.common.config import ConfigValue
 from cordwood.common.errors import DataError, NotFoundError
 from cordwood.common.text import Column, bytes_text, html_table, names_text, number, printable, register, table
+from cordwood.common.threads import in_parallel, in_portions
 from cordwood.common.types import Clock, system_clock
 from cordwood.fs.base import Store
 from cordwood.fs.by_url import file_system_for
@@ -95,7 +98,9 @@ def why_node(
     fs, chosen = node.fs, options.selection
     places = list(select_partitions(node.places, paths, chosen))
     if len(places) > 1:  # sizes take a listing, and a single partition may have 10,000s of files
-        places.sort(key=lambda place: -_log_bytes(fs, place))
+        sizes = in_parallel(fs.concurrency, lambda place: _log_bytes(fs, place), places)
+        largest_first = sorted(zip(places, sizes, strict=True), key=lambda pair: -pair[1])
+        places = [place for place, _ in largest_first]
     return why_of(
         node,
         places,
@@ -119,12 +124,21 @@ def why_of(
     root = options.index_place.root(node.fs, [place.path for place in places])
     look = _Look(node, options, now_ms, cleaner_enabled(node), Outlooks(node, now_ms), root)
     found = []
-    for done, place in enumerate(places, 1):
-        planned = planner(place)
-        partition = None if planned is None else look.at(place, planned)
-        found += [] if partition is None else [partition]
-        if on_progress is not None:
-            on_progress(done, len(places))
+    done = 0
+    portions = in_portions(
+        node.fs.concurrency,
+        lambda place: look.read(place, planner),
+        places,
+        disk_order=LocatedPartition.inode,
+        is_remote=any(node.fs.reads_by_request(one.path) for one in node.directories),
+    )
+    for portion in portions:
+        for read in portion:
+            partition = None if read is None else look.explain(read)
+            found += [] if partition is None else [partition]
+            done += 1
+            if on_progress is not None:
+                on_progress(done, len(places))
     ranked = sorted(found, key=_could_lose_most)
     return WhyResult(now_ms, tuple(ranked), tuple(look.not_counted))
 
@@ -141,6 +155,15 @@ def _log_bytes(fs: Store, place: LocatedPartition) -> int:
         return sum(info.size_bytes for file, info in files if file is not None and file.kind is FileKind.LOG)
     except OSError:
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A planned partition, and its facts except for keys and transactions."""
+
+    place: LocatedPartition
+    planned: PlannedPartition
+    facts: PartitionFacts
 
 
 @dataclass
@@ -160,14 +183,25 @@ class _Look:
     not_counted: list[str] = field(default_factory=list)
     _read_bytes: int = 0
 
-    def at(self, place: LocatedPartition, planned: PlannedPartition) -> WhyPartition | None:
+    def read(self, place: LocatedPartition, planner: Planner) -> _Read | None:
+        """Plan a partition and collect its facts; several threads may call this. None if it was deleted."""
+        planned = planner(place)
+        if planned is None:
+            return None
+        try:
+            return _Read(place, planned, collect_facts(self.node, place, planned, self.enabled, self.now_ms))
+        except (FileNotFoundError, NotFoundError):
+            return None  # a running broker deleted it
+
+    def explain(self, read: _Read) -> WhyPartition | None:
         """Explain the size of a partition; None if it was deleted."""
+        planned = read.planned
         log, compaction = planned.log, planned.plan.compaction
         held = compaction is not None and compaction.range.bound is Bound.LAST_STABLE_OFFSET
         try:
             facts = replace(
-                collect_facts(self.node, place, planned, self.enabled, self.now_ms),
-                transaction=self.outlooks.holding_back(place) if held else None,
+                read.facts,
+                transaction=self.outlooks.holding_back(read.place) if held else None,
                 keys=None if log is None or compaction is None else self._keys(planned, log),
             )
         except (FileNotFoundError, NotFoundError):

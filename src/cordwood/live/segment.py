@@ -36,6 +36,7 @@ from cordwood.live.validation import read_batches, read_records
 from cordwood.record.batch import Batch
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.filenames import FileKind, Temporary, offset_name
+from cordwood.storage.log.segment import last_entry
 from cordwood.storage.log.windows import MAX_OFFSETS, Checks, Gap, WindowReader, only_zeros, read_headers
 
 #: Bytes that a search for a batch reads at once.
@@ -318,8 +319,20 @@ class LogSegment:
     def largest_timestamp_so_far(self) -> tuple[int, int]:
         """The largest timestamp, and the last offset of its batch; (NONE, base offset) without a timestamp."""
         if self._largest is None:
-            self._largest = self.time_index.last_entry
+            self._largest = self._last_time_entry()
         return self._largest
+
+    def _last_time_entry(self) -> tuple[int, int]:
+        """Return the last entry of the time index; read little else of it, as retention needs it of each segment."""
+        with self._names:
+            self._check_there()
+            path = self.path(FileKind.TIME_INDEX)
+            if self._time_index is not None or not self._fs.exists(path):
+                return self.time_index.last_entry
+            _, entry = last_entry(self._fs, path, FileKind.TIME_INDEX)
+        if entry is None:
+            return NONE, self.base_offset
+        return int(entry["timestamp"]), self.base_offset + int(entry["offset"])
 
     @property
     def largest_timestamp(self) -> int:

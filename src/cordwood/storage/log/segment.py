@@ -55,6 +55,16 @@ MAX_OFFSET = 2**63 - 1
 _ENTRIES = {FileKind.OFFSET_INDEX: offset_index.ENTRY, FileKind.TIME_INDEX: time_index.ENTRY}
 
 
+def last_entry(fs: Store, path: str, kind: FileKind) -> tuple[int, np.void | None]:
+    """Return the number of used entries of an offset or time index, and the last one; read few of the others."""
+    entry = _ENTRIES[kind]
+    with fs.open(path) as file:
+        entries = IndexEntries(file, entry)
+        if kind is FileKind.TIME_INDEX and file.size() // entry.itemsize == 1:
+            return 1, entries[0]  # also if it is all zeros, see `time_index`
+        return len(entries), entries[len(entries) - 1] if len(entries) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One segment: a `.log` file and its indexes, by the names they have now.
@@ -124,15 +134,9 @@ class Segment:
         return None if data is None else time_index.decode(data, self.base_offset)
 
     def last_entry(self, kind: FileKind) -> tuple[int, np.void | None]:
-        """Return the number of used entries of an offset or time index, and the last one; read few of the others."""
-        path, entry = self.index_path(kind), _ENTRIES[kind]
-        if path is None:
-            return 0, None
-        with self.fs.open(path) as file:
-            entries = IndexEntries(file, entry)
-            if kind is FileKind.TIME_INDEX and file.size() // entry.itemsize == 1:
-                return 1, entries[0]  # also if it is all zeros, see `time_index`
-            return len(entries), entries[len(entries) - 1] if len(entries) else None
+        """Return `last_entry` of an offset or time index; (0, None) if it is missing."""
+        path = self.index_path(kind)
+        return (0, None) if path is None else last_entry(self.fs, path, kind)
 
     def lowest_since(self, since_ms: int) -> int | None:
         """Return an offset below which no record is from `since_ms` on; None if no record of the segment is.

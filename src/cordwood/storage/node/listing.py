@@ -423,14 +423,10 @@ def list_partitions(
         return replace(one, usage=usage, disk_share=usage.total_bytes / size if size else None)
 
     by_request = any(node.fs.reads_by_request(one.path) for one in node.directories)
-    for portion in in_portions(node.fs.concurrency, look, places, disk_order=_inode, is_remote=by_request):
+    for portion in in_portions(
+        node.fs.concurrency, look, places, disk_order=LocatedPartition.inode, is_remote=by_request
+    ):
         yield list(itertools.starmap(with_share, portion))
-
-
-def _inode(place: LocatedPartition) -> int:
-    """Return the inode of a partition's directory: file systems keep a directory's inodes and files near each other."""
-    info = place.directory.info(posixpath.basename(place.path))
-    return 0 if info is None else info.inode
 
 
 # ---- log directories -------------------------------------------------------------------------------------------------

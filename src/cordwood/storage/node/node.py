@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,8 @@ from cordwood.storage.node.directory import LogDirectory, Partition, PathKind, i
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 5
+#: Held while the configs of a topic are read.
+_resolving = threading.Lock()
 #: Error text for a metadata snapshot whose end is missing.
 NO_FOOTER = "it ends before its footer, so a part of it is missing"
 
@@ -74,6 +77,11 @@ class LocatedPartition:
     def topic(self) -> str | None:
         """The topic; None if `name` is None."""
         return None if self.name is None else self.name.topic_partition.topic
+
+    def inode(self) -> int:
+        """Return the inode of the directory: file systems keep a directory's inodes and files near each other."""
+        info = self.directory.info(posixpath.basename(self.path))
+        return 0 if info is None else info.inode
 
     def topic_id(self) -> uuid.UUID | None:
         """Return the topic id in `partition.metadata`; see `read_topic_id`."""
@@ -192,11 +200,16 @@ class Node:
             ConfigError: a source contains a value that Kafka would reject.
         """
         if topic not in self._configs:
-            layers = internal_layers(topic) if self.metadata is None else ()
-            if self.metadata is not None:
-                layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
-            self._configs[topic] = resolve(topic, (*layers, *self.said), self._remembered(topic))
+            with _resolving:  # threads that list partitions of a topic would all read the same files
+                if topic not in self._configs:
+                    self._configs[topic] = self._resolved(topic)
         return self._configs[topic]
+
+    def _resolved(self, topic: str) -> TopicConfig:
+        layers = internal_layers(topic) if self.metadata is None else ()
+        if self.metadata is not None:
+            layers = self.metadata.layers(topic, self.node_id, self.metadata_path or cluster_metadata.NAME)
+        return resolve(topic, (*layers, *self.said), self._remembered(topic))
 
     def _remembered(self, topic: str) -> Layer | None:
         """Return the configs that a live log of a topic last wrote to a file; None if the metadata has the topic."""
