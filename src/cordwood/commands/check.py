@@ -203,8 +203,8 @@ def summary_line(summary: Summary) -> str:
 def _not_read(looked: Looked) -> str:
     segments = f"{number(looked.sampled, 'large segment')} ({bytes_text(looked.sampled_bytes)})"
     return (
-        f"of {segments}, everything but the first and the last batches, up to {UNITS} batches between, the ends of the "
-        "indexes, and some entries"
+        f"of {segments}, everything but the first and the last batches, up to {UNITS} batches between (of large "
+        "ones, their headers), the ends of the indexes, and some entries"
     )
 
 

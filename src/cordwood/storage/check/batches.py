@@ -392,7 +392,10 @@ class LogCheck:
         """Report batches with a correct CRC that break a rule; return their mask. Unused bits are only noted."""
         broken = np.zeros(batches.size, bool)
         for rule in _RULES:
-            breaks = rule.breaks(batches) & good & ~broken
+            breaks = rule.breaks(batches)
+            if not breaks.any():
+                continue
+            breaks &= good & ~broken
             # A recovery treats a negative offset as too high for the segment, tries to split it there, and fails.
             fails = rule.kind is Kind.NEGATIVE_OFFSET and self.place.recovered
             for i in np.flatnonzero(breaks).tolist():

@@ -41,14 +41,14 @@ class Quick:
     Attributes:
         units: maximum number of batches of a segment between its first batch and its end.
         whole_bytes: segments up to this size are read whole.
-        sample_bytes: maximum bytes of these batches, by their average size; at least one batch is read.
+        batch_bytes: of larger batches among these only the header is read.
         tail_bytes: if the last entry of the offset index is further from the segment's end, the end is not looked for.
         confirm_bytes: doubtful segments are read whole up to this total; of further ones only the names are reported.
     """
 
     units: int = UNITS
     whole_bytes: int = 256 << 10
-    sample_bytes: int = 256 << 10
+    batch_bytes: int = 64 << 10
     tail_bytes: int = 16 << 20
     confirm_bytes: int = 2 << 30
     _confirmed: list[int] = field(default_factory=list)
@@ -238,13 +238,11 @@ def _choose(segment: Segment, quick: Quick, findings: Findings, handling: Handli
 def _ranges(file: ReadableFile, units: Units, first_end: int, quick: Quick) -> dict[int, int]:
     """Return the start and end of the first batch, of the batches between, and of the tail."""
     ranges = {0: first_end}
-    between = units.count - 1
-    if between:
-        unit_bytes = max(1, (units.end - units.start(1)) // between)
-        count = min(quick.units, max(1, quick.sample_bytes // unit_bytes))
-        chosen = range(1, units.count) if between <= count else units.choose(count)
-        for start in {units.start(number) for number in chosen}:
-            ranges[start] = _batch_end(file, start)
+    chosen = range(1, units.count) if units.count - 1 <= quick.units else units.choose(quick.units)
+    for start in {units.start(number) for number in chosen}:
+        end = _batch_end(file, start)
+        if end - start <= quick.batch_bytes:
+            ranges[start] = end
     ranges[units.end] = TO_END
     return ranges
 
