@@ -294,7 +294,7 @@ def _each_built(
     Args:
         work: with the maximum size of each copy.
     """
-    if not work or waits_for_each_read(fs, work[0][0].path):
+    if any(waits_for_each_read(fs, path) for copy, place, _ in work[:1] for path in (copy.path, place.path)):
         return in_parallel(fs.concurrency, lambda item: build(fs, *item[:2]), work)
     built: dict[int, _Built] = {}
     small = [at for at, (_, _, size) in enumerate(work) if size <= _SMALL_BYTES]

@@ -282,7 +282,7 @@ def _each_cleaned(options: Mapping[str, Any], items: Iterable[Numbered]) -> Iter
 def _small_cleaned(tasks: Sequence[PartitionTask], options: Mapping[str, Any]) -> list[Output | Failure]:
     """Clean small partitions: in one thread on a disk; in several threads if each read is a request to a server."""
     fs = tasks[0].location.open()
-    if waits_for_each_read(fs, tasks[0].path):
+    if any(waits_for_each_read(fs, path) for path in (tasks[0].path, tasks[0].folder(options["outputs"]))):
         # The threads end before the first outcome is yielded: an abandoned generator must not own running threads.
         return in_parallel(fs.concurrency, functools.partial(run_task, **options), tasks)
     return run_small_tasks(tasks, **options)
