@@ -22,7 +22,7 @@ all offsets ascend. Otherwise there is no sample, and the caller reads all heade
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,6 +165,18 @@ class UnfitError(Exception):
     """The index is too small or does not fit the batches, or the headers do not count records."""
 
 
+def _joined(parts: Sequence[BatchRows]) -> BatchRows:
+    """Return all rows in one array; `np.concatenate` would compare all fields of each part's type again."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.empty(sum(part.size for part in parts), BATCH_ROW)
+    start = 0
+    for part in parts:
+        rows[start : start + part.size] = part
+        start += part.size
+    return rows
+
+
 def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search: bool) -> HeaderSample:
     units = Units(file, index)
     if units.count < 2 * UNITS or units.start(1) == units.end:
@@ -176,7 +188,7 @@ def _sample(segment: Segment, file: ReadableFile, index: IndexEntries, *, search
         raise UnfitError
     chosen, times = np.unique(list(units.choose(UNITS)), return_counts=True)
     parts = [units.headers(0), *map(units.headers, chosen.tolist())]
-    rows = np.concatenate([*parts, *ends])
+    rows = _joined([*parts, *ends])
     if rows["last_offset"][0] < segment.base_offset or (np.diff(rows["last_offset"]) <= 0).any():
         raise UnfitError
     if (rows["magic"] < 2).any():
@@ -266,7 +278,7 @@ class Units:
             position += int(consumed)
         if not found:
             raise UnfitError
-        return np.concatenate(found)
+        return _joined(found)
 
     def first_offset(self, number: int) -> int:
         """Return the base offset of a unit's first batch."""
