@@ -211,6 +211,7 @@ def _indexed(log: LogView, root: str | None) -> Mapping[int, int]:
     try:
         for base_offset, info in indexes_in(log.fs, log.path, root):
             with log.fs.open(info.name) as file:
+                file.expect_random_reads()
                 found[base_offset] = decode_header(file.read(0, HEADER.itemsize), info.name).covered_bytes
     except (OSError, CorruptFileError):
         return found

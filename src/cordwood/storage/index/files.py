@@ -40,6 +40,7 @@ def secret_of_most(fs: Store, partition: str, root: str | None = None) -> bytes 
 def _secret(fs: Store, path: str) -> bytes | None:
     try:
         with fs.open(path) as file:
+            file.expect_random_reads()
             return decode_header(file.read(0, INDEX_HEADER.itemsize), path).secret
     except (OSError, CorruptFileError):
         return None

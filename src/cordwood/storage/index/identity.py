@@ -180,6 +180,8 @@ def read_header(file: ReadableFile) -> tuple[Header, Identity | None]:
     Raises:
         CorruptFileError: one of them is damaged.
     """
+    # Otherwise Linux reads ahead, and again once a later read reaches a page that it has read ahead.
+    file.expect_random_reads()
     data = file.read(0, INDEX_HEADER.itemsize)
     header = decode_header(data, file.path)
     end = file.read(header.identity_start, header.file_bytes - header.identity_start)

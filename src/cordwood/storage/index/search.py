@@ -202,7 +202,6 @@ class SparseIndex:
         self._log = log
         self._path = segment.key_index_path
         self._file = segment.fs.open(self._path)
-        self._file.expect_random_reads()
         try:
             self._open()
             if needs_batches or not is_same_log(self.index.identity, segment):
