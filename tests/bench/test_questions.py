@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.bench.questions import QUESTIONS
+from cordwood.bench.questions import QUESTIONS, ROUNDS
 from tests.command import run
 from tests.fs.lock_holders import on_linux
 
@@ -19,7 +19,8 @@ def test_each_question_is_asked_of_a_large_log_and_of_one_record(tmp_path: Path)
     done = run("bench", "--questions", "--size", "2", "--dir", tmp_path, "--json")
     assert done.stderr == "", done.output
     found = {one["question"]: one for one in json.loads(done.stdout)}
-    assert list(found) == list(QUESTIONS)
+    assert list(found) == [*QUESTIONS, ROUNDS]
+    assert 1 < found[ROUNDS]["per_new_byte"] < 100
     for name in ("clean in place", "clean in place, proved"):
         log_bytes = found[name]["log_bytes"]
         assert found[name]["call_mib"] > 0.02 * log_bytes / (1 << 20), "it reads at least the new records"

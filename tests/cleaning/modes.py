@@ -40,7 +40,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from cordwood.cleaning.engine import readahead, scan, stages
+from cordwood.cleaning.engine import readahead, stages
 from cordwood.cleaning.engine.blobs import LostSectionError
 from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.indexing import IndexMaker
@@ -56,7 +56,7 @@ from cordwood.storage.formats.filenames import WORK_FOLDER, index_folder, key_in
 from cordwood.storage.formats.key_index import KeyIndex, decode, encode, index_in, with_identity
 from cordwood.storage.index import identity
 from cordwood.storage.index.build import build, build_in_place
-from cordwood.storage.index.search import Candidates, find
+from cordwood.storage.index.search import Candidates, SparseIndex
 from cordwood.storage.log.files import make_work_folder, read_file, write_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
@@ -183,7 +183,7 @@ def clean_log(
             cut = functools.partial(evenly, runs=RUNS[mode])
             patches.enter_context(mock.patch.object(stages, "cut_positions", cut))
         if mode == "mistaken":
-            patches.enter_context(mock.patch.object(scan, "find", _find_too_many))
+            patches.enter_context(mock.patch.object(SparseIndex, "find", _find_too_many))
         if mode in ("indexed", "mistaken"):
             return _clean_with_indexes(fs, log, target, suffix, CleanRequest(settings=settings, part=part, **choice))
         choice["index_secret"] = None
@@ -280,12 +280,16 @@ def under_another_secret(index: KeyIndex) -> KeyIndex:
     return index_in(replace(index.header, secret=bytes(16)), index.payload, index.identity)
 
 
-def _find_too_many(index: KeyIndex, hashes: np.ndarray) -> Candidates:
+_find = SparseIndex.find
+
+
+def _find_too_many(self: SparseIndex, hashes: np.ndarray) -> Candidates:
     """The result of `find`; for every third segment all records, as if their tags agreed with those of dirty keys."""
-    if index.header.base_offset % 3:
-        return find(index, hashes)
-    every = np.packbits(np.ones(index.header.records, np.bool_), bitorder="little")
-    return Candidates(every, index.header.records)
+    header = self.index.header
+    if header.base_offset % 3:
+        return _find(self, hashes)
+    every = np.packbits(np.ones(header.records, np.bool_), bitorder="little")
+    return Candidates(every, header.records)
 
 
 @contextlib.contextmanager

@@ -133,13 +133,17 @@ class KeyPattern:
             ZIPF: a few keys have most records.
             TAIL: all keys are new until the last 2 * `count` records, which update the oldest `count` keys.
             SPREAD: all keys are new until the last `count` records, which update keys anywhere.
+            WINDOW: after the first record of each of `count` keys, updates of a twentieth of the keys; which these are
+            moves on by a key with every four updates.
     """
 
     count: int
-    pattern: Literal["uniform", "zipf", "tail", "spread"] = "uniform"
+    pattern: Literal["uniform", "zipf", "tail", "spread", "window"] = "uniform"
 
     def first_update(self, records: int) -> int:
         """Return the number of the first record that may update another."""
+        if self.pattern == "window":
+            return self.count
         return records - {"tail": 2 * self.count, "spread": self.count}.get(self.pattern, records)
 
     def numbers(self, source: np.random.Generator, first: int, count: int, records: int) -> npt.NDArray[np.int64]:
@@ -148,6 +152,9 @@ class KeyPattern:
             return (source.zipf(1.2, count) % self.count).astype(np.int64)
         start = self.first_update(records)
         own = np.arange(first, first + count)
+        if self.pattern == "window":
+            moved = (own - start) // 4 + source.integers(max(self.count // 20, 1), size=count)
+            return np.where(own < start, own, moved % self.count)
         return np.where(
             own < start, own, source.integers(start if self.pattern == "spread" else self.count, size=count)
         )

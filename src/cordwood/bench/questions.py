@@ -1,10 +1,11 @@
 """Counts the bytes that commands read of one large log: to answer a question, and to clean it when little is new.
 
-The same questions are then asked of a node with 10,000 partitions, and of 2 TB in 2,000 sparse segments.
+The same questions are then asked of a node with 10,000 partitions, and of 2 TB in 2,000 sparse segments. In the last
+row a log of a hundred segments is cleaned each time that it has one more, whose records update a small range of keys.
 
-The log has key indexes from an earlier clean. Each command runs in a process of its own, with the log's files dropped
-from the page cache before. The same command on a log of one record gives its start, which is subtracted: imports,
-compiled kernels, small files.
+Logs to clean have key indexes from an earlier clean. Each command runs in a process of its own, with the log's files
+dropped from the page cache before. The same command on a log of one record gives its start, which is subtracted:
+imports, compiled kernels, small files.
 
     by calls   bytes that read calls returned, of all processes of the command; memory maps do not count
     off disk   bytes that the block device delivered, read-ahead of the kernel included
@@ -27,12 +28,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cordwood.bench.generate import KeyPattern, write_keyed_log
 from cordwood.bench.large_nodes import write_many, write_terabytes
-from cordwood.bench.workloads import WORKLOADS, BenchWorkload, write
+from cordwood.bench.workloads import TOPIC, WORKLOADS, BenchWorkload, write
 from cordwood.commands.index import index
 from cordwood.commands.options import IndexingOptions
 from cordwood.common.errors import RequestError
-from cordwood.storage.formats.filenames import FileKind
+from cordwood.common.types import TopicPartition
+from cordwood.fs.posix import PosixFileSystem
+from cordwood.storage.formats import checkpoints, filenames, producer_state
+from cordwood.storage.formats.filenames import FileKind, offset_name
 
 _MIB = 1 << 20
 #: Later than all generated timestamps.
@@ -93,6 +98,7 @@ class Reads:
         call_bytes, disk_bytes: by read calls, and off the block device.
         first_seconds: until the first output.
         memory_bytes: peak of the command's own process.
+        cpu_seconds: of all processes of the command.
     """
 
     call_bytes: int
@@ -100,6 +106,18 @@ class Reads:
     seconds: float
     first_seconds: float
     memory_bytes: int
+    cpu_seconds: float
+
+    def __add__(self, other: Reads) -> Reads:
+        """Return the sum of two runs, with the maximum of memory and time to the first output."""
+        return Reads(
+            self.call_bytes + other.call_bytes,
+            self.disk_bytes + other.disk_bytes,
+            self.seconds + other.seconds,
+            max(self.first_seconds, other.first_seconds),
+            max(self.memory_bytes, other.memory_bytes),
+            self.cpu_seconds + other.cpu_seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,7 @@ class Answer:
     Attributes:
         start: the same command on a log of one record.
         most_mib: the bound for the bytes by calls, or None.
+        new_bytes: bytes that were new in rounds of cleans; 0 for other questions.
     """
 
     question: str
@@ -117,6 +136,7 @@ class Answer:
     reads: Reads
     start: Reads
     most_mib: float | None
+    new_bytes: int = 0
 
     @property
     def call_mib(self) -> float:
@@ -127,6 +147,16 @@ class Answer:
     def disk_mib(self) -> float:
         """MiB off the disk, without the start."""
         return max(0, self.reads.disk_bytes - self.start.disk_bytes) / _MIB
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds without the start."""
+        return max(0.0, self.reads.cpu_seconds - self.start.cpu_seconds)
+
+    @property
+    def per_new_byte(self) -> float | None:
+        """Bytes by calls per new byte, without the start; None without new bytes."""
+        return self.call_mib * _MIB / self.new_bytes if self.new_bytes else None
 
 
 def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[Answer]:
@@ -158,7 +188,9 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
         found.append(Answer(name, log_bytes, segments, reads, start, most))
     shutil.rmtree(log)
     shutil.rmtree(tiny)
-    return found
+    show_step(f"{ROUNDS} …")
+    start = next(one.start for one in found if QUESTIONS[one.question].words == _IN_PLACE)
+    return [*found, _rounds(folder, share, start)]
 
 
 def _measured(question: Question, log: Path, changed: Path, config: str) -> Reads:
@@ -170,8 +202,15 @@ def _measured(question: Question, log: Path, changed: Path, config: str) -> Read
         time.sleep(_SETTLE_SECONDS)
         index([str(path)], IndexingOptions())
     _drop_from_cache(path)
-    words = (*question.words[1:], "--config", config) if question.changes else question.words[1:]
-    command = [sys.executable, "-m", "cordwood", question.words[0], str(path), *words]
+    found = _run(question.words, path, *(("--config", config) if question.changes else ()), exits=question.exits)
+    if question.changes:
+        shutil.rmtree(path)
+    return found
+
+
+def _run(words: tuple[str, ...], path: Path, *more: str, exits: tuple[int, ...] = (0,)) -> Reads:
+    """Run a command in a process of its own."""
+    command = [sys.executable, "-m", "cordwood", words[0], str(path), *words[1:], *more]
     before, began = _counters(), time.monotonic()
     with tempfile.TemporaryFile() as errors:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors)
@@ -186,11 +225,16 @@ def _measured(question: Question, log: Path, changed: Path, config: str) -> Read
         seconds, after = time.monotonic() - began, _counters()
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip()
-    if question.changes:
-        shutil.rmtree(path)
-    if running.returncode not in question.exits:
+    if running.returncode not in exits:
         raise RequestError(f"{' '.join(command)} failed: {said[-2000:]}")
-    return Reads(after[0] - before[0], after[1] - before[1], seconds, first_seconds, usage.ru_maxrss << 10)
+    return Reads(
+        after[0] - before[0],
+        after[1] - before[1],
+        seconds,
+        first_seconds,
+        usage.ru_maxrss << 10,
+        usage.ru_utime + usage.ru_stime,
+    )
 
 
 def _drop_from_cache(path: Path) -> None:
@@ -210,3 +254,61 @@ def _counters() -> tuple[int, int]:
         raise RequestError(f"--questions needs the counters of Linux in /proc/self/io: {error.strerror}") from error
     fields = {name: int(value) for name, value in (line.split(": ") for line in lines)}
     return fields["rchar"], fields["read_bytes"]
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------
+
+ROUNDS = "rounds of 1 % new, proved"
+#: Bound for the bytes read per new byte.
+_PER_NEW_BYTE = 60
+#: Segments of the log, and number of rounds that are counted. Each round has one segment of new records.
+_SEGMENTS, _COUNTED = 100, 6
+
+
+def _rounds(folder: Path, share: float, start: Reads) -> Answer:
+    """Clean a log each time that a segment of updates is complete.
+
+    Args:
+        start: the reads of the same command on a log of one record.
+    """
+    size, fs = WORKLOADS["IH"], PosixFileSystem()
+    keys, segment_bytes = int(size.records * share), max(size.segment_bytes(share) * 8 // _SEGMENTS, 1 << 20)
+    later, log = folder / "later", folder / "rounds"
+    partition = log / f"{TOPIC}-0"
+    for made in (later, partition):
+        made.mkdir(parents=True)
+    write_keyed_log(
+        fs,
+        str(later),
+        records=keys * (_SEGMENTS + _COUNTED + 1) // _SEGMENTS,
+        keys=KeyPattern(keys, "window"),
+        segment_bytes=segment_bytes,
+    )
+    bases = sorted(int(path.stem) for path in later.glob(f"*{FileKind.LOG}"))
+    sizes = {base: (later / offset_name(base, FileKind.LOG)).stat().st_size for base in bases}
+    first = next(at for at, base in enumerate(bases) if base >= keys)
+
+    def move(at: int) -> None:
+        """Let a segment be complete, as a broker leaves it after a clean shutdown."""
+        for path in later.glob(f"{bases[at]:020d}.*"):
+            path.rename(partition / path.name)
+        (partition / offset_name(bases[at + 1], FileKind.PRODUCER_SNAPSHOT)).write_bytes(producer_state.encode([]))
+
+    for at in range(first + 1):
+        move(at)
+    clean = {TopicPartition(TOPIC, 0): bases[first]}
+    (log / filenames.CLEANER_OFFSETS).write_bytes(checkpoints.encode(clean))
+    (log / filenames.CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+    time.sleep(_SETTLE_SECONDS)
+    index([str(log)], IndexingOptions())
+    reads, starts, new_bytes = Reads(0, 0, 0, 0, 0, 0), Reads(0, 0, 0, 0, 0, 0), 0
+    log_bytes = sum(sizes[base] for base in bases[:first])
+    for at in range(first, min(first + _COUNTED, len(bases) - 2)):
+        move(at + 1)
+        _drop_from_cache(log)
+        reads += _run(_IN_PLACE, log, "--high-watermark", "end", "--config", f"segment.bytes={segment_bytes}")
+        starts += start
+        new_bytes += sizes[bases[at]]
+    shutil.rmtree(log)
+    shutil.rmtree(later)
+    return Answer(ROUNDS, log_bytes, first, reads, starts, _PER_NEW_BYTE * new_bytes / _MIB, new_bytes)

@@ -246,6 +246,10 @@ def _source(directory: str | None, size_bytes: int, runs: int, *, against_kafka:
     print("\n".join([*table(columns, rows), "", f"{found.records:,} records; to be reached: {', '.join(targets)}"]))
 
 
+#: Figures of an answer that are computed.
+_FIGURES = ("call_mib", "disk_mib", "cpu_seconds", "per_new_byte")
+
+
 def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
     from cordwood.bench.questions import ask
 
@@ -253,17 +257,20 @@ def _questions(directory: str | None, share: float, *, as_json: bool) -> None:
         found = ask(Path(folder), share, _show_step)
     _show_step("")
     if as_json:
-        print(
-            json.dumps([{**asdict(one), "call_mib": one.call_mib, "disk_mib": one.disk_mib} for one in found], indent=2)
-        )
+        print(json.dumps([asdict(one) | {name: getattr(one, name) for name in _FIGURES} for one in found], indent=2))
         return
-    titles = ("MiB BY CALLS", "AT MOST", "MiB OFF DISK", "SECONDS", "OF IT START", "FIRST OUTPUT", "MEMORY MiB")
+    titles = (
+        *("MiB BY CALLS", "AT MOST", "PER NEW BYTE", "MiB OFF DISK", "CPU S"),
+        *("SECONDS", "OF IT START", "FIRST OUTPUT", "MEMORY MiB"),
+    )
     rows = [
         [
             one.question,
             f"{one.call_mib:,.1f}",
             "" if one.most_mib is None else f"{one.most_mib:,.0f}",
+            "" if one.per_new_byte is None else f"{one.per_new_byte:.1f}",
             f"{one.disk_mib:,.1f}",
+            f"{one.cpu_seconds:.2f}",
             f"{one.reads.seconds:.1f}",
             f"{one.start.seconds:.1f}",
             f"{one.reads.first_seconds:.1f}",

@@ -553,11 +553,14 @@ def _of_place(found: InPlace) -> Iterator[str]:
         else:
             what = f"{number(found.verified, 'record')} in {found.verify_seconds:.1f} s"
             yield f"verified before anything was replaced: {what}"
-    if found.index_bytes:
+    if found.index_bytes or found.bytes_read >= _RATE_BYTES_MIN:
+        read = bytes_text(found.bytes_read + found.proof_bytes_read)
+        proof = f", {bytes_text(found.proof_bytes_read)} of it by the proof" if found.proof_bytes_read else ""
         share = f": {found.bytes_written / found.bytes_new:.1f} for each byte that was new" if found.bytes_new else ""
+        indexes = f", {bytes_text(found.index_bytes)} of it key indexes" if found.index_bytes else ""
         yield (
-            f"with key indexes: {bytes_text(found.bytes_read)} read from the disk or its cache, "
-            f"{bytes_text(found.bytes_written)} written{share}, {bytes_text(found.index_bytes)} of it indexes"
+            f"{bytes_text(found.bytes_new)} of the logs were new; {read} read from the disk or its cache{proof}; "
+            f"{bytes_text(found.bytes_written)} written{share}{indexes}"
         )
     if found.kept:
         command = shlex.join(["cordwood", "undo", found.kept])

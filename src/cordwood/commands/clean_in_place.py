@@ -176,6 +176,7 @@ def _in_place(site: LockedDirectories, work: InPlaceWork, waves: Waves, ledger: 
         kept_bytes=0 if site.kept is None else site.kept.bytes_kept,
         bytes_read=ledger.bytes_read,
         bytes_written=ledger.bytes_written,
+        proof_bytes_read=ledger.proof_bytes_read,
         bytes_new=work.new_bytes,
         index_bytes=ledger.index_bytes,
         segments_written=sum(len(replaced) for one in known for replaced, _ in one.written),

@@ -272,8 +272,8 @@ def verify_pairs(
     with _explained(), temporary_directory(scratch, FOLDERS) as folder:
         if not runner.is_on_this_machine:
             runner.check(scratch, folder, [], "Name a folder that all machines share with TMPDIR")
-        counted = None if counters is None else counters.counted
-        site = ProofSite(location, Scratch(scratch.location(), folder), counted)
+        counting = None if counters is None else counters.counting
+        site = ProofSite(location, Scratch(scratch.location(), folder), counting)
         return prove(functools.partial(run_each, runner), runner.cores, fs, pairs, site)
 
 

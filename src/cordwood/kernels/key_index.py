@@ -5,7 +5,8 @@
     take        take known keys of a segment for its kept records, with these ordinals
     scatter     distribute keys to coarse buckets by few bits, as a cache can hold only that many streams of writes
     fill        sort each coarse bucket, which fits a cache, by the remaining bits
-    search      look up each key in its bucket: costs depend on the number of keys
+    match       look up each key in its bucket: costs depend on the number of keys
+    mark        mark the records of the entries that matched
     stream      pass the index along the keys, which are sorted by hash: costs depend on the number of entries
 
 The arrays of an index are read from a file. Each position or ordinal is compared with its bound before it is used;
@@ -197,18 +198,17 @@ def _mark(ordinal, records, bits):
 
 
 @njit(cache=True, nogil=True)
-def search(keys, index_bits, entries, starts, tags, ordinals, records, bits):
-    """Find the records that may have one of some keys, looking up one key after the other.
+def match(keys, index_bits, entries, starts, tags, matches):
+    """Find the entries with the tags of some keys, looking up one key after the other; ordinals are not read.
 
     Args:
         keys: uint64[keys], hashes; sorted hashes are faster.
         index_bits, entries: bits and number of entries of the index.
-        starts, tags, ordinals: addresses of its arrays: uint32[2^index_bits + 1], uint32[entries], uint32[entries].
-        records: number of records in the segment.
-        bits: uint8[(records + 7) // 8], a bit per record; set for the found records.
+        starts, tags: addresses of its arrays: uint32[2^index_bits + 1], uint32[entries].
+        matches: uint32[any], filled with the found entries as far as there is room.
 
     Returns:
-        the number of entries that matched; BROKEN if the index is invalid.
+        the number of entries that matched, which may be more than there is room for; BROKEN if the index is invalid.
     """
     shift, tag_shift = U64(64 - index_bits), U64(32 - index_bits)
     found = 0
@@ -224,10 +224,26 @@ def search(keys, index_bits, entries, starts, tags, ordinals, records, bits):
         tag = U32(keys[i] >> tag_shift)
         for at in range(start, end):
             if load32(tags + 4 * at) == tag:
-                if not _mark(np.int64(load32(ordinals + 4 * at)), records, bits):
-                    return BROKEN
+                if found < matches.size:
+                    matches[found] = U32(at)
                 found += 1
     return found
+
+
+@njit(cache=True, nogil=True)
+def mark(matches, ordinals, records, bits):
+    """Mark the records of some entries; return the number of entries, or BROKEN if the index is invalid.
+
+    Args:
+        matches: uint32[entries], ascending entries are faster.
+        ordinals: address of the index's array.
+        records: number of records in the segment.
+        bits: uint8[(records + 7) // 8], a bit per record; set for the found records.
+    """
+    for i in range(matches.size):
+        if not _mark(np.int64(load32(ordinals + 4 * np.int64(matches[i]))), records, bits):
+            return BROKEN
+    return matches.size
 
 
 @njit(cache=True, nogil=True)
@@ -240,7 +256,7 @@ def fill_filter(keys, filter_bits, words):
 
 @njit(cache=True, nogil=True)
 def stream(keys, filter_bits, words, index_bits, entries, starts, tags, ordinals, records, bits):
-    """Find the same records as `search`, by one pass over the index.
+    """Find the same records as `match` and `mark`, by one pass over the index.
 
     Index and keys are sorted by hash, so all memory is read in order. The filter passes few entries that do not match.
     Entries that pass are searched among the keys of their bucket.
@@ -248,7 +264,7 @@ def stream(keys, filter_bits, words, index_bits, entries, starts, tags, ordinals
     Args:
         keys: uint64[keys], hashes in ascending order.
         filter_bits, words: see `fill_filter`; at most 32 bits.
-        index_bits, entries, starts, tags, ordinals, records, bits: see `search`.
+        index_bits, entries, starts, tags, ordinals, records, bits: see `match` and `mark`; all arrays are addresses.
     """
     tag_shift = U64(32 - index_bits)
     filter_shift = U64(index_bits + 32 - filter_bits)

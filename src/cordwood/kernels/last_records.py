@@ -39,8 +39,9 @@ WENT = U64(1 << 61)
 THERE, MAY_GO, TOMBSTONE = U64(1 << 61), U64(1 << 62), U64(1 << 63)
 #: `last` of a free slot; `value_there` of a key without an existing value.
 FREE = NO_VALUE = -1
-#: Flags for all records of a batch: they count for their keys; their tombstones may be removed.
-COUNTS, TOMBSTONES_MAY_GO = np.uint8(1), np.uint8(2)
+#: Flags for all records of a batch: they count for their keys; their tombstones may be removed; they get an entry only
+#: if they were removed.
+COUNTS, TOMBSTONES_MAY_GO, ONLY_REMOVED = np.uint8(1), np.uint8(2), np.uint8(4)
 
 PRIME = U64((1 << 61) - 1)
 _CHUNK_BYTES = 7
@@ -108,6 +109,8 @@ def _fingerprint(address, size, point0, point1):
 def enter(entries, used, address, row, rank, rule, is_there, between, points):
     """Make the entry of one record, if it counts; return the number of entries used. See `enter_records`."""
     offset = row["offset"]
+    if is_there and rule & ONLY_REMOVED != 0:
+        return used
     if rule & COUNTS == 0 or row["key_size"] < 0 or offset < between[0] or offset >= between[1]:
         return used
     low, high = _fingerprint(address + row["key_start"], row["key_size"], points[0], points[1])
@@ -134,7 +137,8 @@ def enter_records(data_address, rows, ranks, rules, there, between, points, entr
         data_address: address of the bytes that contain the keys.
         rows: RECORD_ROW[records].
         ranks: int64[records]; the offsets, unless the entries are ranked.
-        rules: uint8[batches], by `rows["batch"]`: `COUNTS` if records of the batch count, `TOMBSTONES_MAY_GO`.
+        rules: uint8[batches], by `rows["batch"]`: `COUNTS` if records of the batch count, `TOMBSTONES_MAY_GO`,
+            `ONLY_REMOVED`.
         there: bool[records]: the record exists after the clean, too.
         between: int64[2]: offsets [low, high) count.
         points: uint64[2], secret, below `PRIME`.

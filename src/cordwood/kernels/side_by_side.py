@@ -13,7 +13,7 @@ import numpy as np
 
 from cordwood.kernels.compiling import njit
 from cordwood.kernels.decode import DONE, one_record, varint
-from cordwood.kernels.last_records import enter
+from cordwood.kernels.last_records import ONLY_REMOVED, enter
 from cordwood.kernels.layout import CODEC_MASK, HEADER_BYTES, LOG_APPEND_TIME, RECORD_ROW
 from cordwood.kernels.native import load8, load64, prefetch
 
@@ -189,6 +189,15 @@ def _is_alike(batch, other):
 
 
 @njit(inline="always")
+def _is_same_batch(before_address, batch, after_address, other):
+    """Return whether two batches have the same bytes."""
+    size = batch["size_bytes"]
+    if size != other["size_bytes"] or batch["crc"] != other["crc"]:
+        return False
+    return _same_bytes(before_address + batch["position"], after_address + other["position"], size)
+
+
+@njit(inline="always")
 def _decode_next(address, at, end, batch, row):
     """Decode the next record of a batch; return its end, or -1 if it is invalid."""
     at, status = one_record(address, at, end, True, batch["base_offset"], batch["base_timestamp"], row)
@@ -301,6 +310,17 @@ def compare_plain(
                 is_paired = True
                 if other["last_offset"] < batch["last_offset"]:
                     return ODD, before_at, after_at, there, used
+        if (
+            is_paired
+            and rules[before_at] & ONLY_REMOVED != 0
+            and _is_same_batch(before_address, batch, after_address, other)
+        ):
+            # No record was removed, so no entry is wanted.
+            newest[after_at] = batch["max_timestamp"]
+            after_at += 1
+            there += np.int64(batch["record_count"])
+            before_at += 1
+            continue
         left = np.int64(-1) if is_same else np.int64(other["record_count"]) if is_paired else np.int64(0)
         used, time = _compare_pair(
             before_address, batch, after_address, other, left, rules[before_at], between, points, entries, used, scratch

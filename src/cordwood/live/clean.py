@@ -210,7 +210,7 @@ def run_here(task: PartitionTask, check: Check, limit: Limit | None = None) -> O
     elif settings.memory is not None:
         read_memory_bytes = min(read_memory_bytes, settings.memory.size_bytes // 4)
     task = replace(task, location=fs.location(), read_memory_bytes=read_memory_bytes)
-    return check_output(task, run_task(task, None, work))
+    return check_output(task, run_task(task, None, work), work)
 
 
 def _task_of(

@@ -12,7 +12,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeGuard, TypeVar
 
@@ -36,6 +36,15 @@ from cordwood.fs.base import Store, TargetStore, waits_for_each_read
 from cordwood.tasks.runner import InThisProcess, Numbered, Runner, Start, Step, given_up_after
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outputs:
+    """What becomes of outputs, see `Jobs.clean`; `folder`: None for the partitions' work folders."""
+
+    folder: str | None
+    discard: bool
+    proved: bool
 
 
 class Jobs:
@@ -95,13 +104,14 @@ class Jobs:
         return run_each(self.runner(sizes), do, items, sizes) if items else []
 
     def clean(
-        self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False
+        self, tasks: Sequence[PartitionTask], outputs: str | None, *, discard: bool = False, proved: bool = False
     ) -> list[Output | Failure]:
         """Run tasks, and check their output in another process.
 
         If no other process can open the file system, this process does both.
 
         Args:
+            proved: the caller will prove the output, so only names and sizes of its files are checked here.
             discard: count the bytes of the output instead of writing it; then nothing is checked.
         """
         if not tasks:
@@ -118,16 +128,17 @@ class Jobs:
         with progress.ProgressWatch(
             self.fs, self.progress, self._on_progress if self.location.in_this_process else None
         ):
-            found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], outputs, discard)
+            how = _Outputs(outputs, discard, proved)
+            found = self._clean_whole(tasks, [at for at in range(len(tasks)) if at not in staged], how)
             # Divide partitions with many records in few bytes: their key table did not fit in one task's memory.
             staged |= {at for at, one in found.items() if _lacks_memory(one) and _may_be_staged(tasks[at])}
-            found |= self._clean_staged(tasks, sorted(staged), outputs, discard, cores)
+            found |= self._clean_staged(tasks, sorted(staged), how, cores)
         assert len(found) == len(tasks), "every task answers"
         self.seconds += time.monotonic() - started
         return [found[at] for at in range(len(tasks))]
 
     def _clean_whole(
-        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], how: _Outputs
     ) -> dict[int, Output | Failure]:
         """Clean the chosen partitions, each by one task."""
         if not chosen:
@@ -135,26 +146,28 @@ class Jobs:
         runner = self.runner()
         sizes = [tasks[at].size_bytes for at in chosen]
         packs = [[(chosen[at], tasks[chosen[at]]) for at in one] for one in pack(sizes, runner.cores)]
-        steps = [cleaning(outputs, self.progress, discard=discard)]
-        if not discard:
-            steps.append(_each_checked)
+        steps = [cleaning(how.folder, self.progress, discard=how.discard)]
+        if not how.discard:
+            steps.append(functools.partial(_each_checked, self.progress, not how.proved))
         return runner.run(packs, steps)
 
     def _clean_staged(
-        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], outputs: str | None, discard: bool, cores: int
+        self, tasks: Sequence[PartitionTask], chosen: Sequence[int], how: _Outputs, cores: int
     ) -> dict[int, Output | Failure]:
         """Clean the chosen partitions, each by many tasks, or by one task where staging turns out impossible."""
         if not chosen:
             return {}
 
         def clean_each(parts: Sequence[PartitionTask]) -> list[Output | Failure]:
-            found = self._clean_whole(parts, range(len(parts)), outputs, discard)
+            found = self._clean_whole(parts, range(len(parts)), how)
             return [found[at] for at in range(len(parts))]
 
         own = shared_by([tasks[at] for at in chosen], cores)
-        outcomes = clean_staged(self.fs, own, outputs, self.progress, self.each, clean_each, cores, discard=discard)
+        outcomes = clean_staged(
+            self.fs, own, how.folder, self.progress, self.each, clean_each, cores, discard=how.discard
+        )
         found = dict(zip(chosen, outcomes, strict=True))
-        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], outputs, discard)
+        alone = self._clean_whole(tasks, [at for at, one in found.items() if one is None], how)
         return {at: one for at, one in found.items() if one is not None} | alone
 
 
@@ -288,7 +301,9 @@ def _small_cleaned(tasks: Sequence[PartitionTask], options: Mapping[str, Any]) -
     return run_small_tasks(tasks, **options)
 
 
-def _each_checked(cleaned: Iterable[Numbered]) -> Iterator[Numbered]:
+def _each_checked(progress: str, with_batches: bool, cleaned: Iterable[Numbered]) -> Iterator[Numbered]:
     """Check the files that the step `cleaning` wrote; see `check_output`."""
     for at, (task, outcome) in cleaned:
-        yield at, check_output(task, outcome)
+        # A report for each small partition would cost as much as its check.
+        reports = progress if task.size_bytes > _SMALL_BYTES else None
+        yield at, check_output(task, outcome, reports, with_batches=with_batches)

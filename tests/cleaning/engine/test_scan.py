@@ -22,7 +22,7 @@ from cordwood.record.batch import encode_batch
 from cordwood.record.record import Record
 from cordwood.storage.index.build import build
 from cordwood.storage.index.files import secret_of_most, write_index
-from cordwood.storage.index.search import Candidates
+from cordwood.storage.index.search import Candidates, SparseIndex
 from cordwood.storage.log.view import LogView
 from cordwood.storage.recovery.replay import Producers
 from tests.logs import make_log
@@ -208,7 +208,7 @@ def test_records_whose_tags_agree_with_those_of_dirty_keys_stay(
     whole = cleaned(log, tmp_path / "whole", None)
     indexed(log)
     monkeypatch.setattr(
-        scan,
+        SparseIndex,
         "find",
         lambda *_: Candidates(np.full(BATCHES * RECORDS // 8, 255, np.uint8), entries=1),
     )
@@ -274,7 +274,7 @@ def test_once_a_record_goes_the_others_are_looked_up_as_they_are_rewritten(
     assert read == [2]
     read.clear()
     # The hashes of all records agree with those of dirty keys.
-    monkeypatch.setattr(scan, "find", lambda *_: every)
+    monkeypatch.setattr(SparseIndex, "find", lambda *_: every)
     assert cleaned(log, tmp_path / "agreeing", SECRET) == whole
     assert read == [0, 1, 2]
     assert whole[0].counts.records_superseded == BATCHES // 4

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,6 @@ from cordwood.common.types import override
 from cordwood.fs.base import FileInfo, Store, TargetStore
 from cordwood.fs.location import Location
 from cordwood.fs.wrapped import CountedStore
-from cordwood.storage.formats.filenames import KEY_INDEX, FileKind
 from cordwood.storage.log.files import read_file
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogSource, LogView
@@ -30,7 +30,7 @@ OnProgress = Callable[[int], None]
 
 
 class Counted(CountedStore):
-    """A store that counts the bytes read from `.log` files and key indexes, and periodically writes the sum to a file.
+    """A store that counts the bytes read from all files, and periodically writes the sum to a file.
 
     Args:
         fs: file system for the sum.
@@ -38,7 +38,7 @@ class Counted(CountedStore):
     """
 
     def __init__(self, store: Store, fs: TargetStore, path: str) -> None:
-        super().__init__(store, suffix=(FileKind.LOG, KEY_INDEX))
+        super().__init__(store)
         self._fs = fs
         self._path = path
         self._next_flush = time.monotonic() + _WRITE_EVERY_SECONDS
@@ -78,6 +78,16 @@ class Counters:
     def counted(self, store: Store) -> Counted:
         """Return a store that counts bytes read, and writes the sum to a new file of the folder."""
         return Counted(store, self.location.open(), f"{self.path}/{uuid4().hex}")
+
+    @contextlib.contextmanager
+    def counting(self, store: Store) -> Iterator[Store]:
+        """Count the bytes read from a store in a `with` block; the sum is complete at its end."""
+        counted = self.counted(store)
+        try:
+            yield counted
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # the result is no longer wanted
+                counted.flush()
 
 
 @dataclass(frozen=True, slots=True)

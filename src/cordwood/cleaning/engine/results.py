@@ -88,7 +88,9 @@ class InPlace:
         verified: number of compared records, proved to exist or to be dropped rightly; None if not checked.
         kept: folder with the replaced files; empty if they were deleted or nothing was replaced.
         kept_bytes: size of the files in that folder, which take room until it is deleted.
-        bytes_read, bytes_written: bytes that tasks read, without the proof, and that they wrote, key indexes included.
+        bytes_read, bytes_written: bytes that tasks read from all files, without the proof, and that they wrote, key
+            indexes included.
+        proof_bytes_read: bytes that the proof read.
         bytes_new: approximate bytes of the log that no clean had read before.
         index_bytes: size of the key indexes that were made.
         segments_written: how many segments were written, under the same or other names.
@@ -109,6 +111,7 @@ class InPlace:
     index_bytes: int = 0
     segments_written: int = 0
     segments_spared: int = 0
+    proof_bytes_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cordwood.cleaning.engine.facts import aborted_transactions
 from cordwood.cleaning.engine.indexing import IndexedBatches, IndexMaker, was_found_by_index
@@ -363,17 +364,21 @@ def _rewritten(
     old_horizon_ms: int,
     newest: NewestOffsets,
 ) -> Iterator[tuple[TrackedWindow, Rewritten]]:
-    table = newest.table if isinstance(newest, ScannedKeys) else None
+    scanned = newest if isinstance(newest, ScannedKeys) else None
+    table = None if scanned is None else scanned.table
+    none = np.empty(0, np.uint32)
 
-    def rewrite_window(tracked: TrackedWindow) -> Rewritten:
+    def rewrite_window(tracked: TrackedWindow) -> tuple[Rewritten, npt.NDArray[np.uint32]]:
+        """Return the survivors, and the ordinals of records that were marked by mistake."""
         segment, window, batches = tracked.segment, tracked.window, tracked.window.batches
         known = newest.known_outcomes(segment.base_offset, batches, segment.path)
         decided = needs_no_decoding(batches, tracked.discard, known)
         # The scan has checked the CRC of all batches that it read; the check of the outputs does so again.
+        refuted = none
         unchecked = np.zeros(batches.size, np.bool_) if tracked.is_checked else ~(decided & known.known & ~known.unread)
         if table is not None:
             compute_crcs(window, unchecked & known.unconfirmed)
-            known = confirmed(batches, functools.partial(records_of, segment, window), known, table)
+            known, refuted = confirmed(batches, functools.partial(records_of, segment, window), known, table)
             decided = needs_no_decoding(batches, tracked.discard, known)
         thinned = thin(window, decided | tracked.discard, known)
         done = decided if thinned is None else decided | thinned.done
@@ -381,6 +386,10 @@ def _rewritten(
         decoded = list(decode_batches(segment, window, ~done))
         elision = rules.elision.in_segment(is_old=segment.mtime_ms <= old_horizon_ms)
         own = replace(rules, elision=elision)
-        return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest, thinned)
+        return rewrite(window.data, batches, decoded, tracked.discard, known, own, newest, thinned), refuted
 
-    return read_ahead(threads, windows, rewrite_window)
+    for tracked, (rewritten, refuted) in read_ahead(threads, windows, rewrite_window):
+        if scanned is not None and refuted.size:
+            scanned.refute(tracked.segment.base_offset, refuted)
+        yield tracked, rewritten
+        del tracked, rewritten  # free large ones before reading more

@@ -75,9 +75,8 @@ from cordwood.kernels.layout import BATCH_ROW, DELETE_HORIZON, BatchRows, has_fl
 from cordwood.kernels.superseded import HAS_TOMBSTONE, SUPERSEDED, set_bits
 from cordwood.record.columns import BatchWindow
 from cordwood.storage.formats.key_index import NO_HORIZON, Flag, KeyIndex
-from cordwood.storage.index.files import read_index
 from cordwood.storage.index.identity import is_same_log
-from cordwood.storage.index.search import find
+from cordwood.storage.index.search import SparseIndex
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, compute_crcs, headers_in_order, read_headers
@@ -382,6 +381,8 @@ def _mark(batches: BatchRows, superseding: Superseding | None, trackers: Tracker
 
 # ---- by index --------------------------------------------------------------------------------------------------------
 
+#: Number of batches that are looked up first. In a segment that loses records, one of them nearly always does.
+_FIRST_CANDIDATES = 16
 #: Called with the batches of a run, window after window. Returns which of them are decoded, and for each the first
 #: offset whose record supersedes others (see `window_keys`).
 Mark: TypeAlias = Callable[[BatchRows], tuple[BoolArray, Int64Array]]
@@ -402,9 +403,10 @@ def scan_by_index(
     Raises:
         CorruptBatchError: a batch that is read is damaged.
     """
-    index = _index(segment, table)
-    if index is None:
+    searched = _searched(segment, table)
+    if searched is None:
         return None
+    index, found = searched
     batches = _batches_of_index(index) if _is_enough(index, segment, now_ms) else _batches(segment, index)
     if batches is None:
         return None
@@ -415,13 +417,14 @@ def scan_by_index(
     looked_up, found_flags = np.zeros(batches.size, np.bool_), np.zeros(batches.size, np.uint8)
     # Batches ascend: `_batches` has checked it, or the writer of the index.
     span = OffsetSpan(int(batches["base_offset"][0]), int(batches["last_offset"][-1]))
-    at, ordinals = _candidates(index, table, wanted, firsts)
+    at, ordinals = _candidates(index, found, wanted, firsts)
     covered = np.arange(batches.size) < index.lengths.size
-    candidates = np.zeros(batches.size, np.bool_)
-    candidates[at] = True
+    candidates, first_few = (np.zeros(batches.size, np.bool_) for _ in range(2))
+    candidates[at], first_few[np.unique(at)[:_FIRST_CANDIDATES]] = True, True
     with reading_threads([segment]) as threads:
-        for chosen in (wanted & ~covered, candidates):
-            for places, keys, superseded in _looked_up(threads, segment, batches, chosen, table, now_ms):
+        steps = ((wanted & ~covered, threads), (first_few, None), (candidates & ~first_few, threads))
+        for number, (chosen, own) in enumerate(steps):
+            for places, keys, superseded in _looked_up(own, segment, batches, chosen, table, now_ms):
                 looked_up[places] = True
                 found_flags[places] |= keys.flags
                 span.ascending = span.ascending and keys.span.ascending
@@ -429,7 +432,7 @@ def scan_by_index(
                 shifts = firsts[places] - np.cumsum(keys.counts) + keys.counts
                 numbers = np.repeat(shifts, keys.counts) + np.arange(superseded.size)
                 set_bits(numbers[superseded].astype(np.uint32), bits)
-                if chosen is candidates and bits.any():
+                if number and bits.any():
                     break
             if bits.any():
                 # The segment will be rewritten; pass 2 looks up the other candidates.
@@ -444,15 +447,21 @@ def scan_by_index(
     return ScannedRun(outcomes, chunk_records, span)
 
 
-def _index(segment: Segment, table: DirtyTable) -> KeyIndex | None:
+def _searched(segment: Segment, table: DirtyTable) -> tuple[KeyIndex, Int64Array] | None:
+    """Return the key index of a segment, and the ordinals of records that may have a dirty key; None if it is unusable.
+
+    Of the index's keys, only the blocks that the search needs are read.
+    """
     if table.index_secret is None:
         return None
     try:
-        index = read_index(segment)
+        with segment.open() as file, SparseIndex(segment, file) as opened:
+            header = opened.index.header
+            if header.secret != table.index_secret or header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS):
+                return None
+            return opened.index, opened.find(table.index_hashes).ordinals
     except (OSError, CorruptFileError):
         return None
-    is_usable = index.header.secret == table.index_secret and not index.header.flags & (Flag.OLD_MAGIC | Flag.KEYLESS)
-    return index if is_usable else None
 
 
 def _is_enough(index: KeyIndex, segment: Segment, now_ms: int) -> bool:
@@ -498,15 +507,15 @@ def _batches(segment: Segment, index: KeyIndex) -> BatchRows | None:
 
 
 def _candidates(
-    index: KeyIndex, table: DirtyTable, wanted: BoolArray, firsts: Int64Array
+    index: KeyIndex, found: Int64Array, wanted: BoolArray, firsts: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return the records in wanted batches that may have a dirty key: their batches and their ordinals.
 
     Args:
+        found: int64[records], ordinals of the records in the segment.
         wanted: bool[batches].
         firsts: int64[batches], ordinal of each batch's first record.
     """
-    found = find(index, table.index_hashes).ordinals
     ends = np.cumsum(index.counts, dtype=np.int64)
     at = np.searchsorted(ends, found, side="right")
     ordinals = firsts[at] + found - (ends - index.counts)[at]

@@ -2,7 +2,8 @@
 
 The check of a task's outputs runs in another process, before the clean uses any of them. It compares only bytes on disk
 with the figures that the task returned: files and their lengths, CRC and position of every batch, sums of batches,
-records and bytes, indexes against batches. It shares no code with deciding and writing.
+records and bytes, indexes against batches. It shares no code with deciding and writing. If the outputs are proved, the
+proof reads their batches and indexes, so that they are read once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cordwood.cleaning.engine.blobs import LostSectionError
 from cordwood.cleaning.engine.facts import clean_settings, segment_facts
 from cordwood.cleaning.engine.indexing import IndexMaker
 from cordwood.cleaning.engine.partition import Cleaned, CleanRequest, clean_in_rounds
-from cordwood.cleaning.engine.progress import Counted
+from cordwood.cleaning.engine.progress import Counted, Counters
 from cordwood.cleaning.rules.key_table import MemoryShare, whole_memory
 from cordwood.cleaning.rules.plan import Decision, Plan, SegmentFacts
 from cordwood.cleaning.rules.waves import disk_bytes
@@ -34,16 +35,15 @@ from cordwood.fs.location import Location
 from cordwood.fs.paced import WantedLocation
 from cordwood.fs.read_once import ReadOnceStore
 from cordwood.fs.wrapped import SyncsLater
-from cordwood.kernels.layout import BATCH_ROW, BatchRows, joined_rows
 from cordwood.record.columns import BatchWindow, is_valid
 from cordwood.storage.changes.copy import Replacement
-from cordwood.storage.formats import offset_index, time_index
 from cordwood.storage.formats.filenames import WORK_FOLDER, FileKind, Temporary, parse_file
 from cordwood.storage.index import files as key_indexes
 from cordwood.storage.index.build import new_secret
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, WindowReader
+from cordwood.storage.log.written import WrittenSegment
 
 #: Name of the folder, in a task's own folder, for its progress reports.
 PROGRESS = "progress"
@@ -385,22 +385,41 @@ def failure_of(error: Exception, path: str) -> Failure:
             return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
-def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Failure:
-    """Check another process's output for a task; return a failure if it differs from the reported figures."""
+def check_output(
+    task: PartitionTask, outcome: Output | Failure, progress: str | None = None, *, with_batches: bool = True
+) -> Output | Failure:
+    """Check another process's output for a task; return a failure if it differs from the reported figures.
+
+    Args:
+        progress: folder for progress reports, unless the task has a folder; None for no reports.
+        with_batches: see `faults`; False for outputs whose batches a proof reads.
+    """
     if isinstance(outcome, Failure):
         return outcome
     try:
-        found = next(
-            faults(task.location.open(), outcome.folder, outcome.files, outcome.cleaned, task.end),
-            None,
-        )
+        store, cleaned = task.location.open(), outcome.cleaned
+        counters = None if progress is None else Counters(task.location, task.progress(progress))
+        with_batches = with_batches or not is_provable(task, outcome)
+        with contextlib.nullcontext(store) if counters is None else counters.counting(store) as fs:
+            found = next(
+                faults(fs, outcome.folder, outcome.files, cleaned, task.end, with_batches=with_batches),
+                None,
+            )
     except StoreError as error:
         return failure_of(error, task.path)
     except Exception as error:
         return Failure(FailureKind.BUG, f"{type(error).__name__}: {error}", traceback.format_exc())
-    if found is None:
-        return outcome
-    what = f"{task.path}: what was written for it is not what it should be, so it is not used: {found}"
+    return outcome if found is None else not_as_reported(task.path, found)
+
+
+def is_provable(task: PartitionTask, output: Output) -> bool:
+    """Return whether a proof reads all outputs: they are in the range from the log start on."""
+    return all(base >= task.log_start_offset for _, outputs in output.cleaned.written for base in outputs)
+
+
+def not_as_reported(path: str, fault: str) -> Failure:
+    """Return the failure of a partition whose outputs are not as its task has reported."""
+    what = f"{path}: what was written for it is not what it should be, so it is not used: {fault}"
     return Failure(FailureKind.BUG, what)
 
 
@@ -408,14 +427,21 @@ def check_output(task: PartitionTask, outcome: Output | Failure) -> Output | Fai
 
 #: Outputs below this size are read within milliseconds, so threads do not pay.
 _ALONE_BYTES = 32 << 20
-#: Fields of every batch that are kept for comparison with the segment's indexes.
-_KEPT = ["base_offset", "last_offset", "position", "size_bytes", "record_count", "max_timestamp"]
 
 
-def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cleaned, last_end: int) -> Iterator[str]:
+def faults(
+    fs: Store,
+    folder: str,
+    files: Sequence[tuple[str, int]],
+    cleaned: Cleaned,
+    last_end: int,
+    *,
+    with_batches: bool = True,
+) -> Iterator[str]:
     """Yield the faults of a clean's outputs, in words.
 
     Args:
+        with_batches: read the outputs; if not, only compare names and sizes of files.
         files: (name, bytes) of the outputs.
         cleaned: the task's figures.
         last_end: end of the last group; no output extends beyond it.
@@ -438,19 +464,30 @@ def faults(fs: Store, folder: str, files: Sequence[tuple[str, int]], cleaned: Cl
         for base, end in zip(group, [*group[1:], last_end if after is None else after], strict=True)
         if base not in cleaned.kept
     ]
-    batches = records = size_bytes = 0
-    for base, seen in zip(bases, _looked_at([segments[base] for base in bases], ends), strict=True):
-        yield from (f"{segments[base].path}: {what}" for what in seen.faults)
+    if with_batches:
+        yield from _batch_faults([segments[base] for base in bases], ends, cleaned)
+    size_bytes = cleaned.kept_counts.bytes_written + sum(segment.size_bytes for segment in segments.values())
+    if cleaned.rounds == 1 and size_bytes != cleaned.counts.bytes_written:
+        yield f"{size_bytes} bytes are there, {cleaned.counts.bytes_written} were written"
+
+
+def _batch_faults(segments: Sequence[Segment], ends: Sequence[int], cleaned: Cleaned) -> Iterator[str]:
+    batches = records = 0
+    for segment, seen in zip(segments, _looked_at(segments, ends), strict=True):
+        yield from (f"{segment.path}: {what}" for what in seen.faults)
         batches += seen.batches
         records += seen.records
-        size_bytes += segments[base].size_bytes
+    yield from miscounted(cleaned, batches, records)
+
+
+def miscounted(cleaned: Cleaned, batches: int, records: int) -> Iterator[str]:
+    """Yield the differences, in words, between the figures of a clean and the batches and records in its outputs."""
     counts, kept = cleaned.counts, cleaned.kept_counts
     if cleaned.rounds > 1:
         return  # the counts are sums over all rounds
     for what, is_there, said in (
         ("batches", batches + kept.batches_verbatim, counts.batches_read - counts.batches_dropped),
         ("records", records + kept.records_kept, counts.records_kept),
-        ("bytes", size_bytes + kept.bytes_written, counts.bytes_written),
     ):
         if is_there != said:
             yield f"{is_there} {what} are there, {said} were written"
@@ -474,49 +511,21 @@ def _looked_at(segments: Sequence[Segment], ends: Sequence[int]) -> list[_Seen]:
 
 
 def _look_at(segment: Segment, end: int) -> _Seen:
-    rows, fault = _batches(segment)
-    faults = [fault] if fault else list(_segment_faults(segment, rows, end))
-    return _Seen(rows.size, int(rows["record_count"].sum()), faults)
-
-
-def _batches(segment: Segment) -> tuple[BatchRows, str]:
-    """Return `_KEPT` of all batches and an empty fault; or no rows, and the fault of the first invalid batch."""
-    none = np.empty(0, BATCH_ROW[_KEPT])
-    parts = [none]
+    written, last = WrittenSegment(segment), segment.base_offset - 1
     with segment.open() as file:
         for item in WindowReader(file, Checks.ONCE, base_offset=segment.base_offset, search=False):
             if not isinstance(item, BatchWindow):
-                return none, f"position {item.position}: {item.what}"
-            valid = is_valid(item.batches)
+                return _Seen(0, 0, [f"position {item.position}: {item.what}"])
+            batches, valid = item.batches, is_valid(item.batches)
             if not valid.all():
-                return none, f"position {item.batches['position'][np.argmin(valid)]}: CRC-32C mismatch"
-            parts.append(item.batches[_KEPT])
-    return joined_rows(parts), ""
-
-
-def _segment_faults(segment: Segment, rows: BatchRows, end: int) -> Iterator[str]:
-    """Check the order of the batches, and the indexes against them."""
-    starts, lasts = rows["base_offset"], rows["last_offset"]
-    if (lasts < starts).any() or (starts[1:] <= lasts[:-1]).any():
-        yield "offsets do not ascend"
-    elif rows.size and (starts[0] < segment.base_offset or lasts[-1] >= end):
-        yield f"offsets {starts[0]} to {lasts[-1]} are not from {segment.base_offset} to {end - 1}"
-    index, times = segment.offset_index(), segment.time_index()
-    if index is None or times is None:
-        yield "an index is missing"
-        return
-    yield from (str(error) for error in offset_index.faults(index))
-    yield from (str(error) for error in time_index.faults(times))
-    if index.entries and not _names(rows["position"], lasts, index.positions, index.offsets):
-        yield "an entry of the offset index names no batch"
-    newest = np.maximum.accumulate(rows["max_timestamp"]) if rows.size else rows["max_timestamp"]
-    if times.entries and not _names(lasts, newest, times.offsets, times.timestamps, between=True):
-        yield "an entry of the time index names no batch"
-
-
-def _names(keys: np.ndarray, values: np.ndarray, asked: np.ndarray, said: np.ndarray, *, between: bool = False) -> bool:
-    """Whether every asked key exists (with `between`: the next higher key counts) and has the given value."""
-    at = np.searchsorted(keys, asked)
-    if not keys.size or at.max() >= keys.size:
-        return False
-    return bool((between or (keys[at] == asked).all()) and (values[at] == said).all())
+                return _Seen(0, 0, [f"position {batches['position'][np.argmin(valid)]}: CRC-32C mismatch"])
+            starts, lasts = batches["base_offset"], batches["last_offset"]
+            if (lasts < starts).any() or (starts[1:] <= lasts[:-1]).any():
+                return _Seen(0, 0, ["offsets do not ascend"])
+            if starts[0] <= last or lasts[-1] >= end:
+                what = f"offsets {starts[0]} to {lasts[-1]} are not from {last + 1} to {end - 1}"
+                return _Seen(0, 0, [what])
+            last = int(lasts[-1])
+            written.add(batches)
+            del item, batches
+    return _Seen(written.batches, written.records, [*written.faults()])

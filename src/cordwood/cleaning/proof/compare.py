@@ -33,8 +33,8 @@ from cordwood.cleaning.proof import quick
 from cordwood.cleaning.proof.judging import Judge
 from cordwood.cleaning.proof.keys import KeyEntries, KeyRules
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Piece, ViolationKind
-from cordwood.cleaning.proof.producers import ProducerNotes
-from cordwood.cleaning.proof.reading import PairRange, RangeWindows, Sampler
+from cordwood.cleaning.proof.producers import SEEN, ProducerNotes
+from cordwood.cleaning.proof.reading import Entries, PairRange, RangeWindows, Sampler
 from cordwood.cleaning.proof.scratch import Kept, Scratch, ScratchWriter
 from cordwood.cleaning.proof.transactions import ABORTED
 from cordwood.common.errors import CorruptFileError, DataError
@@ -84,14 +84,26 @@ def compare_range(
         with scratch.writer() as writer:
             return _read_headers(before, after, part, ProducerNotes(pair.lowest, writer), here_max)
 
+    if is_remaining := part.entries is Entries.REMAINING:
+        state, damage, is_one = after, ViolationKind.DAMAGE_AFTER, True
+    else:
+        state, damage, is_one = before, ViolationKind.DAMAGE_BEFORE, part.same
+
     def run(compare: _Pass, writer: ScratchWriter) -> RangeResult:
         facts = Facts()
         high = max(part.limit, pair.superseding_end or part.limit)
         keys = KeyEntries(rules, writer, np.array([pair.lowest, high], np.int64))
         notes = ProducerNotes(pair.lowest, writer)
-        was = RangeWindows(before, part, pair.lowest, facts, ViolationKind.DAMAGE_BEFORE)
-        now = None if part.same else RangeWindows(after, part, pair.lowest, facts, ViolationKind.DAMAGE_AFTER)
+        was = RangeWindows(state, part, pair.lowest, facts, damage)
+        now = (
+            None if is_one else RangeWindows(after, part, pair.lowest, facts, ViolationKind.DAMAGE_AFTER, pair.written)
+        )
         compare(was, now, Judge(pair, part, facts, keys, before), notes)
+        if is_remaining:
+            # All else was found when both states were compared.
+            return RangeResult(
+                facts.violations(), keys.finish(here_max=here_max), np.empty(0, SEEN), [], np.empty(0, ABORTED)
+            )
         aborted = _aborted(after, part, pair.lowest, facts)
         seen, steps = notes.finish(here_max=here_max)
         return RangeResult(facts, keys.finish(here_max=here_max), seen, steps, aborted)

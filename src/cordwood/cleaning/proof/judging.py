@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from cordwood.cleaning.proof.keys import KeyEntries
 from cordwood.cleaning.proof.pairs import BoolArray, Count, Facts, Int64Array, Pair, Piece, ViolationKind
-from cordwood.cleaning.proof.reading import PairRange
+from cordwood.cleaning.proof.reading import Entries, PairRange
 from cordwood.common.config import LONG_MAX
+from cordwood.common.types import NONE
 from cordwood.kernels import side_by_side
-from cordwood.kernels.last_records import COUNTS, TOMBSTONES_MAY_GO
+from cordwood.kernels.last_records import COUNTS, ONLY_REMOVED, TOMBSTONES_MAY_GO
 from cordwood.kernels.layout import CODEC_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchRows, is_control
 from cordwood.kernels.side_by_side import INVENTED, match_records
 from cordwood.storage.log.view import LogView
@@ -32,6 +33,8 @@ class Judge:
         self._pair = pair
         self.keys = keys
         self._limit = part.limit
+        # Below this offset remaining records get no entries.
+        self._witnesses_from = pair.first_dirty if part.entries is Entries.REMOVED else NONE
         self._bases = np.array([segment.base_offset for segment in before.segments], np.int64)
         # A clean sets delete horizons from its own clock, and it ran after the segment was last written.
         written = np.array([segment.mtime_ms for segment in before.segments], np.int64)
@@ -96,6 +99,7 @@ class Judge:
         found = np.where(is_control(batches), 0, COUNTS) | np.where(
             may_go & pair.deletes_for_good, TOMBSTONES_MAY_GO, 0
         )
+        found |= np.where(batches["last_offset"] < self._witnesses_from, ONLY_REMOVED, 0)
         return found.astype(np.uint8)
 
     def _is_due(self, batches: BatchRows) -> BoolArray:

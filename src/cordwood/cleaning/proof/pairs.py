@@ -65,7 +65,9 @@ class Count(StrEnum):
     RECORDS_BEFORE = "records_before"
     RECORDS_AFTER = "records_after"
     RECORDS_SAME = "records_same"
+    RECORDS_WRITTEN = "records_written"
     BATCHES = "batches"
+    BATCHES_WRITTEN = "batches_written"
     BATCHES_ABOVE = "batches_above"
     MARKERS = "markers"
     SAMPLED = "sampled"
@@ -126,6 +128,9 @@ class Pair:
         producer_expiration_ms: producers that have been inactive for this long may be forgotten.
         survivor: the keep rule.
         witnesses: read unchanged files only as far as the removed records need them, see `witnesses`.
+        first_dirty: records from this offset on probably supersede the removed ones; a hint for what to read first.
+        written: base offsets of segments of the state after: their offset and time indexes are compared with their
+            batches, and their batches and records are counted.
     """
 
     topic_partition: TopicPartition | None
@@ -144,6 +149,8 @@ class Pair:
     producer_expiration_ms: int = 86_400_000
     survivor: SurvivorRule = SURVIVOR_RULE
     witnesses: bool = False
+    first_dirty: int = 0
+    written: frozenset[int] = frozenset()
 
     @property
     def lowest(self) -> int:
@@ -225,6 +232,10 @@ class Facts:
             key = piece.data[start : start + size].tobytes() if size >= 0 else None
             self.broken(what, int(row["offset"]), key)
         self.count(what, max(rows.size - NAMED_MAX, 0))
+
+    def violations(self) -> Facts:
+        """Return the violations alone."""
+        return Facts({kind: self.counts[kind] for kind in ViolationKind if kind in self.counts}, self.named)
 
     def add(self, other: Facts) -> None:
         """Add the facts of another part."""

@@ -15,9 +15,11 @@ kernels: the rules that decide whether a record may be removed are implemented a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -267,17 +269,26 @@ class ProofSite:
     Attributes:
         location: location of the store that has both states.
         scratch: folder for files from one task to another; the caller removes it.
-        counted: wraps the store to count the bytes read.
+        counting: counts the bytes read from a store in a `with` block.
+        opened: the store, within a task.
     """
 
     location: Location[Store]
     scratch: Scratch
-    counted: Callable[[Store], Store] | None = None
+    counting: Callable[[Store], AbstractContextManager[Store]] | None = None
+    opened: Store | None = None
+
+    @contextlib.contextmanager
+    def in_task(self) -> Iterator[ProofSite]:
+        """Open the store for a task."""
+        store = self.location.open()
+        with contextlib.nullcontext(store) if self.counting is None else self.counting(store) as opened:
+            yield replace(self, opened=opened)
 
     def open(self) -> Store:
-        """Open the store inside a task."""
-        store = self.location.open()
-        return store if self.counted is None else self.counted(store)
+        """Return the store, within a task."""
+        assert self.opened is not None, "the task has opened it"
+        return self.opened
 
 
 def prove(each: Each, cores: int, fs: Store, pairs: Sequence[Pair], site: ProofSite) -> list[Verdict]:
@@ -389,7 +400,8 @@ def _run(
 
 def _attempt(do: Callable[[ProofSite, T], Any], site: ProofSite, item: T) -> Any:
     try:
-        return do(site, item)
+        with site.in_task() as own:
+            return do(own, item)
     except LostError:
         return _Lost()
     except OSError as error:

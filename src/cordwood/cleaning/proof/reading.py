@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -22,8 +23,19 @@ from cordwood.record.record import to_records
 from cordwood.storage.log.segment import MAX_OFFSET, Segment, gap_error, skip_gap
 from cordwood.storage.log.view import LogView
 from cordwood.storage.log.windows import Checks, Gap, GapKind
+from cordwood.storage.log.written import WrittenSegment
 
 # ---- ranges ----------------------------------------------------------------------------------------------------------
+
+
+class Entries(Enum):
+    """The records of a range that get key entries."""
+
+    ALL = "all"
+    #: Removed records, and those in the dirty section.
+    REMOVED = "removed"
+    #: The records of the state after, once both states were compared for the removed ones.
+    REMAINING = "remaining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,7 @@ class PairRange:
         same: both states have the same files in this range.
         size_bytes: bytes to read, of both states.
         headers_only: read batch headers only, for producers and transactions; only if both states have the same files.
+        entries: the records that get key entries.
     """
 
     pair: int
@@ -46,6 +59,12 @@ class PairRange:
     same: bool
     size_bytes: int
     headers_only: bool = False
+    entries: Entries = Entries.ALL
+
+    @property
+    def how(self) -> tuple[bool, Entries]:
+        """How the range is read."""
+        return self.headers_only, self.entries
 
 
 def limit_of(pair: Pair, log: LogView) -> int:
@@ -100,7 +119,7 @@ def joined(ranges: Iterable[PairRange], *, range_bytes: int) -> list[PairRange]:
     found: list[PairRange] = []
     for one in ranges:
         last = found[-1] if found else None
-        if last is not None and (last.pair, last.end, last.headers_only) == (one.pair, one.start, one.headers_only):
+        if last is not None and (last.pair, last.end, *last.how) == (one.pair, one.start, *one.how):
             fits = last.same == one.same and last.size_bytes + one.size_bytes // 2 <= range_bytes
             # An empty segment may have become a file with batches, so both states have to be read.
             if fits or not (one.size_bytes or last.same):
@@ -116,6 +135,7 @@ class RangeWindows:
 
     Attributes:
         damage: the kind of violation to report when this state cannot be read.
+        written: base offsets of segments whose indexes are compared with their batches.
     """
 
     log: LogView
@@ -123,6 +143,7 @@ class RangeWindows:
     lowest: int
     facts: Facts
     damage: ViolationKind
+    written: frozenset[int] = frozenset()
 
     def __iter__(self) -> Iterator[tuple[Segment, BatchWindow]]:
         """Yield the windows in the order of their offsets, with their segments.
@@ -159,8 +180,11 @@ class RangeWindows:
             is_own = end > part.start and part.start <= first < part.end
             if is_own and part.start <= segment.base_offset and end <= part.end:
                 last = segment.base_offset - 1
+                written = self._begun(segment)
                 for item in segment.windows(checks=Checks.ONCE, ordered=False):
                     if isinstance(item, BatchWindow):
+                        if written is not None:
+                            written.add(item.batches)
                         if self.damage is ViolationKind.DAMAGE_BEFORE:
                             yield from self._up_to_misplaced(segment, item, last, end)
                             last = int(item.batches["last_offset"][-1])
@@ -168,6 +192,7 @@ class RangeWindows:
                             last = self._check_order(item.batches, last, end)
                     yield segment, item
                     del item
+                self._end(segment, written)
                 continue
             if is_own:
                 self._check_segment(segment, end)
@@ -196,9 +221,25 @@ class RangeWindows:
 
     def _check_segment(self, segment: Segment, end: int) -> None:
         last = segment.base_offset - 1
+        written = self._begun(segment)
         for rows in segment.headers(skip_gap):
             if rows.size:
                 last = self._check_order(rows, last, end)
+                if written is not None:
+                    written.add(rows)
+        self._end(segment, written)
+
+    def _begun(self, segment: Segment) -> WrittenSegment | None:
+        return WrittenSegment(segment) if segment.base_offset in self.written else None
+
+    def _end(self, segment: Segment, written: WrittenSegment | None) -> None:
+        """Report the faults of a written segment's indexes, and count its batches."""
+        if written is None:
+            return
+        self.facts.count(Count.BATCHES_WRITTEN, written.batches)
+        self.facts.count(Count.RECORDS_WRITTEN, written.records)
+        for _ in written.faults():
+            self.facts.broken(ViolationKind.INDEX, segment.base_offset)
 
     def _check_order(self, rows: BatchRows, last: int, end: int) -> int:
         """Report batches that start at or below the previous one's end, or end beyond the segment; return the new end.

@@ -17,6 +17,11 @@ can turn the verdict:
 For example, a=1 at offset 5 was removed, and a=9 at offset 90 is in an unchanged file: the segment of offset 90 is
 read, and no older one. If a=∅ at 50 was removed when due, all segments below 50 are read: one may hold a=1.
 
+Changed ranges are compared in both states, but remaining records below the dirty section are hardly ever witnesses. So
+there only removed records get key entries (`Entries.REMOVED`), and equal batches are not decoded. Like an unread file,
+the state after of such a range is read (`Entries.REMAINING`) if a key still needs a witness, or if an old value may be
+back.
+
 Why that suffices: an unread range adds the same records, batches and markers to both states. A key with a witness keeps
 one whatever the other ranges hold. A batch that only unread ranges have is in both states. Damage in an unread file is
 not found here; both states have it.
@@ -32,7 +37,7 @@ import numpy as np
 from cordwood.cleaning.proof.compare import RangeResult
 from cordwood.cleaning.proof.pairs import Facts, Pair, ViolationKind
 from cordwood.cleaning.proof.producers import SEEN
-from cordwood.cleaning.proof.reading import PairRange
+from cordwood.cleaning.proof.reading import Entries, PairRange
 from cordwood.cleaning.proof.transactions import ABORTED
 
 #: A search may save enough reading if unchanged files have at least this many bytes, and this share of those to read.
@@ -51,26 +56,29 @@ class RangeSearch:
         superseding_end: records below this offset supersede older ones.
         indexes_differ: both states have different transaction indexes.
         wanted: the ranges to read next; empty if none is wanted.
+        first_dirty: see `Pair`.
     """
 
     ranges: Sequence[PairRange]
     superseding_end: int
     indexes_differ: bool
     wanted: list[PairRange] = field(default_factory=list)
+    first_dirty: int = 0
     _reads_all: bool = True
     _unread: set[int] = field(default_factory=set)
+    #: Ranges whose remaining records have no entries.
+    _partial: set[int] = field(default_factory=set)
     _unread_headers: set[int] = field(default_factory=set)
     _results: list[tuple[PairRange, RangeResult]] = field(default_factory=list)
     _bytes_searched: int = 0
 
     @classmethod
     def of(cls, ranges: Sequence[PairRange], pair: Pair, *, indexes_differ: bool) -> RangeSearch:
-        """Return a search that wants all ranges, or the changed ones if that may save enough reading."""
+        """Return a search that wants all ranges, or at first fewer, if that may save enough reading."""
         limit = max((one.limit for one in ranges), default=0)
-        found = cls(ranges, max(limit, pair.superseding_end or limit), indexes_differ)
+        found = cls(ranges, max(limit, pair.superseding_end or limit), indexes_differ, first_dirty=pair.first_dirty)
         # Under another keep rule, a witness may be an older record.
-        searches = pair.witnesses and pair.survivor.ranks is None and _may_save_enough(ranges)
-        found._begin(reads_all=not searches)
+        found._begin(reads_all=not pair.witnesses or pair.survivor.ranks is not None)
         return found
 
     @property
@@ -110,11 +118,12 @@ class RangeSearch:
         if self._reads_all:
             return False
         broken = {kind for kind in ViolationKind if kind in facts.counts}
-        below = {at for at in self._unread if self.ranges[at].start <= facts.deleted_max}
+        missing = self._unread | self._partial
+        below = {at for at in missing if self.ranges[at].start <= facts.deleted_max}
         above = []
         if broken:
             lowest = min((offset for kind in broken for offset, _ in facts.named[kind]), default=0)
-            above = [at for at in sorted(self._unread) if self.ranges[at].end > lowest and self._supersedes(at)]
+            above = [at for at in sorted(missing) if self.ranges[at].end > lowest and self._supersedes(at)]
         if has_faults or broken - _LACKS_WITNESS or (broken and not above and not below):
             self._begin(reads_all=True)
         else:
@@ -126,10 +135,15 @@ class RangeSearch:
         changed = {at for at in every if not self.ranges[at].same}
         # The newest file below the limit, if it is unchanged and above all changed ones, probably has all witnesses.
         above = [at for at in sorted(every) if self._supersedes(at)][-1:] if changed else []
-        self._reads_all = reads_all
-        self._unread, self._unread_headers = every, every
+        chosen = changed.union(at for at in above if at > max(changed)) if _may_save_enough(self.ranges) else every
+        self._unread, self._unread_headers, self._partial = every, every, set()
         self._results, self._bytes_searched = [], 0
-        self.wanted = self._take(every if reads_all else changed.union(at for at in above if at > max(changed)))
+        self.wanted = self._take(every if reads_all else chosen)
+        if not reads_all:
+            self._partial = {at for at in changed if self.ranges[at].start < self.first_dirty}
+            starts = {self.ranges[at].start for at in self._partial}
+            self.wanted = [replace(one, entries=Entries.REMOVED) if one.start in starts else one for one in self.wanted]
+        self._reads_all = not (self._unread or self._partial)
         if self.indexes_differ:
             self.wanted += self._headers()
 
@@ -149,7 +163,9 @@ class RangeSearch:
 
     def _take(self, chosen: set[int]) -> list[PairRange]:
         self._unread, self._unread_headers = self._unread - chosen, self._unread_headers - chosen
-        found = [self.ranges[at] for at in sorted(chosen)]
+        found = [self.ranges[at] for at in sorted(chosen - self._partial)]
+        found += [replace(self.ranges[at], entries=Entries.REMAINING) for at in sorted(chosen & self._partial)]
+        self._partial = self._partial - chosen
         self._bytes_searched += sum(one.size_bytes for one in found if one.same)
         return found
 

@@ -382,8 +382,8 @@ def confirmed(
     decoded: Callable[[BoolArray], Iterator[RecordColumns]],
     known: KnownOutcomes,
     table: DirtyTable,
-) -> KnownOutcomes:
-    """Return the outcomes of some batches after looking up the records that may be superseded.
+) -> tuple[KnownOutcomes, npt.NDArray[np.uint32]]:
+    """Look up the records that may be superseded. Return the batches' outcomes, and the ordinals of all that are not.
 
     Args:
         batches: BATCH_ROW[batches].
@@ -392,8 +392,9 @@ def confirmed(
         table: the dirty keys.
     """
     asked = known.unconfirmed & (known.superseded > 0)
+    refuted = [np.empty(0, np.uint32)]
     if not asked.any():
-        return known
+        return known, refuted[0]
     some = known.known
     start = int(known.first_ordinals[some].min()) // 8 * 8
     end = int((known.first_ordinals + known.records)[some].max())
@@ -407,14 +408,17 @@ def confirmed(
         next_ordinals = nexts[index_of]
         kernel.choose_marked(rows, next_ordinals, bits, kinds, ordinals)
         nexts[index_of] = next_ordinals
-        table.probe(key_hashes(columns, kinds != kernel.IGNORED, table.hash_secret), rows["offset"], kinds)
+        is_compared = kinds != kernel.IGNORED
+        table.probe(key_hashes(columns, is_compared, table.hash_secret), rows["offset"], kinds)
         kernel.clear_bits(ordinals, kinds, bits)
+        refuted.append(ordinals[is_compared & (kinds != kernel.SUPERSEDED)] + np.uint32(start))
         del columns, rows  # free a large one before decoding the next
     superseded = np.empty(batches.size, np.int64)
     kernel.count_bits(bits, firsts, known.records, superseded)
-    return KnownOutcomes(
+    found = KnownOutcomes(
         firsts, known.records, superseded, known.plain, bits, known.unread, np.zeros(batches.size, np.bool_)
     )
+    return found, np.concatenate(refuted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -607,6 +611,11 @@ class ScannedKeys:
     def batches(self, segment: int) -> SegmentBatches:
         """See `NewestOffsets.batches`."""
         return self.segments[segment].batches
+
+    def refute(self, segment: int, ordinals: npt.NDArray[np.uint32]) -> None:
+        """Unmark records that are not superseded. Other threads may read the bits, but only one may change them."""
+        kinds = np.full(ordinals.size, kernel.IGNORED, np.uint8)
+        kernel.clear_bits(ordinals, kinds, self.segments[segment].bits)
 
     def get(self, columns: RecordColumns, chosen: BoolArray) -> Int64Array:
         """See `NewestOffsets.get`. Never needed: the scan has looked at all records whose keys matter."""

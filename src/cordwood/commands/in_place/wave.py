@@ -8,7 +8,16 @@ from dataclasses import replace
 
 from cordwood.cleaning.engine.partition import GroupRange
 from cordwood.cleaning.engine.progress import Counters, total
-from cordwood.cleaning.engine.task import Failure, FailureKind, Output, PartitionTask, put_in_place
+from cordwood.cleaning.engine.task import (
+    Failure,
+    FailureKind,
+    Output,
+    PartitionTask,
+    is_provable,
+    miscounted,
+    not_as_reported,
+    put_in_place,
+)
 from cordwood.cleaning.proof.pairs import Count, Pair, Side, ViolationKind
 from cordwood.cleaning.proof.violations import Verdict
 from cordwood.cleaning.rules.waves import Wave
@@ -39,7 +48,7 @@ def run_wave(
         _part(work, path, first, end, ledger) for path, (first, end) in wave.items() if path not in ledger.failures
     ]
     read_before = total(site.fs, jobs.progress)
-    outcomes = jobs.clean(tasks, None)
+    outcomes = jobs.clean(tasks, None, proved=verify)
     ledger.bytes_read += total(site.fs, jobs.progress) - read_before
     _note_written(site, outcomes, ledger)
     if verify:
@@ -83,6 +92,7 @@ def _proved(
     pairs = [_pair(site, tasks[at], output) for at, output in written.items()]
     started = time.monotonic()
     counters = Counters(site.fs.location(), jobs.progress)
+    read_before = total(site.fs, jobs.progress)
     try:
         verdicts = verify_pairs(jobs.runner(), jobs.fs, pairs, PosixFileSystem(), counters=counters)
     except NoSpaceError as error:
@@ -91,9 +101,13 @@ def _proved(
             found[at] = Failure(FailureKind.FULL, f"{tasks[at].path}: {what}: {error}", for_all=f"{what}: {error}")
         return found
     ledger.verify_seconds += time.monotonic() - started
+    ledger.proof_bytes_read += total(site.fs, jobs.progress) - read_before
     for at, verdict in zip(written, verdicts, strict=True):
         ledger.verified += verdict.counts.get(Count.RECORDS_BEFORE, 0)
-        if not verdict.holds:
+        if verdict.holds:
+            fault = _miscounted(written[at], verdict)
+            found[at] = not_as_reported(tasks[at].path, fault) if fault else written[at]
+        else:
             # Damage where the clean does not read, as in the active segment, is not a bug of Cordwood.
             kind = FailureKind.DAMAGE if ViolationKind.DAMAGE_BEFORE in verdict.totals else FailureKind.BUG
             found[at] = Failure(kind, _not_proved(tasks[at].path, verdict))
@@ -128,7 +142,20 @@ def _pair(site: LockedDirectories, task: PartitionTask, output: Output) -> Pair:
         new_horizon_ms=task.now_ms + settings.delete_retention_ms,
         producer_expiration_ms=settings.producer_expiration_ms,
         witnesses=True,
+        # If tombstones went, the proof looks for older values of their keys everywhere.
+        first_dirty=0 if cleaned.counts.tombstones_expired else task.first_dirty,
+        written=frozenset(base for _, outputs in cleaned.written for base in outputs)
+        if is_provable(task, output)
+        else frozenset(),
     )
+
+
+def _miscounted(output: Output, verdict: Verdict) -> str:
+    """Return a difference, in words, between the figures of a clean and the outputs that its proof has read, or ""."""
+    if not verdict.pair.written:
+        return ""
+    counts = (verdict.counts.get(count, 0) for count in (Count.BATCHES_WRITTEN, Count.RECORDS_WRITTEN))
+    return next(miscounted(output.cleaned, *counts), "")
 
 
 def _not_proved(path: str, verdict: Verdict) -> str:

@@ -217,6 +217,7 @@ class Ledger:
         failures: partitions that could not be loaded or cleaned, by path.
         verified: number of records that were proved right.
         bytes_read, bytes_written: bytes that the cleans' tasks read, without proofs, and wrote.
+        proof_bytes_read: bytes that proofs read.
         index_bytes: bytes of key indexes in `bytes_written`.
     """
 
@@ -226,6 +227,7 @@ class Ledger:
     verify_seconds: float = 0.0
     bytes_read: int = 0
     bytes_written: int = 0
+    proof_bytes_read: int = 0
     index_bytes: int = 0
 
     def begin(self, work: InPlaceWork) -> None:

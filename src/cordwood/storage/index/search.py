@@ -8,7 +8,8 @@ that share a tag.
 
     header, block checksums, batches, identity    read on opening, to decide whether the index is valid
     starts                                        the blocks with the buckets of the keys
-    tags, ordinals                                the blocks with the entries of these buckets
+    tags                                          the blocks with the entries of these buckets
+    ordinals                                      the blocks with the entries whose tags match
 
 Entries are in the order of their hashes, so the first entries are a random sample of the keys. `sampled_hashes` reads
 the blocks with their tags, and the batches only if the identity does not prove that the index is valid.
@@ -59,6 +60,7 @@ _ENTRIES_MIN, _BYTES_PER_ENTRY = 1 << 18, 1 << 12
 #: Maximum number of index entries that are held in memory.
 ENTRIES_MAX = 1 << 22
 
+U32Array = npt.NDArray[np.uint32]
 U64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
 
@@ -117,21 +119,47 @@ def find(index: KeyIndex, hashes: U64Array) -> Candidates:
     Raises:
         CorruptFileError: the index is inconsistent.
     """
-    header = index.header
-    bits, records = np.zeros((header.records + 7) // 8, np.uint8), header.records
-    starts, tags, ordinals = (array.ctypes.data for array in (index.starts, index.tags, index.ordinals))
     if searches(index, hashes):
-        entries = kernel.search(hashes, header.bits, header.entries, starts, tags, ordinals, records, bits)
-    else:
-        known = min(_FILTER_BITS_MAX, max(6, hashes.size.bit_length() + _FILTER_BITS))
-        words = np.zeros((1 << known) // 64, np.uint64)
-        kernel.fill_filter(hashes, known, words)
-        entries = kernel.stream(
-            hashes, known, words, header.bits, header.entries, starts, tags, ordinals, records, bits
-        )
+        return _marked(index, _matches(index, hashes))
+    header = index.header
+    bits, known = _no_records(index), min(_FILTER_BITS_MAX, max(6, hashes.size.bit_length() + _FILTER_BITS))
+    starts, tags, ordinals = (array.ctypes.data for array in (index.starts, index.tags, index.ordinals))
+    words = np.zeros((1 << known) // 64, np.uint64)
+    kernel.fill_filter(hashes, known, words)
+    entries = kernel.stream(
+        *(hashes, known, words, header.bits, header.entries),
+        *(starts, tags, ordinals, header.records, bits),
+    )
+    return Candidates(bits, _sound(entries))
+
+
+def _no_records(index: KeyIndex) -> U8Array:
+    return np.zeros((index.header.records + 7) // 8, np.uint8)
+
+
+def _matches(index: KeyIndex, hashes: U64Array) -> U32Array:
+    """Return the entries with the tags of some keys, uint32[matches]."""
+    header, room = index.header, hashes.size
+    while True:
+        matches = np.empty(room, np.uint32)
+        starts, tags = index.starts.ctypes.data, index.tags.ctypes.data
+        found = _sound(kernel.match(hashes, header.bits, header.entries, starts, tags, matches))
+        if found <= room:
+            return matches[:found]
+        room = found  # several records of a key, or keys with the same tag
+
+
+def _marked(index: KeyIndex, matches: U32Array) -> Candidates:
+    """Return the records of some entries."""
+    bits = _no_records(index)
+    return Candidates(bits, _sound(kernel.mark(matches, index.ordinals.ctypes.data, index.header.records, bits)))
+
+
+def _sound(entries: int) -> int:
+    """Return the result of a kernel, or raise CorruptFileError."""
     if entries == kernel.BROKEN:
         raise CorruptFileError("a key index whose buckets or records cannot be")
-    return Candidates(bits, int(entries))
+    return int(entries)
 
 
 def hashes_in(index: KeyIndex) -> U64Array:
@@ -245,11 +273,13 @@ class SparseIndex:
             if (end > header.entries).any():
                 raise CorruptFileError("a key index whose buckets cannot be", path=self._path)
             self._load(_blocks(tags + 4 * first, tags + 4 * end))
-            self._load(_blocks(ordinals + 4 * first, ordinals + 4 * end))
-        else:
-            self._load(np.arange(header.blocks))
-            for fault in entry_faults(index):
-                raise fault
+            matches = _matches(index, hashes)
+            entries = matches.astype(np.int64)
+            self._load(_blocks(ordinals + 4 * entries, ordinals + 4 * (entries + 1)))
+            return _marked(index, matches)
+        self._load(np.arange(header.blocks))
+        for fault in entry_faults(index):
+            raise fault
         return find(index, hashes)
 
     def hashes_below(self, limit_bits: int) -> U64Array:
@@ -287,13 +317,13 @@ class SparseIndex:
             return
         header, payload = self.index.header, self.index.payload
         for run in np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1):
-            first, start = int(run[0]), int(run[0]) * BLOCK_BYTES
+            start = int(run[0]) * BLOCK_BYTES
             end = min(start + run.size * BLOCK_BYTES, payload.size)
-            data = self._file.read(header.payload_start + start, end - start)
+            # A block that is cut off has a wrong checksum.
+            self._file.read_into(header.payload_start + start, memoryview(payload)[start:end])
             for at in run.tolist():
-                block = data[(at - first) * BLOCK_BYTES : (at - first + 1) * BLOCK_BYTES]
+                block = payload[at * BLOCK_BYTES : min((at + 1) * BLOCK_BYTES, end)]
                 check_block(header, self._checksums, at, block, self._path)
-            payload[start:end] = np.frombuffer(data, np.uint8)
         self._is_loaded[missing] = True
 
     def close(self) -> None:
@@ -378,6 +408,7 @@ def _sample(segment: Segment, header: Header, limit_bits: int) -> SampledHashes:
 def _blocks(starts: Int64Array, ends: Int64Array) -> Int64Array:
     """Return the blocks that hold any byte of the ranges [start, end), int64[blocks], ascending."""
     some = ends > starts
-    first, last = starts[some] // BLOCK_BYTES, (ends[some] - 1) // BLOCK_BYTES
-    between = [np.arange(low + 1, high) for low, high in zip(first, last, strict=True) if high - low > 1]
-    return np.unique(np.concatenate([first, last, *between]))
+    first, behind = starts[some] // BLOCK_BYTES, (ends[some] - 1) // BLOCK_BYTES + 1
+    count = int(behind.max(initial=0)) + 1
+    begun, ended = np.bincount(first, minlength=count), np.bincount(behind, minlength=count)
+    return np.flatnonzero(np.cumsum(begun - ended))
