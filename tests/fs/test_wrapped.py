@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
 from cordwood.fs.base import LocalFileSystem
+from cordwood.fs.posix import PosixFileSystem
 from cordwood.fs.wrapped import Overlay, SyncsLater
 from cordwood.storage.log.files import read_file
 from cordwood.testing.memory import MemoryFileSystem
@@ -88,3 +91,15 @@ def test_a_file_that_cannot_be_synced_later_is_named_and_the_others_are_synced()
     ((path, error),) = later.sync_all().items()
     assert (path, error.errno) == ("gone", errno.ENOENT)
     assert [one for one in fs.operations if one.startswith("sync")] == ["sync good"]
+
+
+def test_files_are_synced_earlier_before_too_many_are_open(tmp_path: Path) -> None:
+    later = SyncsLater(PosixFileSystem())
+    open_before = len(os.listdir("/dev/fd"))
+    for number in range(300):
+        with later.create(f"{tmp_path}/{number}") as file:
+            file.write(0, b"x")
+            file.sync()
+        assert len(os.listdir("/dev/fd")) <= open_before + 128
+    assert later.sync_all() == {}
+    assert len(os.listdir("/dev/fd")) == open_before

@@ -238,6 +238,9 @@ class _CountedFile(WrappedReadableFile):
 
 # ---- synced later ----------------------------------------------------------------------------------------------------
 
+#: A process may open at least 256 files on all systems, and reads others meanwhile.
+_OPEN_FILES_MAX = 128
+
 
 class SyncsLater(WrappedTargetStore):
     """Delegates to another store, but postpones the syncs of files until `sync_all`.
@@ -246,13 +249,15 @@ class SyncsLater(WrappedTargetStore):
     system's journal, but threads that run Python code together take turns, and each turn costs as much as a system
     call. So one thread writes many small files through this store, and then all of them are synced by several threads.
 
-    Until then nothing may depend on these files being durable. Files stay open until their sync.
+    Until then nothing may depend on these files being durable. Files stay open until their sync, so that it reports all
+    errors of their writes; if too many are open, they are synced at once.
     """
 
     def __init__(self, store: TargetStore) -> None:
         super().__init__(store)
         self._files: list[File] = []
         self._paths: list[str] = []
+        self._errors: dict[str, OSError] = {}
 
     @property
     @override
@@ -270,12 +275,18 @@ class SyncsLater(WrappedTargetStore):
     def take(self, file: File) -> None:
         """Own a file from its sync on."""
         self._files.append(file)
+        if len(self._files) >= _OPEN_FILES_MAX:
+            self._sync()
 
     def sync_all(self) -> dict[str, OSError]:
-        """Sync and close the files; return the errors by path."""
+        """Sync and close the files; return the errors by path, of all files since the last call."""
+        self._sync()
+        errors, self._errors = self._errors, {}
+        return errors
+
+    def _sync(self) -> None:
         files, paths = self._files, self._paths
         self._files, self._paths = [], []
-        errors: dict[str, OSError] = {}
 
         def sync(file: File | str) -> None:
             try:
@@ -284,7 +295,7 @@ class SyncsLater(WrappedTargetStore):
                 else:
                     file.sync()
             except OSError as error:
-                errors[file if isinstance(file, str) else file.path] = error
+                self._errors[file if isinstance(file, str) else file.path] = error
 
         try:
             waiting: list[File | str] = [*files, *paths]
@@ -292,7 +303,6 @@ class SyncsLater(WrappedTargetStore):
         finally:
             for file in files:
                 file.close()
-        return errors
 
     def close(self) -> None:
         """Close the files that were not synced, after a failure."""

@@ -221,7 +221,7 @@ _TASK_BYTES = 8 << 30
 _PARTITION_COST_BYTES = 500_000
 #: Partitions up to this size take longer to sync than to clean, so many are synced together.
 _SMALL_BYTES = 1_000_000
-#: Number of small partitions whose outputs are synced together; each has about three open files until then.
+#: Number of small partitions whose outputs are synced together.
 _SYNCED_TOGETHER = 64
 
 
