@@ -526,12 +526,12 @@ def test_all_metrics_of_kafkas_cleaner_are_there_until_the_shutdown() -> None:
     assert now[f"{of}max-clean-time-secs"] == int(stats.seconds)
     assert now[f"{of}max-compaction-delay-secs"] == 10
     assert stats.bytes_read == dirty_bytes and stats.key_share > 0
-    # Each byte is read for its key, and to be copied is still in memory.
-    assert now["kafka.utils:type=Throttler,name=cleaner-io"].count == dirty_bytes + stats.bytes_written
     ours = "cordwood.log:type=LogCleaner,name="
     read, written, new = (now[f"{ours}bytes-{name}"] for name in ("read", "written", "new"))
-    assert (read, new) == (dirty_bytes, dirty_bytes) and written > stats.bytes_written
-    assert (now[f"{ours}read-per-new-byte"], now[f"{ours}written-per-new-byte"]) == (1, written / new)
+    # Each byte is read for its key, and to be copied is still in memory; what is written is read again for the check.
+    assert read >= dirty_bytes + stats.bytes_written and new == dirty_bytes and written > stats.bytes_written
+    assert now["kafka.utils:type=Throttler,name=cleaner-io"].count == read + stats.bytes_written
+    assert now[f"{ours}read-per-new-byte"] == read / new and now[f"{ours}written-per-new-byte"] == written / new
     assert node.cleaner.max_over_cleaner_threads(lambda one: 1000 * one.key_share) == int(1000 * stats.key_share)
     manager = "kafka.log:type=LogCleanerManager,name="
     assert now[f"{manager}max-dirty-percent"] == 0, "of the last selection, after the clean"

@@ -363,6 +363,10 @@ def kinds(result: VerifyResult) -> Iterator[tuple[str, int, str]]:
         yield kind, total, MEANINGS[ViolationKind(kind)]
 
 
+#: Counts that only a clean in place compares, with its own figures.
+_OF_A_CLEAN = frozenset({Count.BATCHES_WRITTEN, Count.RECORDS_WRITTEN})
+
+
 def _document(result: VerifyResult) -> dict[str, Any]:
     return {
         "before": result.before,
@@ -370,7 +374,7 @@ def _document(result: VerifyResult) -> dict[str, Any]:
         "now_ms": result.now_ms,
         "holds": result.holds,
         "partition_count": len(result.verdicts),
-        **result.counts,
+        **{name: count for name, count in result.counts.items() if name not in _OF_A_CLEAN},
         "violations": sum(result.totals.values()),
         "by_kind": dict(result.totals),
         "named": [_violation_document(violation) for violation in all_violations(result)],
