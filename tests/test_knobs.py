@@ -53,6 +53,7 @@ def test_effort_multiplies_counts_up_to_the_full_one() -> None:
     assert told(counts, CORDWOOD_EFFORT="0.01") == [1, 4800, 1]
 
 
+@pytest.mark.more
 def test_each_slow_test_has_one_turn() -> None:
     turns = "[name for name in map(str, range(99)) if knobs.has_its_turn(name)]"
     taken = [name for turn in range(8) for name in told(turns, CORDWOOD_TURN=f"{turn}/8")]  # type: ignore[attr-defined]

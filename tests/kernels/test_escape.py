@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def test_each_sequence_at_a_limit_is_escaped_as_by_the_twin() -> None:
             assert escaped(data[:-cut], 7) == twin(data[:-cut])
 
 
+@pytest.mark.more
 def test_each_code_point_is_escaped_as_by_the_twin() -> None:
     codes = itertools.chain(range(0xD800), range(0xE000, 0x110000))
     data = "".join(map(chr, codes)).encode()

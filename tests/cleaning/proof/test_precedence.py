@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from cordwood.cleaning.engine.facts import CleanSettings
 from cordwood.cleaning.engine.partition import CleanRequest, clean_partition
 from cordwood.cleaning.proof.pairs import Pair, Side, ViolationKind
@@ -16,6 +18,7 @@ from tests.cleaning.ranked import LARGEST_SURVIVES, LARGEST_TIMESTAMP
 from tests.logs import batch, make_log
 
 
+@pytest.mark.more
 def test_a_proof_expects_the_winner_of_its_keep_rule_to_survive(tmp_path: Path) -> None:
     before, after = tmp_path / "t-0", tmp_path / "after"
     first = [batch(0, "a=v", time=9), batch(1, "a=v", time=5)]
