@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cordwood.bench.generate import KeyPattern, write_keyed_log
+from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
 from cordwood.bench.large_nodes import write_many, write_terabytes
 from cordwood.bench.workloads import TOPIC, WORKLOADS, BenchWorkload, write
 from cordwood.commands.index import index
@@ -168,7 +168,7 @@ def ask(folder: Path, share: float, show_step: Callable[[str], None]) -> list[An
     log, tiny = folder / "log", folder / "tiny"
     workload = WORKLOADS["IH"]
     write(log, workload, share)
-    write(tiny, BenchWorkload("one record", 1, workload.keys, incremental=True))
+    write(tiny, BenchWorkload("one record", 1, workload.keys, Shape(batch_bytes=1, round_batches=1), incremental=True))
     for made in (log, tiny):
         index([str(made)], IndexingOptions())
     found = []

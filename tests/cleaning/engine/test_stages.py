@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.cleaning.engine import stages
+from cordwood.cleaning.engine import partition, stages
 from cordwood.cleaning.engine.blobs import BlobReader, BlobWriter, LostSectionError
 from cordwood.cleaning.engine.division import STAGED_BYTES_MIN, is_staged
 from cordwood.cleaning.engine.facts import CleanSettings
@@ -178,7 +178,8 @@ def test_what_is_looked_up_comes_to_the_same_as_chunks(tmp_path: Path, first_dir
     assert written["whole"] == written["probing"] == written["probed"]
 
 
-def test_what_is_looked_up_is_read_once_beside_what_is_dirty(tmp_path: Path) -> None:
+def test_what_is_looked_up_is_read_once_beside_what_is_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "HELD_BYTES", 0)  # as if the log was too large to stay in memory
     log = some_log(tmp_path / "t-0", records=4_000)
     counted = CountedStore(FS, suffix=".log")
     (tmp_path / "target").mkdir()

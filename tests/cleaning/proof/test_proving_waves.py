@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cordwood.api import clean_in_place
+from cordwood.cleaning.engine import task as task_module
 from cordwood.cleaning.engine.results import CleanResult, Fate
-from cordwood.cleaning.engine.task import FailureKind, Output, PartitionTask, run_task
+from cordwood.cleaning.engine.task import FailureKind, Output, PartitionTask, clean_task
 from cordwood.cleaning.proof.pairs import ViolationKind
 from cordwood.cleaning.proof.violations import MEANINGS
 from cordwood.common.types import ControlType
 from cordwood.fs.posix import PosixFileSystem
 from cordwood.storage.log.view import LogView
-from cordwood.tasks import tasks
 from tests.cleaning.proof.planting import NOW, State, data, marker
 from tests.commands.in_process import InThisProcess
 
@@ -72,12 +72,12 @@ def cleaned(spark: SparkSession, root: Path, fault: Fault = lambda task: task) -
     log().write(root / "t-0")
 
     def run(task: PartitionTask, *arguments: Any, **options: Any) -> Any:
-        outcome = run_task(task if options.get("discard") else fault(task), *arguments, **options)
+        outcome = clean_task(task if options.get("discard") else fault(task), *arguments, **options)
         assert isinstance(outcome, Output), outcome
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "run_task", run)
+        patch.setattr(task_module, "clean_task", run)
         return clean_in_place(
             str(root),
             spark=cast(SparkSession, ProvingInThisProcess(spark)),

@@ -233,7 +233,7 @@ _FUNCTIONS: dict[Stage, tuple[tuple[ModuleType, str], ...]] = {
     "headers": ((stages, "transactional_batches"),),
     "scan": ((exchange, "scan_into_blob"),),
     "merge": ((exchange, "merge_blobs"),),
-    "rewrite": ((task, "run_task"), (tasks_module, "run_task")),
+    "rewrite": ((task, "clean_task"),),
     "check": ((tasks_module, "check_output"),),
     "compare": ((prove, "compare"),),
     "conclude": ((prove, "conclude"),),

@@ -284,7 +284,7 @@ def run_task(task: PartitionTask, outputs: str | None, progress: str, *, discard
     """
     fs = task.location.open()
     counted = Counted(fs, fs, f"{task.progress(progress)}/{uuid4().hex}")
-    (outcome,) = _reported(counted, [(task, _run(task, fs, counted, outputs, discard=discard))])
+    (outcome,) = _reported(counted, [(task, clean_task(task, fs, counted, outputs, discard=discard))])
     return outcome
 
 
@@ -298,7 +298,7 @@ def run_small_tasks(
         fs = location.open()
         with closing(SyncsLater(fs)) as written:
             counted = Counted(written, fs, f"{folder}/{uuid4().hex}")
-            own = [(task, _run(task, written, counted, outputs, discard=discard)) for task in some]
+            own = [(task, clean_task(task, written, counted, outputs, discard=discard)) for task in some]
             errors = written.sync_all()
         synced = [(task, _synced(task, outcome, errors)) for task, outcome in own]
         outcomes += _reported(counted, synced)
@@ -323,7 +323,7 @@ def _synced(task: PartitionTask, outcome: Output | Failure, errors: Mapping[str,
     return outcome
 
 
-def _run(
+def clean_task(
     task: PartitionTask, fs: TargetStore, counted: Counted, outputs: str | None, *, discard: bool
 ) -> Output | Failure:
     """Clean a partition.

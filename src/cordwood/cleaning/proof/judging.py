@@ -123,7 +123,7 @@ class Judge:
         self.facts.broken_batches(ViolationKind.BATCH_INVENTED, after, ~found)
         after, owner = after[found], owner[found]
         if before.size:
-            self._fields(before[owner], after, newest[found], known[found])
+            self._fields(before[owner], after, np.diff(owner, prepend=NONE) == 0, newest[found], known[found])
             self._lost(before, after, owner)
 
     def _is_wrong_horizon(self, was: BatchRows, horizons: Int64Array, is_new: BoolArray) -> BoolArray:
@@ -138,9 +138,16 @@ class Judge:
         self.facts.count(Count.NOT_JUDGED, early.sum())
         return np.zeros_like(early)
 
-    def _fields(self, was: BatchRows, now: BatchRows, newest: Int64Array, known: BoolArray) -> None:
-        """Compare header fields with the state before, and with the newest record timestamp where it is known."""
+    def _fields(
+        self, was: BatchRows, now: BatchRows, is_second: BoolArray, newest: Int64Array, known: BoolArray
+    ) -> None:
+        """Compare header fields with the state before, and with the newest record timestamp where it is known.
+
+        Args:
+            is_second: bool[batches], True if the batch before also has records of the same batch of the state before.
+        """
         legacy, empty = was["magic"] < 2, now["record_count"] == 0
+        reversed_ = now["base_offset"] > now["last_offset"]
         late = was["attributes"] & LOG_APPEND_TIME != 0
         offsets = (was["base_offset"] != now["base_offset"]) | (was["last_offset"] != now["last_offset"])
         whole = was["record_count"] == now["record_count"]
@@ -149,7 +156,8 @@ class Judge:
         compared = np.where(empty, ~(DELETE_HORIZON | CODEC_MASK), ~DELETE_HORIZON)
         had, has = (rows["attributes"] & DELETE_HORIZON != 0 for rows in (was, now))
         broken = {
-            ViolationKind.BATCH_OFFSETS: np.where(legacy, now["base_offset"] > now["last_offset"], offsets),
+            # A compressed batch of an old format does not have its base offset, and keeps only the offsets that stay.
+            ViolationKind.BATCH_OFFSETS: np.where(legacy, is_second | reversed_, offsets),
             ViolationKind.BATCH_EPOCH: was["leader_epoch"] != now["leader_epoch"],
             ViolationKind.BATCH_PRODUCER: (was["producer_id"] != now["producer_id"])
             | (was["producer_epoch"] != now["producer_epoch"])
