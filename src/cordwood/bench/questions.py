@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cordwood.bench.generate import KeyPattern, Shape, write_keyed_log
@@ -272,7 +272,11 @@ def _rounds(folder: Path, share: float, start: Reads) -> Answer:
         start: the reads of the same command on a log of one record.
     """
     size, fs = WORKLOADS["IH"], PosixFileSystem()
-    keys, segment_bytes = int(size.records * share), max(size.segment_bytes(share) * 8 // _SEGMENTS, 1 << 20)
+    keys = int(size.records * share)
+    segment_bytes = int(size.segment_bytes(1.0) * share) * 8 // _SEGMENTS
+    shape = Shape()
+    # In small segments there are only a few different batches.
+    shape = replace(shape, round_batches=min(shape.round_batches, max(1, segment_bytes // shape.batch_bytes)))
     later, log = folder / "later", folder / "rounds"
     partition = log / f"{TOPIC}-0"
     for made in (later, partition):
@@ -282,6 +286,7 @@ def _rounds(folder: Path, share: float, start: Reads) -> Answer:
         str(later),
         records=keys * (_SEGMENTS + _COUNTED + 1) // _SEGMENTS,
         keys=KeyPattern(keys, "window"),
+        shape=shape,
         segment_bytes=segment_bytes,
     )
     bases = sorted(int(path.stem) for path in later.glob(f"*{FileKind.LOG}"))
@@ -306,7 +311,7 @@ def _rounds(folder: Path, share: float, start: Reads) -> Answer:
     for at in range(first, min(first + _COUNTED, len(bases) - 2)):
         move(at + 1)
         _drop_from_cache(log)
-        reads += _run(_IN_PLACE, log, "--high-watermark", "end", "--config", f"segment.bytes={segment_bytes}")
+        reads += _run(_IN_PLACE, log, "--high-watermark", "end", "--config", f"internal.segment.bytes={segment_bytes}")
         starts += start
         new_bytes += sizes[bases[at]]
     shutil.rmtree(log)
